@@ -1,0 +1,108 @@
+//! [`Endpoint`]: what a path means. Nobody else matches on path text.
+
+use super::{MetadataPath, ServiceAccount};
+
+/// What a request asks for, by its path alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/`, which Go's and gsutil's libraries ask without any header to learn whether they run on Google's machines.
+    Root,
+    /// `/computeMetadata` and `/computeMetadata/`, above the API versions.
+    Versions,
+    /// An account's access token.
+    Token(ServiceAccount),
+    /// An account's identity token.
+    Identity(ServiceAccount),
+    /// Anything else under `instance/service-accounts/`, that directory included.
+    ServiceAccounts,
+    /// Any other path of v1 that ends in `/`.
+    Directory,
+    /// Any other path of v1.
+    Leaf,
+    /// `/computeMetadata/v1beta1` and `/0.1/meta-data`, which once answered without a header.
+    Legacy,
+    /// Any other path: an API version that nobody knows.
+    Unknown,
+}
+
+impl Endpoint {
+    /// Reads a path's meaning.
+    pub fn of(path: &MetadataPath) -> Self {
+        let mut segments = path.segments();
+        match (segments.next(), segments.next()) {
+            (None, _) => Self::Root,
+            (Some("computeMetadata"), None) => Self::Versions,
+            (Some("computeMetadata"), Some("v1")) => Self::of_v1(path, segments),
+            (Some("computeMetadata"), Some("v1beta1")) | (Some("0.1"), None | Some("meta-data")) => Self::Legacy,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// A name from a closed set, for metric labels.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::Versions => "versions",
+            Self::Token(_) => "token",
+            Self::Identity(_) => "identity",
+            Self::ServiceAccounts => "service_accounts",
+            Self::Directory => "directory",
+            Self::Leaf => "leaf",
+            Self::Legacy => "legacy",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn of_v1<'a>(path: &MetadataPath, mut rest: impl Iterator<Item = &'a str>) -> Self {
+        let service_accounts = rest.next() == Some("instance") && rest.next() == Some("service-accounts");
+        if !service_accounts {
+            return if path.is_directory() { Self::Directory } else { Self::Leaf };
+        }
+        // `token/` is no token: the server answers a leaf with a final slash by 404, and so must whoever asks it for us.
+        match (rest.next(), rest.next(), rest.next(), path.is_directory()) {
+            (Some(account), Some("token"), None, false) => Self::Token(ServiceAccount::from_segment(account)),
+            (Some(account), Some("identity"), None, false) => Self::Identity(ServiceAccount::from_segment(account)),
+            _ => Self::ServiceAccounts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(path: &str) -> Endpoint {
+        Endpoint::of(&MetadataPath::parse(&path.parse().expect("a target")).expect("a path"))
+    }
+
+    #[test]
+    fn paths_mean_what_the_server_takes_them_for() {
+        let email = || ServiceAccount::Email("a@b.c".into());
+        for (path, endpoint) in [
+            ("/", Endpoint::Root),
+            ("/computeMetadata", Endpoint::Versions),
+            ("/computeMetadata/", Endpoint::Versions),
+            ("/computeMetadata/v1", Endpoint::Leaf),
+            ("/computeMetadata/v1/", Endpoint::Directory),
+            ("/computeMetadata/v1/instance/", Endpoint::Directory),
+            ("/computeMetadata/v1/instance/id", Endpoint::Leaf),
+            ("/computeMetadata/v1/instance/service-accounts/", Endpoint::ServiceAccounts),
+            ("/computeMetadata/v1/instance/service-accounts/default/", Endpoint::ServiceAccounts),
+            ("/computeMetadata/v1/instance/service-accounts/default/token", Endpoint::Token(ServiceAccount::Default)),
+            ("/computeMetadata/v1/instance/service-accounts/a@b.c/token", Endpoint::Token(email())),
+            ("/computeMetadata/v1/instance/service-accounts/a%40b.c/identity", Endpoint::Identity(email())),
+            ("/computeMetadata/v1/instance/service-accounts/default/token/", Endpoint::ServiceAccounts),
+            ("/computeMetadata/v1/instance/service-accounts/default/token/x", Endpoint::ServiceAccounts),
+            ("/computeMetadata/v1/service-accounts/default/token", Endpoint::Leaf),
+            ("/computeMetadata/v1beta1/project/project-id", Endpoint::Legacy),
+            ("/0.1", Endpoint::Legacy),
+            ("/0.1/meta-data/attributes/kube-env", Endpoint::Legacy),
+            ("/0.1/user-data", Endpoint::Unknown),
+            ("/computeMetadata/v2/", Endpoint::Unknown),
+            ("/COMPUTEMETADATA/V1/instance/id", Endpoint::Unknown),
+            ("/0.2/", Endpoint::Unknown),
+        ] {
+            assert_eq!(of(path), endpoint, "{path}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! [`Host`]: the name by which a client reached the proxy, and which names are let in.
+//!
+//! A browser or a library that follows DNS can be made to send a request to the metadata address under a name of the
+//! attacker's (DNS rebinding). The name then stands in `Host`, and only there; so the known names are let in and all
+//! others are not. An address cannot be rebound, so any IP literal is let in; the spellings of an address that only some
+//! resolvers understand (decimal, octal, hexadecimal, IPv4 inside IPv6) are names here.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::uri::Authority;
+
+/// Names of the metadata server, and the machine's own. Google's page names the first and third; the second is what
+/// short-name clients send (arrow's `object_store`), the last is for a person with `curl`.
+const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata.goog", "localhost"];
+
+/// An authority that was let in: host and perhaps a port, as sent. The upstream is sent it too, because the server
+/// builds the `Location` of its redirects from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host(Authority);
+
+/// The names under which the proxy answers.
+#[derive(Debug, Clone, Default)]
+pub struct AllowedHosts {
+    added: Vec<Box<str>>,
+}
+
+/// Why an authority was not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// Not `host` or `host:port`.
+    #[error("it is not a host name or address with an optional port")]
+    Malformed,
+    /// A name that is not on the list.
+    #[error("{0:?} is not a name of the metadata server")]
+    NotAllowed(String),
+}
+
+impl Host {
+    /// As the client sent it.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl AllowedHosts {
+    /// The well-known names and these; case and a final dot do not matter.
+    pub fn with(added: impl IntoIterator<Item = String>) -> Self {
+        Self { added: added.into_iter().map(String::into_boxed_str).collect() }
+    }
+
+    /// Judges the value of a `Host` header or the authority of an absolute target.
+    pub fn admit(&self, value: &[u8]) -> Result<Host, HostError> {
+        let authority = Authority::try_from(value).map_err(|_| HostError::Malformed)?;
+        let (host, _) = host_and_port(&authority).ok_or(HostError::Malformed)?;
+        if is_ip_literal(host) || self.names(host) {
+            Ok(Host(authority))
+        } else {
+            Err(HostError::NotAllowed(host.to_owned()))
+        }
+    }
+
+    fn names(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let added = self.added.iter().map(|name| &**name);
+        WELL_KNOWN.into_iter().chain(added).any(|name| name.trim_end_matches('.').eq_ignore_ascii_case(host))
+    }
+}
+
+/// The host of an authority, with the brackets of IPv6, and its port. Nothing if there is more to it: a port that is no
+/// port, or user information, which has no place in a `Host` (`169.254.169.254@evil` names evil).
+pub(crate) fn host_and_port(authority: &Authority) -> Option<(&str, Option<u16>)> {
+    let host = authority.host();
+    match authority.as_str().strip_prefix(host)? {
+        "" => Some((host, None)),
+        port => Some((host, Some(port.strip_prefix(':')?.parse().ok()?))),
+    }
+}
+
+/// Dotted quads and bracketed IPv6 only; `::ffff:a9fe:a9fe` is another spelling of an IPv4 address, not an address.
+fn is_ip_literal(host: &str) -> bool {
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address = match bracketed {
+        Some(v6) => v6.parse::<Ipv6Addr>().map(IpAddr::V6),
+        None => host.parse::<Ipv4Addr>().map(IpAddr::V4),
+    };
+    address.is_ok_and(|address| address.to_canonical() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_names_and_every_address_are_let_in() {
+        let hosts = AllowedHosts::with(["proxy.example".to_owned()]);
+        for host in [
+            "metadata.google.internal",
+            "metadata.google.internal.",
+            "METADATA.google.internal:80",
+            "metadata",
+            "metadata.goog",
+            "localhost:8080",
+            "169.254.169.254",
+            "10.0.0.7:988",
+            "[fd20:ce::254]",
+            "[::1]:988",
+            "Proxy.Example",
+            "proxy.example.:80",
+        ] {
+            assert_eq!(hosts.admit(host.as_bytes()).map(|host| host.to_string()).as_deref(), Ok(host));
+        }
+    }
+
+    #[test]
+    fn other_names_and_other_spellings_of_an_address_are_not() {
+        let hosts = AllowedHosts::default();
+        for host in [
+            "evil.example",
+            "metadata.google.internal.evil.example",
+            "0xa9fea9fe",
+            "2852039166",
+            "0251.0376.0251.0376",
+            "169.254.43518",
+            "[::ffff:a9fe:a9fe]",
+            "[::ffff:169.254.169.254]",
+            "proxy.example",
+        ] {
+            assert!(matches!(hosts.admit(host.as_bytes()), Err(HostError::NotAllowed(_))), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_authority_is_malformed() {
+        let hosts = AllowedHosts::default();
+        for host in [
+            "",
+            "169.254.169.254:80@evil",
+            "evil@169.254.169.254",
+            "metadata:99999",
+            "metadata:",
+            "a b",
+            "metadata/x",
+            "http://metadata",
+        ] {
+            assert_eq!(hosts.admit(host.as_bytes()), Err(HostError::Malformed), "{host:?}");
+        }
+    }
+}

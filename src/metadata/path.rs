@@ -1,0 +1,314 @@
+//! [`MetadataPath`]: a request's path, decoded once and normalised once.
+//!
+//! The real server decodes nothing in a path and knows no dot segments; other servers (and the checks of other proxies)
+//! do. Whatever two servers could read differently is refused here, so that no later rule has to think of it. What is
+//! left is ASCII without escapes, empty segments or dots, and that is what goes upstream.
+
+use std::fmt;
+
+use http::uri::PathAndQuery;
+
+/// A path as every part of the proxy sees it: absolute, ASCII, one `/` between segments, no escapes, no dot segments.
+///
+/// A final slash is kept, since it is part of the name: the server answers a directory without one by a redirect and a
+/// leaf with one by a 404.
+#[derive(Clone)]
+pub struct MetadataPath(Text);
+
+/// Most paths arrive canonical; those share the request's own bytes, so that a parse costs no allocation.
+#[derive(Clone)]
+enum Text {
+    AsSent(PathAndQuery),
+    Rebuilt(Box<str>),
+}
+
+/// Why a path was refused. Nothing refused here ever reaches the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// `%2F` or `%5C`: a separator for one server, a character for another.
+    #[error("it hides a `/` or `\\` behind a percent-escape")]
+    EncodedSeparator,
+    /// A `\`, which some servers take for a `/`.
+    #[error("it contains a backslash")]
+    Backslash,
+    /// NUL, CR, LF and their kind, escaped or not.
+    #[error("it contains a control character")]
+    Control,
+    /// `%25`: a second layer of encoding, which a server behind the first might undo.
+    #[error("it is percent-encoded more than once")]
+    EncodedTwice,
+    /// A `..` with nothing left to climb out of.
+    #[error("its `..` climbs above the root")]
+    ClimbsAboveRoot,
+    /// A `%` without two hexadecimal digits behind it.
+    #[error("it has a `%` that is not followed by two hexadecimal digits")]
+    BrokenEscape,
+    /// A letter, digit or one of `-._~` written as an escape. The real server does not decode paths, so the name means
+    /// nothing there; an encoder has no reason to write it, an evasion has.
+    #[error("it writes {0:?} as a percent-escape, which the metadata server does not decode; write it literally")]
+    NeedlessEscape(char),
+    /// A character that no metadata path has: the server's names are made of letters, digits and `-_.@+!$'()*,:~`.
+    #[error("it contains the byte 0x{0:02x}, and no metadata path does")]
+    Foreign(u8),
+}
+
+impl PathError {
+    /// Whether the spelling is one that two servers read differently (so it is refused), rather than one that merely
+    /// names nothing (so it is not found).
+    pub fn is_evasion(self) -> bool {
+        !matches!(self, Self::NeedlessEscape(_) | Self::Foreign(_))
+    }
+}
+
+impl MetadataPath {
+    /// Reads the path of a request target.
+    pub fn parse(target: &PathAndQuery) -> Result<Self, PathError> {
+        if is_canonical(target.path().as_bytes()) {
+            Ok(Self(Text::AsSent(target.clone())))
+        } else {
+            normalise(target.path()).map(|text| Self(Text::Rebuilt(text.into_boxed_str())))
+        }
+    }
+
+    /// The canonical text, with its leading slash.
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Text::AsSent(target) => target.path(),
+            Text::Rebuilt(text) => text,
+        }
+    }
+
+    /// Whether it ends in `/`, which is how a client names a directory.
+    pub fn is_directory(&self) -> bool {
+        self.as_str().ends_with('/')
+    }
+
+    /// Its segments, without the empty one that a final slash would leave. The root has none.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        self.as_str().split('/').filter(|segment| !segment.is_empty())
+    }
+}
+
+impl fmt::Display for MetadataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for MetadataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+impl PartialEq for MetadataPath {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for MetadataPath {}
+
+/// Bytes that stand for themselves in a metadata path. `;` is absent: `name;x` is `name` for a lenient server.
+fn is_plain(byte: u8) -> bool {
+    PLAIN[usize::from(byte)]
+}
+
+/// A table, since every byte of every path is looked up.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 128_u8 {
+        plain[byte as usize] = byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let marks = b"-_.~@+!$'()*,:";
+    let mut at = 0;
+    while at < marks.len() {
+        plain[marks[at] as usize] = true;
+        at += 1;
+    }
+    plain
+};
+
+/// Letters, digits and `-._~` never need an escape (RFC 3986, section 2.3).
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// Whether a path can be used as it was sent: plain bytes only, no empty segment, none that is only dots.
+fn is_canonical(path: &[u8]) -> bool {
+    let [b'/', rest @ ..] = path else { return false };
+    let mut begun = 0;
+    for (at, &byte) in rest.iter().enumerate() {
+        if byte == b'/' {
+            if matches!(&rest[begun..at], b"" | b"." | b"..") {
+                return false;
+            }
+            begun = at + 1;
+        } else if !is_plain(byte) {
+            return false;
+        }
+    }
+    !matches!(&rest[begun..], b"." | b"..")
+}
+
+fn normalise(path: &str) -> Result<String, PathError> {
+    let decoded = decode(path.as_bytes())?;
+    let mut kept: Vec<&str> = Vec::new();
+    let mut names_directory = true;
+    for segment in decoded.split('/') {
+        names_directory = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => {
+                kept.pop().ok_or(PathError::ClimbsAboveRoot)?;
+            }
+            name => kept.push(name),
+        }
+    }
+    let mut text = String::with_capacity(decoded.len() + 1);
+    for segment in &kept {
+        text.push('/');
+        text.push_str(segment);
+    }
+    if names_directory || kept.is_empty() {
+        text.push('/');
+    }
+    Ok(text)
+}
+
+/// Undoes the escapes that an encoder has reason to write (`%40` for `@`), and refuses every other.
+fn decode(path: &[u8]) -> Result<String, PathError> {
+    let mut decoded = String::with_capacity(path.len());
+    let mut rest = path;
+    while let [byte, tail @ ..] = rest {
+        let (byte, tail) = match byte {
+            b'%' => unescape(tail)?,
+            b'/' => (b'/', tail),
+            _ => (check(*byte)?, tail),
+        };
+        decoded.push(char::from(byte));
+        rest = tail;
+    }
+    Ok(decoded)
+}
+
+fn unescape(after_percent: &[u8]) -> Result<(u8, &[u8]), PathError> {
+    let [high, low, tail @ ..] = after_percent else {
+        return Err(PathError::BrokenEscape);
+    };
+    let byte = hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low).ok_or(PathError::BrokenEscape)?;
+    match byte {
+        b'/' | b'\\' => Err(PathError::EncodedSeparator),
+        b'%' => Err(PathError::EncodedTwice),
+        byte if is_unreserved(byte) => Err(PathError::NeedlessEscape(char::from(byte))),
+        byte => Ok((check(byte)?, tail)),
+    }
+}
+
+fn check(byte: u8) -> Result<u8, PathError> {
+    match byte {
+        b'\\' => Err(PathError::Backslash),
+        byte if byte.is_ascii_control() => Err(PathError::Control),
+        byte if is_plain(byte) => Ok(byte),
+        byte => Err(PathError::Foreign(byte)),
+    }
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(path: &str) -> Result<String, PathError> {
+        let target = path.parse().expect("a request target that the http crate accepts");
+        MetadataPath::parse(&target).map(|path| path.to_string())
+    }
+
+    #[test]
+    fn a_canonical_path_is_kept_as_sent() {
+        for path in ["/", "/computeMetadata/v1/", "/computeMetadata/v1/instance/service-accounts/a@b.c/token"] {
+            assert_eq!(parse(path).as_deref(), Ok(path));
+        }
+    }
+
+    #[test]
+    fn the_query_is_no_part_of_it() {
+        assert_eq!(parse("/a/b?recursive=true/../").as_deref(), Ok("/a/b"));
+        assert_eq!(parse("/a//b?c=%2F").as_deref(), Ok("/a/b"));
+    }
+
+    #[test]
+    fn slashes_and_dots_collapse_and_a_final_slash_stays() {
+        for (sent, read) in [
+            ("//", "/"),
+            ("/a//b", "/a/b"),
+            ("/a/./b/", "/a/b/"),
+            ("/a/x/../b", "/a/b"),
+            ("/a/b/..", "/a/"),
+            ("/a/b/.", "/a/b/"),
+            ("/a/..", "/"),
+            ("/...", "/..."),
+        ] {
+            assert_eq!(parse(sent).as_deref(), Ok(read), "{sent}");
+        }
+    }
+
+    #[test]
+    fn an_at_sign_may_be_escaped_and_goes_on_literally() {
+        assert_eq!(parse("/a%40b.c/email").as_deref(), Ok("/a@b.c/email"));
+    }
+
+    #[test]
+    fn what_two_servers_read_differently_is_refused() {
+        for (path, error) in [
+            ("/attributes%2Fkube-env", PathError::EncodedSeparator),
+            ("/attributes%5ckube-env", PathError::EncodedSeparator),
+            ("/attributes\\kube-env", PathError::Backslash),
+            ("/kube-env%00", PathError::Control),
+            ("/kube-env%0d%0aX:1", PathError::Control),
+            ("/kube%252Denv", PathError::EncodedTwice),
+            ("/../x", PathError::ClimbsAboveRoot),
+            ("/a/../../x", PathError::ClimbsAboveRoot),
+            ("/kube%2", PathError::BrokenEscape),
+            ("/kube%zzenv", PathError::BrokenEscape),
+            ("/kube%+1env", PathError::BrokenEscape),
+        ] {
+            assert_eq!(parse(path), Err(error), "{path}");
+            assert!(error.is_evasion(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused_as_not_found() {
+        for (path, error) in [
+            ("/kube%2Denv", PathError::NeedlessEscape('-')),
+            ("/%2e%2e/x", PathError::NeedlessEscape('.')),
+            ("/kube-env;x", PathError::Foreign(b';')),
+            ("/kube-env%20", PathError::Foreign(b' ')),
+            ("/kube-env%3bx", PathError::Foreign(b';')),
+            ("/k\u{fc}be", PathError::Foreign(0xc3)),
+        ] {
+            assert_eq!(parse(path), Err(error), "{path}");
+            assert!(!error.is_evasion(), "{path}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is accepted reads as itself the second time, so the upstream cannot read it otherwise.
+        #[test]
+        fn reading_is_idempotent(path in "/([a-c@.%/;4052EF\\\\-]{0,24})") {
+            if let Ok(target) = path.parse::<PathAndQuery>() && let Ok(once) = MetadataPath::parse(&target) {
+                prop_assert_eq!(parse(once.as_str()), Ok(once.to_string()));
+                prop_assert!(is_canonical(once.as_str().as_bytes()));
+                prop_assert!(!once.as_str().contains("//") && !once.as_str().contains('%'));
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! [`Query`]: a request's parameters, read once and written anew for the upstream.
+//!
+//! Only parameters that the protocol knows are kept, each at most once, decoded once; the upstream is sent what was
+//! kept, encoded again. The client's own string goes nowhere, so a spelling that another parser would read as
+//! `recursive` (a `;`, an escape, a control character) cannot pass unseen.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// Everything but RFC 3986's unreserved characters is escaped on the way upstream.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident = $key:literal),+ $(,)?) => {
+        /// A query parameter that the metadata protocol knows. The order is the order on the upstream wire.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Param { $($(#[$doc])* $name),+ }
+
+        impl Param {
+            /// Its name on the wire; names are case-sensitive.
+            pub fn key(self) -> &'static str {
+                match self { $(Self::$name => $key),+ }
+            }
+
+            fn from_key(key: &str) -> Option<Self> {
+                match key { $($key => Some(Self::$name),)+ _ => None }
+            }
+        }
+    };
+}
+
+params! {
+    /// `json` or `text`, on a leaf or a recursive directory.
+    Alt = "alt",
+    /// The audience of an identity token; some clients send it for access tokens too.
+    Audience = "audience",
+    /// `on` or `iam-policy`: the token is bound to the caller's certificate.
+    BindingEnforcement = "binding-enforcement",
+    /// The certificate that a token is to be bound to.
+    BindCertificateFingerprint = "bindCertificateFingerprint",
+    /// OS Login: whose access is asked about.
+    Email = "email",
+    /// Whether `scopes` narrows the token.
+    EnforceScopes = "enforce_scopes",
+    /// `standard` or `full`, of an identity token.
+    Format = "format",
+    /// OS Login: a group's name.
+    GroupName = "groupname",
+    /// With `wait_for_change`: the value that the client has.
+    LastEtag = "last_etag",
+    /// `TRUE`: an identity token names the image's licences.
+    Licenses = "licenses",
+    /// OS Login: page size.
+    PageSize = "pagesize",
+    /// OS Login: which page.
+    PageToken = "pagetoken",
+    /// OS Login: which policy is asked about.
+    Policy = "policy",
+    /// Ask for a whole subtree.
+    Recursive = "recursive",
+    /// The legacy trees' spelling of `scopes`.
+    Scope = "scope",
+    /// Comma-separated OAuth scopes of an access token.
+    Scopes = "scopes",
+    /// The legacy trees' way to name an account.
+    ServiceAccount = "service_account",
+    /// With `wait_for_change`: whole seconds after which the current value is sent.
+    TimeoutSec = "timeout_sec",
+    /// `mtls` or `alts`: how the token will be used.
+    Transport = "transport",
+    /// OS Login: a user's number.
+    Uid = "uid",
+    /// OS Login: a user's name.
+    Username = "username",
+    /// Answer only when the value changes.
+    WaitForChange = "wait_for_change",
+}
+
+/// The parameters of a request: known ones in a fixed order, each once.
+///
+/// Flags are normalised: `recursive` and `wait_for_change` are either present as `true` or absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Query {
+    known: Vec<(Param, Box<str>)>,
+    unknown: Option<Box<str>>,
+}
+
+/// Why a query was refused. Nothing refused here ever reaches the upstream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// `;` separates parameters for some servers and not for others.
+    #[error("it contains a `;`, which some servers take for a separator; write %3B inside a value")]
+    Semicolon,
+    /// NUL, CR, LF and their kind, escaped or not.
+    #[error("it contains a control character")]
+    Control,
+    /// An escape that is not two hexadecimal digits, or bytes that are not UTF-8.
+    #[error("it is not properly percent-encoded UTF-8")]
+    Encoding,
+    /// Two values for one parameter: servers differ on which one counts.
+    #[error("it gives `{}` more than once", .0.key())]
+    Repeated(Param),
+    /// `timeout_sec` that is not a whole number of seconds below 2^32.
+    #[error("its timeout_sec is not a whole number of seconds")]
+    Timeout,
+}
+
+impl Query {
+    /// A query of the proxy's own.
+    pub fn of(params: impl IntoIterator<Item = (Param, Box<str>)>) -> Self {
+        let mut known: Vec<_> = params.into_iter().collect();
+        known.sort_unstable_by_key(|(param, _)| *param);
+        Self { known, unknown: None }
+    }
+
+    /// Reads the text behind the `?`, which may be absent.
+    pub fn parse(text: Option<&str>) -> Result<Self, QueryError> {
+        let mut query = Self::default();
+        let Some(text) = text else { return Ok(query) };
+        if text.contains(';') {
+            return Err(QueryError::Semicolon);
+        }
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            query.add(pair)?;
+        }
+        query.known.sort_unstable_by_key(|(param, _)| *param);
+        if query.value(Param::TimeoutSec).is_some_and(|seconds| seconds.parse::<u32>().is_err()) {
+            return Err(QueryError::Timeout);
+        }
+        query.known.retain(|(param, value)| !param.is_flag() || !value.is_empty());
+        Ok(query)
+    }
+
+    /// The decoded value of a parameter.
+    pub fn value(&self, param: Param) -> Option<&str> {
+        self.known.iter().find(|(known, _)| *known == param).map(|(_, value)| &**value)
+    }
+
+    /// All parameters in their canonical order.
+    pub fn params(&self) -> impl Iterator<Item = (Param, &str)> {
+        self.known.iter().map(|(param, value)| (*param, &**value))
+    }
+
+    /// Whether nothing was asked for in particular, known or not.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.unknown.is_none()
+    }
+
+    /// The first parameter that the protocol does not know. It is never sent upstream.
+    pub fn unknown(&self) -> Option<&str> {
+        self.unknown.as_deref()
+    }
+
+    /// Whether a whole subtree is asked for.
+    pub fn is_recursive(&self) -> bool {
+        self.value(Param::Recursive).is_some()
+    }
+
+    /// Whether the answer may wait for a change of the value (a hanging GET).
+    pub fn waits_for_change(&self) -> bool {
+        self.value(Param::WaitForChange).is_some()
+    }
+
+    /// After how many seconds a hanging GET is to be answered in any case.
+    pub fn timeout_seconds(&self) -> Option<u32> {
+        self.value(Param::TimeoutSec).and_then(|seconds| seconds.parse().ok())
+    }
+
+    /// The same query without one parameter.
+    #[must_use]
+    pub fn without(mut self, param: Param) -> Self {
+        self.known.retain(|(known, _)| *known != param);
+        self
+    }
+
+    fn add(&mut self, pair: &str) -> Result<(), QueryError> {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let key = decode(key)?;
+        let value = decode(value)?;
+        let Some(param) = Param::from_key(&key) else {
+            self.unknown.get_or_insert_with(|| key.into());
+            return Ok(());
+        };
+        if self.known.iter().any(|(known, _)| *known == param) {
+            return Err(QueryError::Repeated(param));
+        }
+        let value = if param.is_flag() { flag(&value).into() } else { value };
+        self.known.push((param, value.into()));
+        Ok(())
+    }
+}
+
+impl Param {
+    fn is_flag(self) -> bool {
+        matches!(self, Self::Recursive | Self::WaitForChange)
+    }
+}
+
+/// As the upstream is to be sent it, with its `?`; nothing for an empty query.
+impl fmt::Display for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (param, value)) in self.params().enumerate() {
+            let separator = if index == 0 { '?' } else { '&' };
+            write!(f, "{separator}{}={}", param.key(), utf8_percent_encode(value, ESCAPED))?;
+        }
+        Ok(())
+    }
+}
+
+/// A flag is off only when it plainly says so: a bare `?recursive`, and any value that some server might take for yes,
+/// is on. Off is the empty string, which [`Query::parse`] then drops.
+fn flag(value: &str) -> &'static str {
+    let off = ["false", "off", "no", "0"].iter().any(|word| value.eq_ignore_ascii_case(word));
+    if off { "" } else { "true" }
+}
+
+/// Undoes one layer of form encoding: `+` for a blank, and percent-escapes.
+fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
+    if !has_whole_escapes(text) {
+        return Err(QueryError::Encoding);
+    }
+    let decoded = if text.contains(['%', '+']) {
+        let spaced = text.replace('+', " ");
+        let decoded = percent_decode_str(&spaced).decode_utf8().map_err(|_| QueryError::Encoding)?;
+        Cow::Owned(decoded.into_owned())
+    } else {
+        Cow::Borrowed(text)
+    };
+    if decoded.chars().any(char::is_control) {
+        return Err(QueryError::Control);
+    }
+    Ok(decoded)
+}
+
+fn has_whole_escapes(text: &str) -> bool {
+    text.split('%')
+        .skip(1)
+        .all(|after| matches!(after.as_bytes(), [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn upstream(text: &str) -> Result<String, QueryError> {
+        Query::parse(Some(text)).map(|query| query.to_string())
+    }
+
+    #[test]
+    fn no_query_is_an_empty_one() {
+        assert_eq!(Query::parse(None), Ok(Query::default()));
+        assert_eq!(upstream("").as_deref(), Ok(""));
+    }
+
+    #[test]
+    fn it_is_written_anew_in_a_fixed_order() {
+        let sent = "transport=mtls&scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform&alt=json";
+        let written = "?alt=json&scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform&transport=mtls";
+        assert_eq!(upstream(sent).as_deref(), Ok(written));
+    }
+
+    #[test]
+    fn every_spelling_of_recursive_counts() {
+        for text in [
+            "recursive",
+            "recursive=",
+            "recursive=True",
+            "recursive=1",
+            "recursive=maybe",
+            "%72ecursive=yes",
+            "alt=text&recursive=on",
+        ] {
+            assert!(Query::parse(Some(text)).is_ok_and(|query| query.is_recursive()), "{text}");
+        }
+        for text in ["recursive=false", "recursive=FALSE", "recursive=0", "alt=text"] {
+            assert_eq!(Query::parse(Some(text)).map(|query| query.is_recursive()), Ok(false), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_only_looks_like_one_is_unknown() {
+        for (text, key) in [
+            ("recursive%3Dtrue", "recursive=true"),
+            ("nonrecursive=true", "nonrecursive"),
+            ("Recursive=true", "Recursive"),
+            ("%2572ecursive=true", "%72ecursive"),
+        ] {
+            let query = Query::parse(Some(text)).expect("well-formed");
+            assert_eq!(query.unknown(), Some(key));
+            assert_eq!(query.to_string(), "", "an unknown key is not forwarded");
+        }
+    }
+
+    #[test]
+    fn ambiguous_queries_are_refused() {
+        for (text, error) in [
+            ("alt=text;recursive=true", QueryError::Semicolon),
+            ("re%08ecursive=true", QueryError::Control),
+            ("alt=%0d%0aX:1", QueryError::Control),
+            ("alt=%zz", QueryError::Encoding),
+            ("alt=%f", QueryError::Encoding),
+            ("alt=%ff", QueryError::Encoding),
+            ("alt=text&alt=json", QueryError::Repeated(Param::Alt)),
+            ("recursive=false&recursive=true", QueryError::Repeated(Param::Recursive)),
+            ("wait_for_change=true&timeout_sec=-1", QueryError::Timeout),
+            ("wait_for_change=true&timeout_sec=99999999999", QueryError::Timeout),
+        ] {
+            assert_eq!(Query::parse(Some(text)), Err(error), "{text}");
+        }
+    }
+
+    proptest! {
+        /// What is sent upstream reads as what was judged.
+        #[test]
+        fn what_is_written_reads_the_same(text in "((recursive|alt|scopes|audience|timeout_sec|x)(=([a-z0-9+%/ ]|%[0-7][0-9a-f]){0,8})?&?){0,4}") {
+            if let Ok(query) = Query::parse(Some(&text)) {
+                let written = query.to_string();
+                let again = Query::parse(written.strip_prefix('?')).expect("what we write is well-formed");
+                prop_assert_eq!(&again.known, &query.known);
+                prop_assert_eq!(again.unknown, None);
+            }
+        }
+    }
+}
