@@ -1,0 +1,124 @@
+//! [`Answer`]: status, headers and body, and how a head is written.
+//!
+//! The order of the headers is that of the trace of 2019 in opencensus-java#1855.
+
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::StatusCode;
+
+use super::date::http_date;
+use super::render::Etag;
+
+/// Plain values and listings.
+pub(super) const TEXT: &str = "application/text";
+/// JSON, without a charset: older Python libraries compare the whole value.
+pub(super) const JSON: &str = "application/json";
+/// Identity tokens and redirects.
+pub(super) const HTML: &str = "text/html";
+/// Error pages.
+pub(super) const HTML_UTF8: &str = "text/html; charset=UTF-8";
+
+/// What is sent back, faults apart.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) content_type: &'static str,
+    pub(super) location: Option<String>,
+    pub(super) etag: Option<Etag>,
+    /// Whether it says `Metadata-Flavor: Google`, which everything does that is not a fault.
+    pub(super) flavor: bool,
+    pub(super) body: String,
+}
+
+/// How the end of the body is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Length {
+    /// By `Content-Length`, in bytes.
+    Known(usize),
+    /// By chunked coding.
+    Chunked,
+}
+
+impl Answer {
+    /// An answer without an etag or a location.
+    pub(super) fn new(status: StatusCode, content_type: &'static str, body: String) -> Self {
+        Self { status, content_type, location: None, etag: None, flavor: true, body }
+    }
+
+    /// A 200.
+    pub(super) fn ok(content_type: &'static str, body: String) -> Self {
+        Self::new(StatusCode::OK, content_type, body)
+    }
+
+    /// A 200 of a value that can be waited for.
+    pub(super) fn value(content_type: &'static str, body: String, etag: Etag) -> Self {
+        Self { etag: Some(etag), ..Self::ok(content_type, body) }
+    }
+
+    /// Writes the status line and the headers. `connection` is what the `Connection` header says, if there is one.
+    pub(super) fn write_head(&self, length: Length, connection: Option<&str>, out: &mut Vec<u8>) {
+        let now = unix_now();
+        let reason = self.status.canonical_reason().unwrap_or("Unknown");
+        line(out, format_args!("HTTP/1.1 {} {reason}", self.status.as_u16()));
+        if self.flavor {
+            line(out, format_args!("Metadata-Flavor: Google"));
+        }
+        line(out, format_args!("Content-Type: {}", self.content_type));
+        if let Some(location) = &self.location {
+            line(out, format_args!("Location: {location}"));
+        }
+        if let Some(etag) = self.etag {
+            line(out, format_args!("ETag: {etag}"));
+        }
+        line(out, format_args!("Date: {}", http_date(now)));
+        line(out, format_args!("Server: Metadata Server for VM"));
+        match length {
+            Length::Known(bytes) => line(out, format_args!("Content-Length: {bytes}")),
+            Length::Chunked => line(out, format_args!("Transfer-Encoding: chunked")),
+        }
+        line(out, format_args!("X-XSS-Protection: 0"));
+        line(out, format_args!("X-Frame-Options: SAMEORIGIN"));
+        if let Some(connection) = connection {
+            line(out, format_args!("Connection: {connection}"));
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The time in seconds since 1970.
+pub(super) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn line(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    write!(out, "{text}\r\n").expect("writing into memory cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(answer: &Answer, connection: Option<&str>) -> String {
+        let mut out = Vec::new();
+        answer.write_head(Length::Known(answer.body.len()), connection, &mut out);
+        String::from_utf8(out).expect("ASCII")
+    }
+
+    #[test]
+    fn headers_stand_in_the_order_of_the_trace() {
+        let head = head(&Answer::value(TEXT, "x".into(), Etag::of("x")), None);
+        let names: Vec<_> =
+            head.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+        let order = ["Metadata-Flavor", "Content-Type", "ETag", "Date", "Server", "Content-Length"];
+        assert_eq!(names, [&order[..], &["X-XSS-Protection", "X-Frame-Options"]].concat());
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn a_connection_header_comes_only_when_there_is_something_to_say() {
+        let answer = Answer::ok(TEXT, String::new());
+        assert!(!head(&answer, None).contains("Connection"));
+        assert!(head(&answer, Some("close")).contains("\r\nConnection: close\r\n"));
+    }
+}

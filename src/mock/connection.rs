@@ -1,0 +1,113 @@
+//! One connection: request after request, each answered in its turn.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::answer::{Answer, Length};
+use super::delivery::{Next, deliver};
+use super::fault::{Fault, GARBAGE};
+use super::head::{MAX_BODY, Request};
+use super::refusal::Refusal;
+use super::routes;
+use super::state::State;
+use super::wire::Wire;
+
+/// Serves a connection until either side ends it. It counts as open from the call on.
+pub(super) fn serve(stream: TcpStream, state: Arc<State>) -> impl Future<Output = ()> {
+    let open = Open::new(state);
+    async move {
+        if let Err(error) = run(stream, &open.0).await {
+            tracing::debug!(%error, "a connection to the mock broke");
+        }
+    }
+}
+
+async fn run(stream: TcpStream, state: &State) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut wire = Wire::new(stream);
+    while let Some(request) = wire.request(&state.journal).await? {
+        let next = match request {
+            Ok(request) => exchange(&mut wire, state, request).await?,
+            Err(refusal) => refuse(&mut wire, refusal, "").await?,
+        };
+        match next {
+            Next::Keep => {}
+            Next::Close => return wire.finish().await,
+            Next::Reset => return wire.reset(),
+            Next::Gone => break,
+        }
+    }
+    Ok(())
+}
+
+/// One request, which is in flight until its answer is written or the client has left.
+async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::Result<Next> {
+    let _in_flight = state.journal.in_flight.guard();
+    if let Some(reason) = request.malformed {
+        return refuse(wire, Refusal::Malformed(reason), request.path()).await;
+    }
+    if request.body_length > MAX_BODY {
+        return refuse(wire, Refusal::BodyTooLarge, request.path()).await;
+    }
+    if request.body_length > 0 {
+        request.body = wire.body(request.body_length).await?;
+    }
+    let fault = state.script.fault_for(request.path());
+    match fault {
+        Some((Fault::Reset, _)) => return Ok(Next::Reset),
+        Some((Fault::Close, _)) => return Ok(Next::Close),
+        Some((Fault::Garbage, _)) => {
+            wire.out.extend_from_slice(GARBAGE);
+            wire.send().await?;
+            return Ok(Next::Close);
+        }
+        _ => {}
+    }
+    let Some(answer) = wire.unless_gone(answer(state, &request, fault.as_ref())).await else { return Ok(Next::Gone) };
+    deliver(wire, &request, &answer, fault.as_ref().map(|(fault, _)| fault)).await
+}
+
+/// The answer with the faults that are about its content or its time.
+async fn answer(state: &State, request: &Request, fault: Option<&(Fault, u64)>) -> Answer {
+    let Some((fault, since)) = fault else { return routes::answer(state, request).await };
+    match fault {
+        Fault::Delay(delay) => sleep(*delay).await,
+        Fault::Hang => state.script.healed(*since).await,
+        _ => {}
+    }
+    if let Some(answer) = fault.instead() {
+        return answer;
+    }
+    let mut answer = routes::answer(state, request).await;
+    fault.alter(&mut answer);
+    answer
+}
+
+async fn refuse(wire: &mut Wire, refusal: Refusal, path: &str) -> io::Result<Next> {
+    let answer = refusal.answer(path);
+    answer.write_head(Length::Known(answer.body.len()), Some("close"), &mut wire.out);
+    wire.out.extend_from_slice(answer.body.as_bytes());
+    wire.send().await?;
+    Ok(Next::Close)
+}
+
+/// Counts a connection as open until it is dropped, even if its task never ran.
+struct Open(Arc<State>);
+
+impl Open {
+    fn new(state: Arc<State>) -> Self {
+        state.journal.connection();
+        state.journal.open.enter();
+        Self(state)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.journal.open.leave();
+    }
+}

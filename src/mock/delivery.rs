@@ -1,0 +1,109 @@
+//! How an answer goes onto the wire: in one piece, unless a fault wants it otherwise.
+
+use std::io;
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::sleep;
+
+use super::answer::{Answer, Length};
+use super::fault::Fault;
+use super::head::{Persistence, Request};
+use super::wire::Wire;
+
+/// A huge body is sent in pieces of this many bytes.
+const PIECE: usize = 64 * 1024;
+
+/// What becomes of the connection after an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next request.
+    Keep,
+    /// The end of the stream.
+    Close,
+    /// A reset.
+    Reset,
+    /// Nothing: the client has left.
+    Gone,
+}
+
+/// Writes an answer to a request.
+pub(super) async fn deliver(
+    wire: &mut Wire,
+    request: &Request,
+    answer: &Answer,
+    fault: Option<&Fault>,
+) -> io::Result<Next> {
+    let body = answer.body.as_bytes();
+    let length = match fault {
+        Some(Fault::Chunked) => Length::Chunked,
+        Some(Fault::HugeBody { bytes }) => Length::Known(*bytes),
+        _ => Length::Known(body.len()),
+    };
+    let (connection, next) = persist(request.persistence);
+    answer.write_head(length, connection, &mut wire.out);
+    if request.method != Method::HEAD {
+        match fault {
+            Some(Fault::SlowBody { chunk, every }) => {
+                let is_there = slowly(wire, body.chunks((*chunk).max(1)), *every).await?;
+                if !is_there {
+                    return Ok(Next::Gone);
+                }
+            }
+            Some(Fault::HugeBody { bytes }) => hugely(wire, *bytes).await?,
+            Some(Fault::Chunked) => chunked(body, &mut wire.out),
+            Some(Fault::CutBody { after } | Fault::CutBodyFin { after }) => {
+                wire.out.extend_from_slice(&body[..body.len().min(*after)]);
+            }
+            _ => wire.out.extend_from_slice(body),
+        }
+    }
+    wire.send().await?;
+    Ok(match fault {
+        Some(Fault::CutBody { .. }) => Next::Reset,
+        Some(Fault::CutBodyFin { .. } | Fault::CloseAfter) => Next::Close,
+        _ => next,
+    })
+}
+
+/// What the `Connection` header says, and what is then done.
+fn persist(persistence: Persistence) -> (Option<&'static str>, Next) {
+    match persistence {
+        Persistence::Keep => (None, Next::Keep),
+        Persistence::KeepAndSay => (Some("keep-alive"), Next::Keep),
+        Persistence::Close => (Some("close"), Next::Close),
+    }
+}
+
+/// Sends the head now and a piece after every pause but the last, which is left to be sent. Says whether the client is
+/// still there.
+async fn slowly(wire: &mut Wire, pieces: impl Iterator<Item = &[u8]>, every: Duration) -> io::Result<bool> {
+    for piece in pieces {
+        wire.send().await?;
+        if wire.unless_gone(sleep(every)).await.is_none() {
+            return Ok(false);
+        }
+        wire.out.extend_from_slice(piece);
+    }
+    Ok(true)
+}
+
+/// Sends that many bytes without ever holding all of them.
+async fn hugely(wire: &mut Wire, bytes: usize) -> io::Result<()> {
+    for from in (0..bytes).step_by(PIECE) {
+        wire.out.resize(wire.out.len() + PIECE.min(bytes - from), b'x');
+        wire.send().await?;
+    }
+    Ok(())
+}
+
+/// Two chunks where there is enough for two, so that whoever reads has something to put together.
+fn chunked(body: &[u8], out: &mut Vec<u8>) {
+    let (first, second) = body.split_at(body.len() / 2);
+    for chunk in [first, second].into_iter().filter(|chunk| !chunk.is_empty()) {
+        out.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        out.extend_from_slice(chunk);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"0\r\n\r\n");
+}

@@ -1,0 +1,230 @@
+//! [`Request`]: a head as `httparse` reads it, and the few headers that the mock acts on.
+
+use http::Method;
+
+use super::refusal::Refusal;
+
+/// The longest request line with headers, in bytes.
+pub(super) const MAX_HEAD: usize = 64 * 1024;
+
+/// The longest body, in bytes: the limit of one metadata value.
+pub(super) const MAX_BODY: usize = 256 * 1024;
+
+/// The most header lines of a request.
+pub(super) const MAX_HEADERS: usize = 128;
+
+/// Whether the connection goes on after the answer, and what is said about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Persistence {
+    /// HTTP/1.1 as usual.
+    Keep,
+    /// HTTP/1.0 with `Connection: keep-alive`, as `ab -k` sends it and wants it confirmed.
+    KeepAndSay,
+    /// HTTP/1.0 as usual, or `Connection: close`.
+    Close,
+}
+
+/// A request. What is wrong with it is found out here and told by the route.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    target: String,
+    /// Where the path begins: behind the authority of an absolute target.
+    path_at: usize,
+    pub(super) host: Option<String>,
+    /// Whether `Metadata-Flavor: Google` or the older `X-Google-Metadata-Request: True` is there.
+    pub(super) has_flavor: bool,
+    /// Whether `X-Forwarded-For` is there, with any value or none.
+    pub(super) is_forwarded: bool,
+    pub(super) persistence: Persistence,
+    /// What `Content-Length` says, in bytes.
+    pub(super) body_length: usize,
+    pub(super) body: Vec<u8>,
+    /// Why it cannot be answered safely, if it cannot.
+    pub(super) malformed: Option<&'static str>,
+}
+
+impl Request {
+    /// Reads a head off the front of `bytes`, and its length; nothing while it is incomplete.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Refusal> {
+        let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut head = httparse::Request::new(&mut lines);
+        match head.parse(bytes) {
+            Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => Ok(Some((Self::of(&head), length))),
+            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => Ok(None),
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => Err(Refusal::HeadTooLarge),
+            Err(_) => Err(Refusal::Malformed("This is not a request of HTTP/1.")),
+        }
+    }
+
+    /// The target as it was sent.
+    pub(super) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The path as it was sent, without the query.
+    pub(super) fn path(&self) -> &str {
+        let path = self.split().0;
+        if path.is_empty() { "/" } else { path }
+    }
+
+    /// The query without its `?`, empty when there is none.
+    pub(super) fn query(&self) -> &str {
+        self.split().1
+    }
+
+    fn split(&self) -> (&str, &str) {
+        let path = &self.target[self.path_at..];
+        path.split_once('?').unwrap_or((path, ""))
+    }
+
+    fn of(head: &httparse::Request<'_, '_>) -> Self {
+        let target = head.path.unwrap_or("/").to_owned();
+        let path_at = path_start(&target);
+        let mut request = Self {
+            method: head.method.and_then(|method| method.parse().ok()).unwrap_or_default(),
+            path_at: path_at.unwrap_or(0),
+            host: None,
+            has_flavor: false,
+            is_forwarded: false,
+            persistence: Persistence::Keep,
+            body_length: 0,
+            body: Vec::new(),
+            malformed: path_at.is_none().then_some("The target is neither a path nor an http:// URL."),
+            target,
+        };
+        request.read_headers(head.headers, head.version == Some(1));
+        request
+    }
+
+    fn read_headers(&mut self, headers: &[httparse::Header<'_>], is_http11: bool) {
+        let values = |name: &'static str| {
+            let named = headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
+            named.map(|header| header.value.trim_ascii())
+        };
+        self.has_flavor = match values("metadata-flavor").next() {
+            Some(_) => values("metadata-flavor").all(|value| value == b"Google"),
+            None => values("x-google-metadata-request").any(|value| value == b"True"),
+        };
+        self.is_forwarded = values("x-forwarded-for").next().is_some();
+        self.host = values("host").next().map(|host| String::from_utf8_lossy(host).into_owned());
+        if values("host").nth(1).is_some() || (is_http11 && self.host.is_none()) {
+            self.malformed = Some("Exactly one Host header is needed.");
+        }
+        let says = |word: &str| values("connection").any(|value| has_word(value, word));
+        self.persistence = match is_http11 {
+            _ if says("close") => Persistence::Close,
+            true => Persistence::Keep,
+            false if says("keep-alive") => Persistence::KeepAndSay,
+            false => Persistence::Close,
+        };
+        match body_length(values("content-length")) {
+            Some(length) => self.body_length = length,
+            None => self.malformed = Some("The Content-Length is not one number."),
+        }
+        if values("transfer-encoding").next().is_some() {
+            self.malformed = Some("A body must have a Content-Length here, not a transfer coding.");
+        }
+    }
+}
+
+/// Where a target's path begins; nowhere in `*` or `host:port`.
+fn path_start(target: &str) -> Option<usize> {
+    const SCHEME: &str = "http://";
+    if target.starts_with('/') {
+        return Some(0);
+    }
+    let rest = target.strip_prefix(SCHEME)?;
+    Some(SCHEME.len() + rest.find(['/', '?']).unwrap_or(rest.len()))
+}
+
+fn has_word(list: &[u8], word: &str) -> bool {
+    list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// Nothing when the lines contradict each other or are no numbers.
+fn body_length<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
+    let Some(first) = lines.next() else { return Some(0) };
+    let is_number = !first.is_empty() && first.iter().all(u8::is_ascii_digit);
+    let agrees = lines.all(|line| line == first);
+    let number = std::str::from_utf8(first).ok().filter(|_| is_number && agrees)?;
+    number.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Request {
+        Request::parse(text.as_bytes()).expect("well-formed").expect("complete").0
+    }
+
+    #[test]
+    fn a_head_is_read_up_to_its_end() {
+        let text = b"GET /a?b=c HTTP/1.1\r\nHost: h\r\n\r\nGET /next";
+        let (request, length) = Request::parse(text).expect("well-formed").expect("complete");
+        assert_eq!((request.path(), request.query(), length), ("/a", "b=c", text.len() - 9));
+        assert!(Request::parse(&text[..length - 1]).expect("well-formed so far").is_none());
+    }
+
+    #[test]
+    fn heads_are_bounded() {
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_HEAD));
+        assert_eq!(Request::parse(long.as_bytes()).err(), Some(Refusal::HeadTooLarge));
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(MAX_HEADERS + 1));
+        assert_eq!(Request::parse(many.as_bytes()).err(), Some(Refusal::HeadTooLarge));
+        assert!(matches!(Request::parse(b"\x16\x03\x01").err(), Some(Refusal::Malformed(_))));
+    }
+
+    #[test]
+    fn absolute_targets_have_a_path() {
+        for (target, path) in [("http://h/x?y", "/x"), ("http://h", "/"), ("http://h?y", "/"), ("//h/x", "//h/x")] {
+            assert_eq!(request(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n")).path(), path);
+        }
+        assert!(request("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").malformed.is_some());
+    }
+
+    #[test]
+    fn only_the_exact_flavor_counts() {
+        for (lines, counts) in [
+            ("", false),
+            ("metadata-flavor: Google\r\n", true),
+            ("Metadata-Flavor:   Google  \r\n", true),
+            ("Metadata-Flavor: google\r\n", false),
+            ("Metadata-Flavor: Google\r\nMetadata-Flavor: evil\r\n", false),
+            ("X-Google-Metadata-Request: True\r\n", true),
+            ("X-Google-Metadata-Request: True\r\nMetadata-Flavor: evil\r\n", false),
+        ] {
+            assert_eq!(request(&format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")).has_flavor, counts, "{lines}");
+        }
+    }
+
+    #[test]
+    fn persistence_depends_on_version_and_header() {
+        for (version, line, persistence) in [
+            ("1.1", "", Persistence::Keep),
+            ("1.1", "Connection: x, Close\r\n", Persistence::Close),
+            ("1.0", "", Persistence::Close),
+            ("1.0", "Connection: Keep-Alive\r\n", Persistence::KeepAndSay),
+        ] {
+            assert_eq!(request(&format!("GET / HTTP/{version}\r\nHost: h\r\n{line}\r\n")).persistence, persistence);
+        }
+    }
+
+    #[test]
+    fn bodies_of_doubtful_length_are_malformed() {
+        for (lines, fine) in [
+            ("Content-Length: 5\r\n", true),
+            ("Content-Length: 5\r\nContent-Length: 5\r\n", true),
+            ("Content-Length: 5\r\nContent-Length: 6\r\n", false),
+            ("Content-Length: +5\r\n", false),
+            ("Content-Length: 5, 5\r\n", false),
+            ("Content-Length: \r\n", false),
+            ("Content-Length: 99999999999999999999999\r\n", false),
+            ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", false),
+        ] {
+            let request = request(&format!("PUT / HTTP/1.1\r\nHost: h\r\n{lines}\r\n"));
+            assert_eq!(request.malformed.is_none(), fine, "{lines}");
+        }
+    }
+}

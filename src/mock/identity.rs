@@ -1,0 +1,117 @@
+//! Identity tokens: JWTs of the right shape that no key verifies.
+//!
+//! Claims are those of Google's document "Verifying the identity of VM instances". The signature is noise of the length
+//! of a 2048-bit RSA signature, so no verifier accepts it, and no two tokens are alike, even of one second.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::noise::Noise;
+use super::render::Etag;
+use super::tree::Tree;
+
+/// How long an identity token lives, in seconds.
+const LIFE: u64 = 3600;
+
+/// Bytes of an RSA signature with a 2048-bit key.
+const SIGNATURE: usize = 256;
+
+/// When the machine was made, in seconds since 1970.
+const CREATED: u64 = 1_767_225_600;
+
+/// What an identity token is asked to say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask<'a> {
+    /// The account's e-mail.
+    pub(super) account: &'a str,
+    pub(super) audience: &'a str,
+    /// `format=full`: say which machine it is.
+    pub(super) full: bool,
+    /// `licenses=TRUE`: say which licences it has, too.
+    pub(super) licenses: bool,
+}
+
+/// The claims, issued at a time in seconds since 1970.
+pub(super) fn claims(tree: &Tree, ask: Ask<'_>, issued: u64) -> Value {
+    let number = account_number(ask.account);
+    let mut claims = json!({
+        "aud": ask.audience,
+        "azp": number,
+        "email": ask.account,
+        "email_verified": true,
+        "exp": issued + LIFE,
+        "iat": issued,
+        "iss": "https://accounts.google.com",
+        "sub": number,
+    });
+    if ask.full {
+        claims["google"] = json!({ "compute_engine": machine(tree, ask.licenses) });
+    }
+    claims
+}
+
+/// The token: header, claims and noise.
+pub(super) fn jwt(claims: &Value, noise: &mut Noise) -> String {
+    let header = json!({ "alg": "RS256", "kid": Etag::of("mock").to_string(), "typ": "JWT" });
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let signature = URL_SAFE_NO_PAD.encode(noise.bytes(SIGNATURE));
+    format!("{}.{}.{signature}", part(&header), part(claims))
+}
+
+fn machine(tree: &Tree, licenses: bool) -> Value {
+    let zone = tree.value("instance/zone");
+    let mut machine = json!({
+        "instance_creation_timestamp": CREATED,
+        "instance_id": tree.value("instance/id"),
+        "instance_name": tree.value("instance/name"),
+        "project_id": tree.value("project/project-id"),
+        "project_number": tree.leaf("project/numeric-project-id").map(super::tree::Leaf::json),
+        "zone": zone.rsplit('/').next().unwrap_or(zone),
+    });
+    if licenses {
+        machine["license_id"] = tree.below("instance/licenses/").map(|(_, leaf)| leaf.json()).collect();
+    }
+    machine
+}
+
+/// An account's number of 21 digits, always the same for one account.
+fn account_number(account: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    account.hash(&mut hasher);
+    format!("1{:020}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASK: Ask<'_> = Ask { account: "a@b.c", audience: "https://aud", full: false, licenses: true };
+
+    #[test]
+    fn the_machine_is_named_only_when_asked() {
+        let tree = Tree::new();
+        assert_eq!(claims(&tree, ASK, 1000).get("google"), None);
+        let full = claims(&tree, Ask { full: true, ..ASK }, 1000);
+        let machine = &full["google"]["compute_engine"];
+        assert_eq!(machine["zone"], "us-central1-a");
+        assert_eq!(machine["project_number"], 123_456_789_012_u64);
+        assert_eq!(machine["license_id"][0], "6880041984096540132");
+        let unlicensed = claims(&tree, Ask { full: true, licenses: false, ..ASK }, 1000);
+        assert_eq!(unlicensed["google"]["compute_engine"].get("license_id"), None);
+    }
+
+    #[test]
+    fn two_tokens_of_one_second_differ_and_decode() {
+        let mut noise = Noise::new();
+        let claims = claims(&Tree::new(), ASK, 1000);
+        let (one, two) = (jwt(&claims, &mut noise), jwt(&claims, &mut noise));
+        assert_ne!(one, two);
+        let parts: Vec<_> = one.split('.').map(|part| URL_SAFE_NO_PAD.decode(part).expect("base64url")).collect();
+        assert_eq!(parts.len(), 3);
+        let decoded: Value = serde_json::from_slice(&parts[1]).expect("JSON");
+        assert_eq!((&decoded["aud"], &decoded["exp"]), (&json!("https://aud"), &json!(4600)));
+    }
+}

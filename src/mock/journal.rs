@@ -1,0 +1,216 @@
+//! The journal: what was counted and what was seen.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::head::MAX_HEADERS;
+use super::state::lock;
+
+/// The most requests that are remembered.
+const MAX_SEEN: usize = 10_000;
+
+/// The most bytes of heads that are remembered; reached before [`MAX_SEEN`] only by a test of huge heads.
+const MAX_SEEN_BYTES: usize = 32 * 1024 * 1024;
+
+/// The most paths that have a counter; requests to others still count in the total.
+const MAX_PATHS: usize = 10_000;
+
+/// A request as it came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The method.
+    pub method: String,
+    /// The target, query included.
+    pub target: String,
+    /// Header lines in their order; names in the case in which they were sent.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Seen {
+    /// The target without its query.
+    pub fn path(&self) -> &str {
+        without_query(&self.target)
+    }
+
+    /// The first value of a header, whose name is matched in any case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    fn read(head: &[u8]) -> Option<Self> {
+        let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut lines);
+        request.parse(head).ok()?;
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        let headers = request.headers.iter().map(|header| (header.name.to_owned(), text(header.value)));
+        Some(Self { method: request.method?.to_owned(), target: request.path?.to_owned(), headers: headers.collect() })
+    }
+}
+
+/// Counters and memory of one mock.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    requests: AtomicU64,
+    connections: AtomicU64,
+    pub(super) open: Gauge,
+    pub(super) in_flight: Gauge,
+    book: Mutex<Book>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    paths: HashMap<String, u64>,
+    /// Whole heads, which are read only when somebody looks: that is quicker than to keep them read.
+    heads: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Journal {
+    pub(super) fn connection(&self) {
+        self.connections.fetch_add(1, Relaxed);
+    }
+
+    /// Notes a request by its whole head and its target.
+    pub(super) fn request(&self, head: &[u8], target: &str) {
+        self.requests.fetch_add(1, Relaxed);
+        lock(&self.book).note(head, without_query(target));
+    }
+
+    /// Notes a head that could not be read.
+    pub(super) fn unreadable(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Relaxed)
+    }
+
+    pub(super) fn requests_to(&self, path: &str) -> u64 {
+        lock(&self.book).paths.get(path).copied().unwrap_or(0)
+    }
+
+    pub(super) fn log(&self) -> Vec<Seen> {
+        let heads = lock(&self.book).heads.clone();
+        heads.iter().filter_map(|head| Seen::read(head)).collect()
+    }
+
+    pub(super) fn reset(&self) {
+        self.requests.store(0, Relaxed);
+        self.connections.store(0, Relaxed);
+        self.open.reset_peak();
+        self.in_flight.reset_peak();
+        *lock(&self.book) = Book::default();
+    }
+}
+
+impl Book {
+    fn note(&mut self, head: &[u8], path: &str) {
+        if let Some(count) = self.paths.get_mut(path) {
+            *count += 1;
+        } else if self.paths.len() < MAX_PATHS {
+            self.paths.insert(path.to_owned(), 1);
+        }
+        self.bytes += head.len();
+        self.heads.push_back(head.into());
+        while self.heads.len() > MAX_SEEN || self.bytes > MAX_SEEN_BYTES {
+            self.bytes -= self.heads.pop_front().map_or(0, |head| head.len());
+        }
+    }
+}
+
+/// How many of something there are now, and were at most.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Gauge {
+    /// One more, until [`Gauge::leave`].
+    pub(super) fn enter(&self) {
+        let now = self.now.fetch_add(1, Relaxed) + 1;
+        self.peak.fetch_max(now, Relaxed);
+    }
+
+    /// One less.
+    pub(super) fn leave(&self) {
+        self.now.fetch_sub(1, Relaxed);
+    }
+
+    /// One more for as long as the guard lives.
+    pub(super) fn guard(&self) -> GaugeGuard<'_> {
+        self.enter();
+        GaugeGuard(self)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.now.load(Relaxed)
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+
+    fn reset_peak(&self) {
+        self.peak.store(self.now(), Relaxed);
+    }
+}
+
+/// Counts in a [`Gauge`] until it is dropped.
+#[derive(Debug)]
+pub(super) struct GaugeGuard<'a>(&'a Gauge);
+
+impl Drop for GaugeGuard<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+fn without_query(target: &str) -> &str {
+    target.split_once('?').map_or(target, |(path, _)| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_keeps_the_last_requests_as_they_came() {
+        let journal = Journal::default();
+        for number in 0..=MAX_SEEN {
+            let target = format!("/{number}?q");
+            journal.request(format!("GET {target} HTTP/1.1\r\nhOST: h\r\n\r\n").as_bytes(), &target);
+        }
+        let log = journal.log();
+        assert_eq!((log.len(), journal.requests()), (MAX_SEEN, 10_001));
+        assert_eq!((log[0].path(), log[0].target.as_str()), ("/1", "/1?q"));
+        assert_eq!(log[0].headers, [("hOST".to_owned(), "h".to_owned())]);
+        assert_eq!((log[0].header("Host"), log[0].header("Via")), (Some("h"), None));
+        assert_eq!((journal.requests_to("/1"), journal.requests_to("/10000")), (1, 0), "paths are bounded");
+    }
+
+    #[test]
+    fn the_log_is_bounded_in_bytes() {
+        let journal = Journal::default();
+        let head = vec![b'x'; MAX_SEEN_BYTES / 2];
+        for _ in 0..3 {
+            journal.request(&head, "/");
+        }
+        assert_eq!(lock(&journal.book).heads.len(), 2);
+    }
+
+    #[test]
+    fn a_reset_keeps_what_is_going_on() {
+        let journal = Journal::default();
+        let _first = journal.in_flight.guard();
+        drop(journal.in_flight.guard());
+        assert_eq!((journal.in_flight.now(), journal.in_flight.peak()), (1, 2));
+        journal.reset();
+        assert_eq!((journal.in_flight.now(), journal.in_flight.peak()), (1, 1));
+    }
+}

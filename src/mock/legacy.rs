@@ -1,0 +1,77 @@
+//! The trees of before v1, which asked for no header and gave the same secrets away: how SSRF worked in 2018.
+//!
+//! Their paths are known from the tests of Google's k8s-metadata-proxy. The mock serves its one tree under them; what
+//! their answers looked like in detail is not followed.
+
+use std::borrow::Cow;
+
+use super::query::Query;
+use super::routes::Place;
+use super::rows::DISABLE_LEGACY_ENDPOINTS;
+use super::tree::{SERVICE_ACCOUNTS, Tree};
+
+/// Whether a path belongs to one of the old trees.
+pub(super) fn is_legacy(path: &str) -> bool {
+    ["/0.1", "/computeMetadata/v1beta1"]
+        .iter()
+        .any(|tree| path.strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Whether the old trees are served.
+pub(super) fn is_on(tree: &Tree) -> bool {
+    tree.value(DISABLE_LEGACY_ENDPOINTS).eq_ignore_ascii_case("false")
+}
+
+/// What a path of the old trees means.
+pub(super) fn place<'a>(path: &'a str, query: &Query<'_>) -> Place<'a> {
+    if path == "/0.1/" {
+        return Place::Listing("meta-data/\n");
+    }
+    if let Some(node) = path.strip_prefix("/computeMetadata/v1beta1/") {
+        return Place::Node(token_for_acquire(Cow::Borrowed(node)));
+    }
+    match path.strip_prefix("/0.1/meta-data/") {
+        Some("auth-token") => {
+            let account = query.value("service_account").unwrap_or("default");
+            Place::Node(Cow::Owned(format!("{SERVICE_ACCOUNTS}{account}/token")))
+        }
+        Some(child) => Place::Node(token_for_acquire(Cow::Owned(format!("instance/{child}")))),
+        None if ["/0.1", "/0.1/meta-data", "/computeMetadata/v1beta1"].contains(&path) => Place::WithoutSlash,
+        None => Place::Nowhere,
+    }
+}
+
+/// `acquire` was the token's name.
+fn token_for_acquire(node: Cow<'_, str>) -> Cow<'_, str> {
+    match node.strip_suffix("/acquire") {
+        Some(account) if account.starts_with(SERVICE_ACCOUNTS) => Cow::Owned(format!("{account}/token")),
+        _ => node,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_paths_lead_into_the_one_tree() {
+        let token = "instance/service-accounts/default/token";
+        for (path, node) in [
+            ("/computeMetadata/v1beta1/instance/attributes/kube-env", "instance/attributes/kube-env"),
+            ("/computeMetadata/v1beta1/instance/service-accounts/default/acquire", token),
+            ("/0.1/meta-data/attributes/kube-env", "instance/attributes/kube-env"),
+            ("/0.1/meta-data/service-accounts/default/acquire", token),
+            ("/0.1/meta-data/auth-token", token),
+        ] {
+            assert!(is_legacy(path));
+            assert_eq!(place(path, &Query::parse("")), Place::Node(node.into()), "{path}");
+        }
+    }
+
+    #[test]
+    fn names_that_only_begin_so_are_not_old() {
+        for path in ["/0.10/", "/computeMetadata/v1beta10/", "/computeMetadata/v1/", "/"] {
+            assert!(!is_legacy(path), "{path}");
+        }
+    }
+}

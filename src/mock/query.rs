@@ -1,0 +1,78 @@
+//! [`Query`]: a request's parameters as the emulator read them, which is more forgiving than the proxy is.
+
+use std::borrow::Cow;
+
+/// Parameters in the order sent, decoded. The first of a name counts.
+///
+/// `;` separates as `&` does, as in Python's parsers of the emulator's day; and a flag without a value is on, since
+/// Google's k8s-metadata-proxy once had to close a hole that `?recursive` made. Both readings give away more.
+#[derive(Debug)]
+pub(super) struct Query<'a> {
+    pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads the text behind the `?`.
+    pub(super) fn parse(text: &'a str) -> Self {
+        let pairs = text.split(['&', ';']).filter(|pair| !pair.is_empty());
+        let split = |pair: &'a str| pair.split_once('=').unwrap_or((pair, ""));
+        Self { pairs: pairs.map(split).map(|(key, value)| (decode(key), decode(value))).collect() }
+    }
+
+    /// A parameter's value, empty for one without.
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|(name, _)| name == key).map(|(_, value)| &**value)
+    }
+
+    /// Whether a flag is on: `true`, `on`, `yes`, `1`, in any case, or no value at all.
+    pub(super) fn flag(&self, key: &str) -> bool {
+        const ON: [&str; 5] = ["true", "on", "yes", "1", ""];
+        self.value(key).is_some_and(|value| ON.iter().any(|on| value.eq_ignore_ascii_case(on)))
+    }
+}
+
+/// Undoes form encoding; what is no proper escape stays as it is.
+fn decode(text: &str) -> Cow<'_, str> {
+    if !text.contains(['%', '+']) {
+        return Cow::Borrowed(text);
+    }
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let escaped = after.first_chunk::<2>().filter(|_| *first == b'%').and_then(|digits| byte(*digits));
+        decoded.push(escaped.unwrap_or(if *first == b'+' { b' ' } else { *first }));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    Cow::Owned(String::from_utf8_lossy(&decoded).into_owned())
+}
+
+fn byte(digits: [u8; 2]) -> Option<u8> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(digits[0])? << 4 | digit(digits[1])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_decoded_once() {
+        let query = Query::parse("scopes=https%3A%2F%2Fa+b&x=%252F&%72ecursive=1&y=%zz%4&é=%c3%a9");
+        assert_eq!(query.value("scopes"), Some("https://a b"));
+        assert_eq!(query.value("x"), Some("%2F"));
+        assert_eq!(query.value("recursive"), Some("1"));
+        assert_eq!(query.value("y"), Some("%zz%4"));
+        assert_eq!(query.value("é"), Some("é"));
+        assert_eq!(query.value("z"), None);
+    }
+
+    #[test]
+    fn flags_have_many_spellings() {
+        for on in ["recursive", "recursive=", "recursive=True", "recursive=ON", "recursive=yes", "a;recursive=1"] {
+            assert!(Query::parse(on).flag("recursive"), "{on}");
+        }
+        for off in ["", "recursive=false", "recursive=0", "recursive=maybe", "Recursive=true"] {
+            assert!(!Query::parse(off).flag("recursive"), "{off}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! [`Refusal`]: every answer that is not what was asked for, as the server's HTML pages.
+//!
+//! The server's own words are not copied; what its pages hold is known from gcp-metadata#657, Google's hardening
+//! workshop for GKE and the emulator: the status, the path, and the reason.
+
+use http::StatusCode;
+
+use super::answer::{Answer, HTML_UTF8};
+
+/// Why a request gets no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Nothing is there.
+    Missing,
+    /// No `Metadata-Flavor: Google`.
+    Flavor,
+    /// `X-Forwarded-For` is there, in whatever form.
+    Forwarded,
+    /// A method that the path does not have.
+    Method,
+    /// A query that makes no sense here, and why.
+    Query(&'static str),
+    /// A head that is no request, and why; the connection is closed after it.
+    Malformed(&'static str),
+    /// A head above [`MAX_HEAD`](super::head::MAX_HEAD).
+    HeadTooLarge,
+    /// A body above [`MAX_BODY`](super::head::MAX_BODY).
+    BodyTooLarge,
+    /// Guests may not write, as `enable-guest-attributes` says.
+    GuestAttributesDisabled,
+    /// More guest attributes than the mock keeps.
+    GuestAttributesFull,
+    /// The machine has no workload certificates.
+    NotConfigured,
+}
+
+impl Refusal {
+    /// The page, for a path as the client sent it.
+    pub(super) fn answer(self, path: &str) -> Answer {
+        let status = self.status();
+        let (code, reason) = (status.as_u16(), status.canonical_reason().unwrap_or("Unknown"));
+        let (path, text) = (escaped(path), self.text());
+        let page = format!(
+            "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Error {code} ({reason})</title>\n\
+             <h1>{code} {reason}</h1>\n<p>The metadata server cannot answer for <code>{path}</code>.\n<p>{text}\n</html>\n"
+        );
+        Answer::new(status, HTML_UTF8, page)
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Query(_) | Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::Flavor | Self::Forwarded | Self::GuestAttributesDisabled | Self::GuestAttributesFull => {
+                StatusCode::FORBIDDEN
+            }
+            Self::Missing => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotConfigured => StatusCode::PRECONDITION_FAILED,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Missing => "There is no such entry.",
+            Self::Flavor => "Your client has no permission for it: the header Metadata-Flavor:Google is missing.",
+            Self::Forwarded => "Your client has no permission for it: the header X-Forwarded-For is not allowed.",
+            Self::Method => "The method is not allowed.",
+            Self::Query(text) | Self::Malformed(text) => text,
+            Self::HeadTooLarge => "The request line and headers are too long.",
+            Self::BodyTooLarge => "The body is too long.",
+            Self::GuestAttributesDisabled => "Access to guest attributes is disabled.",
+            Self::GuestAttributesFull => "There are too many guest attributes.",
+            Self::NotConfigured => "Workload certificates are not configured.",
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_cannot_be_scripted_by_its_path() {
+        let answer = Refusal::Missing.answer("/<script>");
+        assert_eq!(answer.status, 404);
+        assert!(answer.body.contains("/&lt;script&gt;") && !answer.body.contains("<script>"));
+    }
+}

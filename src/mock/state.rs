@@ -1,0 +1,58 @@
+//! [`State`]: what connections and the [`Handle`](super::Handle) share.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::watch;
+
+use super::fault::Script;
+use super::journal::Journal;
+use super::token::TokenStore;
+use super::tree::Tree;
+
+/// One mock. No lock is held across an await.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) addr: SocketAddr,
+    pub(super) journal: Journal,
+    pub(super) script: Script,
+    pub(super) tokens: Mutex<TokenStore>,
+    /// Becomes true when the handle says stop.
+    pub(super) stop: watch::Sender<bool>,
+    /// Marked whenever the tree changes.
+    pub(super) changes: watch::Sender<()>,
+    tree: RwLock<Tree>,
+}
+
+impl State {
+    pub(super) fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            journal: Journal::default(),
+            script: Script::default(),
+            tokens: Mutex::new(TokenStore::new()),
+            stop: watch::Sender::new(false),
+            changes: watch::Sender::new(()),
+            tree: RwLock::new(Tree::new()),
+        }
+    }
+
+    /// The tree to read.
+    pub(super) fn tree(&self) -> RwLockReadGuard<'_, Tree> {
+        self.tree.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the tree and wakes whoever waits for a change.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
+        let mut tree: RwLockWriteGuard<'_, Tree> = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+        let outcome = change(&mut tree);
+        drop(tree);
+        self.changes.send_replace(());
+        outcome
+    }
+}
+
+/// Locks; a test that panicked elsewhere does not stop the mock, whose maps are whole between any two statements.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,171 @@
+//! Access tokens: minted, kept until they are nearly over, handed out with the time that they have left.
+//!
+//! As on the real server, asking again gives the same token with a smaller `expires_in`, until about five minutes remain
+//! (Google's document on authenticating workloads; the comments of client libraries say four). No request can make it
+//! mint earlier, which is what makes storms of requests in a token's last minutes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tokio::time::Instant;
+
+use super::noise::Noise;
+
+/// About as long as a real token.
+const TOKEN_LENGTH: usize = 180;
+
+/// Above this many keys the whole store is forgotten: only a client that invents scopes gets there.
+const MAX_KEYS: usize = 10_000;
+
+/// When tokens are minted and how long they live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenPolicy {
+    /// What a new token has to live; whole seconds count. 3599 s unless set, as the server says first of its hour.
+    pub life: Duration,
+    /// A token with no more than this left is replaced when it is next asked for. 300 s unless set. At `life` or above,
+    /// every request gets a new token.
+    pub remint_at: Duration,
+    /// Hand out the same token until its last second is over, whatever `remint_at` says.
+    pub stuck: bool,
+}
+
+impl Default for TokenPolicy {
+    fn default() -> Self {
+        Self { life: Duration::from_secs(3599), remint_at: Duration::from_secs(300), stuck: false }
+    }
+}
+
+/// What has a token of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct TokenKey {
+    /// The account's e-mail.
+    pub(super) account: String,
+    /// The parameters that tell tokens apart, in one spelling.
+    pub(super) params: String,
+}
+
+/// A token as one answer gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) access_token: String,
+    /// Whole seconds, at least 1.
+    pub(super) expires_in: u64,
+}
+
+impl Token {
+    /// The answer's body, in the server's order and spacing. Nothing in a token needs an escape.
+    pub(super) fn json(&self) -> String {
+        let Self { access_token, expires_in } = self;
+        format!(r#"{{"access_token":"{access_token}","expires_in":{expires_in},"token_type":"Bearer"}}"#)
+    }
+
+    /// The body for `alt=text`.
+    pub(super) fn text(&self) -> String {
+        let Self { access_token, expires_in } = self;
+        format!("access_token {access_token}\nexpires_in {expires_in}\ntoken_type Bearer\n")
+    }
+}
+
+/// Every token that is alive. It reads no clock: the time is an argument.
+#[derive(Debug)]
+pub(super) struct TokenStore {
+    pub(super) policy: TokenPolicy,
+    minted: HashMap<TokenKey, (String, Instant)>,
+    serial: u64,
+    noise: Noise,
+}
+
+impl TokenStore {
+    /// An empty store with the default policy.
+    pub(super) fn new() -> Self {
+        Self { policy: TokenPolicy::default(), minted: HashMap::new(), serial: 0, noise: Noise::new() }
+    }
+
+    /// The token of a key at a time, a new one when the policy says so.
+    pub(super) fn token(&mut self, key: TokenKey, now: Instant) -> Token {
+        let keep = if self.policy.stuck { Duration::ZERO } else { self.policy.remint_at };
+        if let Some((access_token, expiry)) = self.minted.get(&key) {
+            let left = expiry.saturating_duration_since(now);
+            if left > keep && left.as_secs() > 0 {
+                return Token { access_token: access_token.clone(), expires_in: left.as_secs() };
+            }
+        }
+        self.mint(key, now)
+    }
+
+    /// Forgets every token, so that the next answers are new ones.
+    pub(super) fn rotate(&mut self) {
+        self.minted.clear();
+    }
+
+    fn mint(&mut self, key: TokenKey, now: Instant) -> Token {
+        if self.minted.len() >= MAX_KEYS {
+            self.minted.clear();
+        }
+        self.serial += 1;
+        let mut access_token = format!("ya29.mock-{}-{:06}-", key.account, self.serial);
+        let missing = TOKEN_LENGTH.saturating_sub(access_token.len()).max(16);
+        access_token.push_str(&URL_SAFE_NO_PAD.encode(self.noise.bytes(missing))[..missing]);
+        self.minted.insert(key, (access_token.clone(), now + self.policy.life));
+        Token { access_token, expires_in: self.policy.life.as_secs().max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(params: &str) -> TokenKey {
+        TokenKey { account: "a@b.c".into(), params: params.into() }
+    }
+
+    fn after(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_token_ages_and_is_replaced_with_five_minutes_left() {
+        let (mut store, start) = (TokenStore::new(), Instant::now());
+        let first = store.token(key(""), start);
+        assert_eq!(first.expires_in, 3599);
+        let older = store.token(key(""), after(start, 2));
+        assert_eq!((older.access_token, older.expires_in), (first.access_token.clone(), 3597));
+        let last = store.token(key(""), after(start, 3298));
+        assert_eq!((last.access_token, last.expires_in), (first.access_token.clone(), 301));
+        let next = store.token(key(""), after(start, 3299));
+        assert_ne!(next.access_token, first.access_token);
+        assert_eq!(next.expires_in, 3599);
+    }
+
+    #[test]
+    fn a_stuck_store_says_one_second_and_then_mints() {
+        let (mut store, start) = (TokenStore::new(), Instant::now());
+        store.policy = TokenPolicy { life: Duration::from_secs(20), stuck: true, ..TokenPolicy::default() };
+        let first = store.token(key(""), start);
+        let last = store.token(key(""), after(start, 19));
+        assert_eq!((last.access_token, last.expires_in), (first.access_token.clone(), 1));
+        assert_ne!(store.token(key(""), after(start, 20)).access_token, first.access_token);
+    }
+
+    #[test]
+    fn every_key_and_every_store_has_its_own_tokens() {
+        let (mut store, start) = (TokenStore::new(), Instant::now());
+        let first = store.token(key(""), start).access_token;
+        assert_ne!(store.token(key("scopes=x"), start).access_token, first);
+        assert_eq!(store.token(key(""), start).access_token, first);
+        assert_ne!(TokenStore::new().token(key(""), start).access_token, first, "a restarted mock");
+        store.rotate();
+        assert_ne!(store.token(key(""), start).access_token, first);
+    }
+
+    #[test]
+    fn a_token_looks_like_one() {
+        let token = TokenStore::new().token(key(""), Instant::now());
+        assert!(token.access_token.starts_with("ya29.mock-a@b.c-000001-"));
+        assert_eq!(token.access_token.len(), TOKEN_LENGTH);
+        let value: serde_json::Value = serde_json::from_str(&token.json()).expect("JSON");
+        assert_eq!(value["access_token"], token.access_token.as_str());
+    }
+}
