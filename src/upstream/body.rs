@@ -1,0 +1,129 @@
+//! How an answer's body is read: small ones whole, large ones as they come.
+//!
+//! An answer that is cut short does harm once it has begun: Go's library fails without a retry, Java's takes it for
+//! complete. So nothing is sent before all of it is here, as long as it is small, and everything that a pod asks for in
+//! earnest is (a token has 1 KiB, the largest value 256 KiB, a typical one 30 bytes). What is larger streams; if it is cut,
+//! so is the client's connection, and no client can mistake it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::Response;
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::Failure;
+use super::pool::Lease;
+use crate::reply::Body;
+
+/// Largest body that is held until it is whole, in bytes. With 200 requests in flight this is 12.5 MiB at the very worst.
+pub(super) const HELD: usize = 64 * 1024;
+
+/// How long a streaming upstream may stay silent before its answer counts as cut short.
+const STALL: Duration = Duration::from_secs(10);
+
+/// Takes the body of an answer: whole if it has at most [`HELD`] bytes, else as a stream.
+pub(super) async fn take(response: Response<Incoming>, lease: Lease) -> Result<Response<Body>, Failure> {
+    let (head, mut incoming) = response.into_parts();
+    let announced = incoming.size_hint().exact();
+    let taken = if announced.is_some_and(|bytes| bytes > HELD as u64) {
+        Held::TooMuch(Bytes::new())
+    } else {
+        hold(&mut incoming).await?
+    };
+    let body = match taken {
+        Held::Whole(bytes) => {
+            lease.finish();
+            Body::Whole(bytes)
+        }
+        Held::TooMuch(begun) => Body::Streamed(Streamed::new(begun, incoming, lease)),
+    };
+    Ok(Response::from_parts(head, body))
+}
+
+enum Held {
+    Whole(Bytes),
+    TooMuch(Bytes),
+}
+
+async fn hold(incoming: &mut Incoming) -> Result<Held, Failure> {
+    let mut first = Bytes::new();
+    let mut gathered = BytesMut::new();
+    while let Some(frame) = incoming.frame().await {
+        // Trailers carry nothing that a client of the metadata server knows.
+        let Ok(data) = frame.map_err(|_| Failure::CutShort)?.into_data() else { continue };
+        if first.is_empty() && gathered.is_empty() {
+            first = data;
+            continue;
+        }
+        if gathered.is_empty() {
+            gathered.extend_from_slice(&std::mem::take(&mut first));
+        }
+        gathered.extend_from_slice(&data);
+        if gathered.len() > HELD {
+            return Ok(Held::TooMuch(gathered.freeze()));
+        }
+    }
+    Ok(Held::Whole(if gathered.is_empty() { first } else { gathered.freeze() }))
+}
+
+/// The body of a large answer, on its way through.
+#[derive(Debug)]
+pub struct Streamed {
+    begun: Bytes,
+    incoming: Incoming,
+    stall: Pin<Box<Sleep>>,
+    lease: Option<Lease>,
+}
+
+impl Streamed {
+    fn new(begun: Bytes, incoming: Incoming, lease: Lease) -> Self {
+        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL)), lease: Some(lease) }
+    }
+}
+
+impl http_body::Body for Streamed {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        if !self.begun.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.begun)))));
+        }
+        let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
+            ready!(self.stall.as_mut().poll(cx));
+            self.lease = None;
+            return Poll::Ready(Some(Err(Failure::TimedOut(STALL))));
+        };
+        self.stall.as_mut().reset(Instant::now() + STALL);
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => Some(Ok(frame)),
+            Some(Err(_)) => {
+                self.lease = None;
+                Some(Err(Failure::CutShort))
+            }
+            None => {
+                if let Some(lease) = self.lease.take() {
+                    lease.finish();
+                }
+                None
+            }
+        })
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let begun = self.begun.len() as u64;
+        let rest = self.incoming.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + begun);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + begun);
+        }
+        hint
+    }
+}

@@ -1,0 +1,227 @@
+//! [`Client`]: connections to the upstream, and how long it may take.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::pool::{Lease, Pool};
+use super::{Failure, Health, body};
+use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
+use crate::metadata::host::host_and_port;
+use crate::reply::Body;
+use crate::telemetry::Metrics;
+
+/// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
+/// after 3 s, and a 503 that they see beats a time-out that they do not understand.
+pub(super) const FIRST_BYTE: Duration = Duration::from_millis(2500);
+
+/// What a hanging GET may take beyond its own `timeout_sec`.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// Where the upstream is. Only plain HTTP is spoken to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    host: Box<str>,
+    port: u16,
+}
+
+/// What is wrong with an upstream's URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected http://HOST or http://HOST:PORT, without a path")]
+pub struct TargetError;
+
+/// How long to wait for the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// 2.5 s until the answer can be passed on.
+    Ordinary,
+    /// A hanging GET: its own `timeout_sec` and a margin, or for as long as the client stays.
+    Hanging {
+        /// Seconds that the client gave.
+        timeout_sec: Option<u32>,
+    },
+}
+
+/// An answer whose body is still to be read, and the connection that it comes on.
+type Exchange = (Response<Incoming>, Lease);
+
+/// A client of the one upstream.
+#[derive(Debug, Clone)]
+pub struct Client {
+    target: Arc<Target>,
+    pool: Arc<Pool>,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+}
+
+impl Client {
+    /// Connects when the first request needs it, not before.
+    pub fn new(target: Target, health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
+        Self { target: Arc::new(target), pool: Arc::default(), health, metrics }
+    }
+
+    /// Host and port, for a request that came without a name of its own.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Sends a request and returns the answer with a body that is whole, or too large to hold.
+    pub async fn send(&self, request: Request<Empty<Bytes>>, patience: Patience) -> Result<Response<Body>, Failure> {
+        let asked = Instant::now();
+        let answer = self.within(patience, request).await;
+        self.metrics.upstream_duration.observe(asked.elapsed().as_secs_f64());
+        match &answer {
+            Ok(_) => self.health.answered(),
+            Err(failure) => self.health.failed(failure),
+        }
+        let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));
+        self.metrics.upstream_requests.with_label_values(&[outcome]).inc();
+        answer
+    }
+
+    async fn within(&self, patience: Patience, request: Request<Empty<Bytes>>) -> Result<Response<Body>, Failure> {
+        match patience {
+            Patience::Ordinary => {
+                let answered = async {
+                    let (response, lease) = self.exchange(request).await?;
+                    body::take(response, lease).await
+                };
+                bounded(FIRST_BYTE, answered).await
+            }
+            Patience::Hanging { timeout_sec } => {
+                let exchange = self.exchange(request);
+                let (response, lease) = match timeout_sec {
+                    Some(seconds) => bounded(Duration::from_secs(seconds.into()) + MARGIN, exchange).await?,
+                    None => exchange.await?,
+                };
+                bounded(FIRST_BYTE, body::take(response, lease)).await
+            }
+        }
+    }
+
+    /// One exchange. A pooled connection may have died since it was last used; then a fresh one is tried, once. That is
+    /// safe because only GET and HEAD come here.
+    async fn exchange(&self, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
+        if let Some(pooled) = self.pool.take().await {
+            match ask(pooled, request.clone()).await {
+                Err(Failure::Closed) => {
+                    tracing::debug!("a pooled connection turned out dead; asking again on a fresh one");
+                }
+                outcome => return outcome,
+            }
+        }
+        ask(self.connect().await?, request).await
+    }
+
+    async fn connect(&self) -> Result<Lease, Failure> {
+        let failed = |error| Failure::Connect { address: self.target.to_string(), error };
+        let connecting = async { TcpStream::connect((&*self.target.host, self.target.port)).await.map_err(failed) };
+        let stream = bounded(FIRST_BYTE, connecting).await?;
+        // Requests are one small write each; waiting to fill a segment would only delay them.
+        stream.set_nodelay(true).map_err(failed)?;
+        let handshake = http1::Builder::new().max_buf_size(body::HELD).handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
+        // It ends when the upstream closes, or when the sender and the body it gave rise to are gone; its errors reach
+        // whoever waits for an answer.
+        tokio::spawn(connection);
+        Ok(self.pool.lease(sender))
+    }
+}
+
+/// Of a closed set; 429 apart, because it is the one that asks for a change here.
+fn status_label(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        200..=299 => "2xx",
+        300..=399 => "3xx",
+        429 => "429",
+        400..=499 => "4xx",
+        _ => "5xx",
+    }
+}
+
+async fn ask(mut lease: Lease, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
+    let response = lease.connection().send_request(request).await.map_err(|error| Failure::before_head(&error))?;
+    let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
+    // Errors may lack it: not every server that stands in for the real one puts it on those.
+    if response.status().is_success() && !has_flavor {
+        return Err(Failure::NoFlavor);
+    }
+    Ok((response, lease))
+}
+
+async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit)))
+}
+
+impl Target {
+    /// Reads an upstream's URL.
+    pub fn parse(url: &str) -> Result<Self, TargetError> {
+        let uri: Uri = url.parse().map_err(|_| TargetError)?;
+        let authority = uri.authority().ok_or(TargetError)?;
+        let (host, port) = host_and_port(authority).ok_or(TargetError)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.unwrap_or(80);
+        let is_plain = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
+        if !is_plain || host.is_empty() || port == 0 {
+            return Err(TargetError);
+        }
+        Ok(Self { host: host.into(), port })
+    }
+}
+
+/// As an authority: the port is left out where it is HTTP's own.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = &self.host;
+        match (host.contains(':'), self.port) {
+            (false, 80) => write!(f, "{host}"),
+            (false, port) => write!(f, "{host}:{port}"),
+            (true, 80) => write!(f, "[{host}]"),
+            (true, port) => write!(f, "[{host}]:{port}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_a_plain_http_authority() {
+        for (url, shown) in [
+            ("http://169.254.169.254", "169.254.169.254"),
+            ("http://169.254.169.254/", "169.254.169.254"),
+            ("http://169.254.169.254:80", "169.254.169.254"),
+            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("http://[fd20:ce::254]", "[fd20:ce::254]"),
+            ("http://[::1]:8080", "[::1]:8080"),
+            ("http://metadata.google.internal", "metadata.google.internal"),
+        ] {
+            assert_eq!(Target::parse(url).map(|target| target.to_string()).as_deref(), Ok(shown), "{url}");
+        }
+        for url in [
+            "",
+            "169.254.169.254",
+            "https://169.254.169.254",
+            "http://",
+            "http://a/b",
+            "http://a/?b",
+            "http://a:0",
+            "http://a:b",
+            "http://u@a",
+            "/x",
+        ] {
+            assert_eq!(Target::parse(url), Err(TargetError), "{url}");
+        }
+    }
+}

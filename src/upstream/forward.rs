@@ -1,0 +1,104 @@
+//! [`Forward`]: asks the upstream. The only place that says what goes on its wire.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Response};
+use http_body_util::Empty;
+use tower::Service;
+
+use super::Failure;
+use super::client::{Client, Patience};
+use crate::error::Error;
+use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, X_GOOG_API_CLIENT};
+use crate::metadata::{Endpoint, Request};
+use crate::reply::Body;
+
+/// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
+/// answer behind the back of whoever judges or keeps it.
+const PASSED_ON: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
+
+/// The innermost service: [`Request`] in, the upstream's answer out.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    client: Client,
+}
+
+impl Forward {
+    /// Asks through this client.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Asks the upstream this.
+    pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
+        let response = self.client.send(outgoing(request, &self.client), patience_for(request)).await?;
+        Ok(clean(response))
+    }
+}
+
+impl Service<Request> for Forward {
+    type Response = Response<Body>;
+    type Error = Error;
+    // Boxed, because hyper reserves room for the whole stack's future in every connection, and most never come here.
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let forward = self.clone();
+        Box::pin(async move { Ok(forward.ask(&request).await?) })
+    }
+}
+
+/// A token is asked for at once whatever its query says: the server answers a waiting one with 400.
+fn patience_for(request: &Request) -> Patience {
+    if request.query.waits_for_change() && !matches!(request.endpoint, Endpoint::Token(_)) {
+        Patience::Hanging { timeout_sec: request.query.timeout_seconds() }
+    } else {
+        Patience::Ordinary
+    }
+}
+
+/// The request as it is sent, written from what was parsed.
+fn outgoing(request: &Request, client: &Client) -> http::Request<Empty<Bytes>> {
+    let mut outgoing = http::Request::new(Empty::new());
+    *outgoing.method_mut() = request.method.into();
+    *outgoing.uri_mut() = target(request).into();
+    *outgoing.headers_mut() = headers_for(request, client);
+    outgoing
+}
+
+fn target(request: &Request) -> PathAndQuery {
+    let text = format!("{}{}", request.path, request.query);
+    text.try_into().expect("a canonical path and an encoded query are a request target")
+}
+
+fn headers_for(request: &Request, client: &Client) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(4);
+    let host = match &request.host {
+        Some(host) => HeaderValue::from_str(host.as_str()),
+        None => HeaderValue::from_str(&client.target().to_string()),
+    };
+    headers.insert(header::HOST, host.expect("an authority is a header value"));
+    headers.insert(METADATA_FLAVOR, GOOGLE);
+    for name in PASSED_ON {
+        if let Some(value) = request.headers.get(&name) {
+            headers.insert(name, value.clone());
+        }
+    }
+    headers
+}
+
+/// The answer as it is passed on: the upstream's own headers, less those of the hop. An error of some stand-in for the
+/// real server may lack the flavor; clients take an answer without it for somebody else's, so it is put on.
+fn clean(mut response: Response<Body>) -> Response<Body> {
+    headers::strip_hop_by_hop(response.headers_mut());
+    response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
+    response
+}

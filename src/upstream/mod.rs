@@ -1,0 +1,17 @@
+//! The side that we call: the node's metadata server.
+//!
+//! [`Client`] owns connections and deadlines; [`Forward`], the innermost service of the stack, decides what goes on the
+//! wire. Nobody else talks to the upstream.
+
+mod body;
+mod client;
+mod failure;
+mod forward;
+mod health;
+mod pool;
+
+pub use body::Streamed;
+pub use client::{Client, Patience, Target, TargetError};
+pub use failure::Failure;
+pub use forward::Forward;
+pub use health::Health;
