@@ -1,0 +1,189 @@
+//! [`HeadScanner`]: follows a connection's bytes to know where request heads begin and end, and lets no bare line feed by.
+//!
+//! hyper's parser takes a lone LF for the end of a line, as RFC 9112 permits; other servers do not, and where two readers
+//! of one byte stream differ, requests can be smuggled. So a lone LF is replaced by a NUL, which no parser takes, and
+//! hyper itself refuses the head in its proper turn, after the answers before it.
+//!
+//! Requests here have no bodies, so the stream is a sequence of heads. One that announces a body ends the connection
+//! after its answer, and ends the scan with it: what follows is no head.
+
+use memchr::memchr;
+
+/// Enough of a line to recognise the headers that announce a body, and `content-length: 0`, which announces none.
+const PREFIX: usize = 24;
+
+#[derive(Debug, Default)]
+pub(super) struct HeadScanner {
+    line: Line,
+    heads: u64,
+    /// A line of the head under way has ended.
+    mid_head: bool,
+    body_announced: bool,
+    ended: bool,
+}
+
+/// What is known of the line under way.
+#[derive(Debug, Default)]
+struct Line {
+    prefix: [u8; PREFIX],
+    length: usize,
+    last: u8,
+}
+
+impl HeadScanner {
+    /// Takes note of bytes that were received, and spoils a lone LF among them.
+    pub(super) fn scan(&mut self, bytes: &mut [u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() && !self.ended {
+            let Some(end) = memchr(b'\n', rest) else {
+                self.line.extend(rest);
+                break;
+            };
+            let (line, after) = rest.split_at_mut(end + 1);
+            self.line.extend(&line[..end]);
+            if self.line.last == b'\r' {
+                self.end_line();
+            } else {
+                line[end] = 0;
+                self.ended = true;
+            }
+            rest = after;
+        }
+    }
+
+    /// Heads seen whole.
+    pub(super) fn heads(&self) -> u64 {
+        self.heads
+    }
+
+    /// Whether a head has begun that has not ended.
+    pub(super) fn mid_head(&self) -> bool {
+        self.mid_head || self.line.is_begun()
+    }
+
+    /// Whether a head announced a body.
+    pub(super) fn body_announced(&self) -> bool {
+        self.body_announced
+    }
+
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        if line.length > 1 {
+            self.mid_head = true;
+            self.body_announced |= line.announces_body();
+        } else if self.mid_head {
+            self.mid_head = false;
+            self.heads += 1;
+            self.ended = self.body_announced;
+        }
+        // An empty line before a head is skipped, as hyper skips it (RFC 9112, section 2.2).
+    }
+}
+
+impl Line {
+    fn extend(&mut self, bytes: &[u8]) {
+        let Some(&last) = bytes.last() else { return };
+        if self.length < PREFIX {
+            let more = bytes.len().min(PREFIX - self.length);
+            self.prefix[self.length..self.length + more].copy_from_slice(&bytes[..more]);
+        }
+        self.length += bytes.len();
+        self.last = last;
+    }
+
+    /// Whether it can no longer become an empty line.
+    fn is_begun(&self) -> bool {
+        self.length > 1 || (self.length == 1 && self.last != b'\r')
+    }
+
+    fn announces_body(&self) -> bool {
+        let prefix = &self.prefix[..self.length.min(PREFIX)];
+        let is = |name: &[u8]| prefix.len() >= name.len() && prefix[..name.len()].eq_ignore_ascii_case(name);
+        let zero_length = || prefix[b"content-length:".len()..].trim_ascii() == b"0";
+        is(b"transfer-encoding:") || is(b"content-length:") && !zero_length()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn scan(pieces: &[&[u8]]) -> (HeadScanner, Vec<u8>) {
+        let mut scanner = HeadScanner::default();
+        let mut seen = Vec::new();
+        for piece in pieces {
+            let mut piece = piece.to_vec();
+            scanner.scan(&mut piece);
+            seen.extend(piece);
+        }
+        (scanner, seen)
+    }
+
+    const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
+
+    #[test]
+    fn whole_heads_are_counted_and_left_alone() {
+        let (scanner, seen) = scan(&[b"\r\n", HEAD, HEAD]);
+        assert_eq!((scanner.heads(), scanner.mid_head()), (2, false));
+        assert_eq!(seen, [b"\r\n", HEAD, HEAD].concat());
+    }
+
+    #[test]
+    fn a_head_is_under_way_from_its_first_byte_to_its_last() {
+        for cut in 1..HEAD.len() {
+            let (scanner, _) = scan(&[&HEAD[..cut]]);
+            assert_eq!((scanner.heads(), scanner.mid_head()), (0, true), "{cut}");
+            let (scanner, _) = scan(&[&HEAD[..cut], &HEAD[cut..]]);
+            assert_eq!((scanner.heads(), scanner.mid_head()), (1, false), "{cut}");
+        }
+        assert!(!scan(&[]).0.mid_head());
+        assert!(!scan(&[b"\r\n"]).0.mid_head());
+    }
+
+    #[test]
+    fn a_lone_line_feed_is_spoilt() {
+        let (_, seen) = scan(&[b"GET / HTTP/1.1\nHost: metadata\n\n"]);
+        assert_eq!(seen, b"GET / HTTP/1.1\0Host: metadata\n\n");
+        let (_, seen) = scan(&[b"GET / HTTP/1.1\r", b"\nHost: metadata", b"\n\r\n"]);
+        assert_eq!(seen, b"GET / HTTP/1.1\r\nHost: metadata\0\r\n");
+    }
+
+    #[test]
+    fn a_body_is_announced_by_its_headers_and_not_looked_at() {
+        for (header, announced) in [
+            ("Content-Length: 5", true),
+            ("content-length:5", true),
+            ("Content-Length: 0", false),
+            ("content-length:  0 ", false),
+            ("Content-Length: 00000000000000000000000000005", true),
+            ("Transfer-Encoding: chunked", true),
+            ("TRANSFER-ENCODING:x", true),
+            ("X-Content-Length: 5", false),
+        ] {
+            let request = format!("POST / HTTP/1.1\r\n{header}\r\n\r\na\nb");
+            let (scanner, seen) = scan(&[request.as_bytes()]);
+            assert_eq!(scanner.body_announced(), announced, "{header}");
+            assert_eq!(
+                seen == request.as_bytes(),
+                announced,
+                "{header}: a body is left alone, a head's lone LF is not"
+            );
+        }
+    }
+
+    proptest! {
+        /// Where the stream is cut into pieces makes no difference.
+        #[test]
+        fn pieces_do_not_matter(text in "(GET|\r\n|\n|\r|:|content-length: [05]|a){0,20}", cut in 0usize..60) {
+            let bytes = text.as_bytes();
+            let cut = cut.min(bytes.len());
+            let (whole, seen_whole) = scan(&[bytes]);
+            let (pieced, seen_pieced) = scan(&[&bytes[..cut], &bytes[cut..]]);
+            prop_assert_eq!(seen_whole, seen_pieced);
+            prop_assert_eq!((whole.heads(), whole.mid_head(), whole.body_announced()),
+                (pieced.heads(), pieced.mid_head(), pieced.body_announced()));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! [`Watched`]: a client's socket, watched in both directions.
+//!
+//! What comes in passes the [`HeadScanner`]. What goes out is hyper's, with one exception: a head that hyper cannot read
+//! it answers by itself, by a bare status. Every answer here names the metadata flavor and says in a sentence what was
+//! wrong, so that bare answer is replaced.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::activity::Activity;
+use super::framing::HeadScanner;
+
+/// Largest request head, in bytes; hyper refuses what is larger.
+pub(super) const MAX_HEAD: usize = 16 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Watched<I> {
+    io: I,
+    scanner: HeadScanner,
+    activity: Arc<Activity>,
+    /// What replaces hyper's own answer, as far as it is not written yet.
+    replacement: Bytes,
+}
+
+impl<I> Watched<I> {
+    pub(super) fn new(io: I, activity: Arc<Activity>) -> Self {
+        Self { io, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
+    }
+
+    pub(super) fn into_inner(self) -> I {
+        self.io
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        let received = &mut buf.filled_mut()[before..];
+        if !received.is_empty() {
+            this.scanner.scan(received);
+            this.activity.moved();
+            let scanner = &this.scanner;
+            this.activity.received(scanner.heads(), scanner.mid_head(), scanner.body_announced());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> Watched<I> {
+    /// Takes hyper's own answer away, and keeps ours in its place.
+    fn replaces(&mut self, written: &[u8]) -> bool {
+        if !self.activity.has_unread_head() {
+            return false;
+        }
+        let Some(replacement) = instead_of(written) else { return false };
+        self.replacement = replacement;
+        true
+    }
+
+    fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.replacement.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.replacement))?;
+            self.replacement.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.replaces(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
+        self.activity.moved();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if let [only] = bufs
+            && self.replaces(only)
+        {
+            return Poll::Ready(Ok(only.len()));
+        }
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
+        self.activity.moved();
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.write_replacement(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.write_replacement(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// What to write in place of an answer that hyper made by itself. Ours all carry `Metadata-Flavor`; its have no body.
+fn instead_of(written: &[u8]) -> Option<Bytes> {
+    let head = std::str::from_utf8(written).ok()?;
+    let is_bare = head.ends_with("\r\n\r\n") && !head.to_ascii_lowercase().contains("\r\nmetadata-flavor:");
+    let (status, sentence) = match head.get(..12) {
+        Some("HTTP/1.1 400") => ("400 Bad Request", "Bad request: this is not well-formed HTTP/1.1.".to_owned()),
+        Some("HTTP/1.1 414") => ("414 URI Too Long", "Refused: the request target is too long.".to_owned()),
+        Some("HTTP/1.1 431") => (
+            "431 Request Header Fields Too Large",
+            format!("Refused: a request's head may have at most {MAX_HEAD} bytes and 100 headers."),
+        ),
+        _ => return None,
+    };
+    is_bare.then(|| {
+        Bytes::from(format!(
+            "HTTP/1.1 {status}\r\nMetadata-Flavor: Google\r\nServer: gce-metadata-proxy\r\n\
+             Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n{sentence}\n",
+            sentence.len() + 1
+        ))
+    })
+}
