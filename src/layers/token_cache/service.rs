@@ -1,0 +1,193 @@
+//! The layer: answers requests for tokens from the store, and has keepers look after it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::header::HeaderValue;
+use http::{Response, StatusCode};
+use tokio::time::{Instant, timeout};
+use tower::{Layer, Service};
+
+use super::flight::Keeper;
+use super::freshness::Freshness;
+use super::store::{Entry, Found, Kept, Store};
+use crate::error::Error;
+use crate::layers::outcome::Outcome;
+use crate::metadata::Request;
+use crate::metadata::token::{Form, TokenError};
+use crate::reply::{self, Body};
+use crate::telemetry::metrics::TokenOutcome;
+use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::upstream::Failure;
+
+/// Longest wait for a flight. Python's and Node's libraries give up after 3 s.
+const PATIENCE: Duration = Duration::from_millis(2500);
+
+/// The real server's types. Older versions of Python's library compare the first as text, so it has no charset.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("application/text");
+const HTML: HeaderValue = HeaderValue::from_static("text/html");
+
+/// All that is needed to have a token: where they are kept and where they come from.
+#[derive(Debug)]
+pub struct Tokens<T> {
+    store: Arc<Store>,
+    source: Arc<T>,
+}
+
+impl<T> Clone for Tokens<T> {
+    fn clone(&self) -> Self {
+        Self { store: Arc::clone(&self.store), source: Arc::clone(&self.source) }
+    }
+}
+
+impl<T: TokenSource> Tokens<T> {
+    /// Tokens come from the source and are kept in the store.
+    pub fn new(store: Arc<Store>, source: T) -> Self {
+        Self { store, source: Arc::new(source) }
+    }
+
+    /// Has a token fetched if none is known, so that the first who asks finds one.
+    pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
+        let now = Instant::now();
+        let entry = self.entry(key, now);
+        match entry.find(now) {
+            Found::Token(..) => Ok(()),
+            Found::Failure(why) => Err(why),
+            Found::Nothing => {
+                entry.want();
+                landing(&entry).await.map(drop)
+            }
+        }
+    }
+
+    /// The entry of a key, which has a keeper.
+    fn entry(&self, key: TokenKey, now: Instant) -> Arc<Entry> {
+        let (entry, is_new) = self.store.entry(key, now);
+        if is_new {
+            let (entry, store, source) = (Arc::clone(&entry), Arc::clone(&self.store), Arc::clone(&self.source));
+            tokio::spawn(Keeper { entry, store, source }.run());
+        }
+        entry
+    }
+}
+
+/// Makes [`TokenCache`]. All services of one layer share one store.
+#[derive(Debug)]
+pub struct TokenCacheLayer<T> {
+    tokens: Tokens<T>,
+}
+
+/// The service of this layer.
+#[derive(Debug)]
+pub struct TokenCache<S, T> {
+    inner: S,
+    tokens: Tokens<T>,
+}
+
+impl<T: TokenSource> TokenCacheLayer<T> {
+    /// Answers from these.
+    pub fn new(tokens: Tokens<T>) -> Self {
+        Self { tokens }
+    }
+}
+
+impl<S, T> Layer<S> for TokenCacheLayer<T> {
+    type Service = TokenCache<S, T>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        TokenCache { inner, tokens: self.tokens.clone() }
+    }
+}
+
+impl<S: Clone, T> Clone for TokenCache<S, T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), tokens: self.tokens.clone() }
+    }
+}
+
+impl<S, T> Service<Request> for TokenCache<S, T>
+where
+    S: Service<Request, Response = Response<Body>, Error = Error>,
+    T: TokenSource,
+{
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let Some((key, form)) = TokenKey::of(&request) else {
+            return Outcome::passed(self.inner.call(request));
+        };
+        let content_type = content_type(key.kind, form);
+        let now = Instant::now();
+        let entry = self.tokens.entry(key, now);
+        let found = entry.find(now);
+        let outcome = match &found {
+            Found::Token(_, Freshness::Stale(_)) => TokenOutcome::Stale,
+            Found::Token(..) => TokenOutcome::Fresh,
+            Found::Failure(_) => TokenOutcome::Failure,
+            Found::Nothing if entry.want() => TokenOutcome::Miss,
+            Found::Nothing => TokenOutcome::Coalesced,
+        };
+        self.tokens.store.metrics.token_request(outcome).inc();
+        match found {
+            Found::Token(kept, freshness) => Outcome::decided(answer(Ok((kept, freshness)), form, content_type)),
+            Found::Failure(why) => Outcome::decided(answer(Err(why), form, content_type)),
+            Found::Nothing => Outcome::pending(async move { answer(landing(&entry).await, form, content_type) }),
+        }
+    }
+}
+
+/// Waits until a flight has ended, or for as long as a client has patience. The flight is the keeper's: it goes on
+/// whoever stops waiting for it.
+async fn landing(entry: &Entry) -> Result<(Arc<Kept>, Freshness), NoToken> {
+    let mut known = entry.known.subscribe();
+    let landed = async {
+        loop {
+            match known.borrow_and_update().find(Instant::now()) {
+                Found::Token(kept, freshness) => return Ok((kept, freshness)),
+                Found::Failure(why) => return Err(why),
+                Found::Nothing => {}
+            }
+            if known.changed().await.is_err() || matches!(known.borrow().find(Instant::now()), Found::Nothing) {
+                // A token that was over before it could be handed out.
+                return Err(Failure::NotAToken(TokenError::Life).into());
+            }
+        }
+    };
+    timeout(PATIENCE, landed).await.unwrap_or_else(|_| Err(Failure::TimedOut(PATIENCE).into()))
+}
+
+fn content_type(kind: TokenKind, form: Form) -> HeaderValue {
+    match (kind, form) {
+        (TokenKind::Access, Form::Json) => JSON,
+        (TokenKind::Access, Form::Text) => TEXT,
+        (TokenKind::Identity, _) => HTML,
+    }
+}
+
+fn answer(
+    token: Result<(Arc<Kept>, Freshness), NoToken>,
+    form: Form,
+    content_type: HeaderValue,
+) -> Result<Response<Body>, Error> {
+    match token {
+        Ok((kept, freshness)) => Ok(reply::local(StatusCode::OK, content_type, kept.body(form, freshness.seconds()))),
+        Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
+        Err(NoToken::Failed(failure)) => Err(Error::Upstream(failure)),
+    }
+}
+
+/// A refusal of the server's, as it was.
+fn passed_on(refused: &Refused) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(refused.body.clone()));
+    *response.status_mut() = refused.status;
+    response.headers_mut().clone_from(&refused.headers);
+    response
+}

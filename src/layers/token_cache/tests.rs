@@ -1,0 +1,489 @@
+//! The cache against a scripted source, on paused time.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::*;
+use crate::error::Error;
+use crate::metadata::token::{AccessToken, TokenError};
+use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
+use crate::reply::Body;
+use crate::telemetry::Metrics;
+use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::upstream::Failure;
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: u32 = 3599;
+
+/// What the server does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mode {
+    Gives,
+    Refuses(u16),
+    Closes,
+    Hangs,
+    Garbles,
+}
+
+/// A server that hands out the same token until 300 s are left, as the real one does.
+#[derive(Debug)]
+struct Server {
+    mode: Mutex<Mode>,
+    minted: Mutex<Option<(u64, Instant)>>,
+    /// Hands out the same token to its end.
+    is_stuck: Mutex<bool>,
+    fetches: Mutex<Vec<(TokenKey, Instant)>>,
+    flying: AtomicU64,
+    most_flying: AtomicU64,
+    takes: Duration,
+}
+
+impl Server {
+    fn taking(takes: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            mode: Mutex::new(Mode::Gives),
+            minted: Mutex::default(),
+            is_stuck: Mutex::default(),
+            fetches: Mutex::default(),
+            flying: AtomicU64::default(),
+            most_flying: AtomicU64::default(),
+            takes,
+        })
+    }
+
+    fn new() -> Arc<Self> {
+        Self::taking(Duration::from_millis(20))
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.mode.lock().expect("mode") = mode;
+    }
+
+    fn set_stuck(&self, is_stuck: bool) {
+        *self.is_stuck.lock().expect("stuck") = is_stuck;
+    }
+
+    /// Its current token gets so many seconds left.
+    fn age_to(&self, left: u64) {
+        let mut minted = self.minted.lock().expect("minted");
+        let serial = minted.map_or(0, |(serial, _)| serial);
+        *minted = Some((serial, Instant::now() + Duration::from_secs(left)));
+    }
+
+    fn fetches(&self) -> usize {
+        self.fetches.lock().expect("fetches").len()
+    }
+
+    fn fetches_since(&self, when: Instant) -> Vec<Instant> {
+        self.fetches.lock().expect("fetches").iter().map(|(_, at)| *at).filter(|at| *at >= when).collect()
+    }
+
+    fn token(&self) -> (u64, u32) {
+        let now = Instant::now();
+        let is_stuck = *self.is_stuck.lock().expect("stuck");
+        let mut minted = self.minted.lock().expect("minted");
+        let left = minted.map_or(0, |(_, expires)| expires.saturating_duration_since(now).as_secs());
+        if left == 0 || (left <= 300 && !is_stuck) {
+            let serial = minted.map_or(0, |(serial, _)| serial) + 1;
+            *minted = Some((serial, now + Duration::from_secs(HOUR.into())));
+        }
+        let (serial, expires) = minted.expect("just minted");
+        (serial, u32::try_from((expires - now).as_secs()).expect("an hour"))
+    }
+}
+
+struct Source(Arc<Server>);
+
+impl TokenSource for Source {
+    async fn fetch(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
+        let server = &self.0;
+        server.fetches.lock().expect("fetches").push((key.clone(), Instant::now()));
+        let flying = server.flying.fetch_add(1, Relaxed) + 1;
+        server.most_flying.fetch_max(flying, Relaxed);
+        sleep(server.takes).await;
+        let mode = *server.mode.lock().expect("mode");
+        let fetched = match mode {
+            Mode::Gives if key.kind == TokenKind::Identity => {
+                Ok(Fetched::Identity(Bytes::from(format!("a.{}.c", server.fetches())), HOUR))
+            }
+            Mode::Gives => {
+                let (serial, left) = server.token();
+                let body = format!(r#"{{"access_token":"ya29.{serial}","expires_in":{left},"token_type":"Bearer"}}"#);
+                let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");
+                Ok(Fetched::Access(token, left))
+            }
+            Mode::Refuses(status) => Err(NoToken::Refused(Arc::new(Refused {
+                status: StatusCode::from_u16(status).expect("a status"),
+                headers: HeaderMap::new(),
+                body: Bytes::from_static(b"no such account"),
+            }))),
+            Mode::Closes => Err(Failure::Closed.into()),
+            Mode::Garbles => Err(Failure::NotAToken(TokenError::Shape).into()),
+            Mode::Hangs => {
+                sleep(Duration::from_millis(2480)).await;
+                Err(Failure::TimedOut(Duration::from_millis(2500)).into())
+            }
+        };
+        server.flying.fetch_sub(1, Relaxed);
+        fetched
+    }
+}
+
+#[derive(Clone)]
+struct Cache {
+    tokens: Tokens<Source>,
+    store: Arc<Store>,
+}
+
+/// What a client got.
+#[derive(Debug, Clone, PartialEq)]
+enum Got {
+    Token(String, u64),
+    Status(u16),
+    Unavailable,
+}
+
+impl Cache {
+    fn before(server: &Arc<Server>) -> Self {
+        let store = Arc::new(Store::new(Arc::new(Metrics::new())));
+        Self { tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))), store }
+    }
+
+    fn layer(&self) -> TokenCacheLayer<Source> {
+        TokenCacheLayer::new(self.tokens.clone())
+    }
+
+    async fn ask(&self, target: &str) -> Got {
+        let inner = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::Flavor) });
+        match self.layer().layer(inner).oneshot(request(target)).await {
+            Ok(response) if response.status() == StatusCode::OK => {
+                let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+                match serde_json::from_slice::<Value>(&body) {
+                    Ok(token) => Got::Token(
+                        token["access_token"].as_str().expect("text").to_owned(),
+                        token["expires_in"].as_u64().expect("whole seconds"),
+                    ),
+                    Err(_) => Got::Token(String::from_utf8(body.to_vec()).expect("text"), 0),
+                }
+            }
+            Ok(response) => Got::Status(response.status().as_u16()),
+            Err(Error::Upstream(_)) => Got::Unavailable,
+            Err(error) => panic!("{target}: {error}"),
+        }
+    }
+
+    /// A good token, or the test fails.
+    async fn token(&self, target: &str) -> (String, u64) {
+        match self.ask(target).await {
+            Got::Token(token, left) => {
+                assert!(left > 0, "expires_in is never 0");
+                (token, left)
+            }
+            other => panic!("{target}: {other:?}"),
+        }
+    }
+
+    /// So many callers at once.
+    fn crowd(&self, callers: usize, target: &str) -> JoinSet<Got> {
+        let mut crowd = JoinSet::new();
+        for _ in 0..callers {
+            let (cache, target) = (self.clone(), target.to_owned());
+            crowd.spawn(async move { cache.ask(&target).await });
+        }
+        crowd
+    }
+
+    fn count(&self, series: &str) -> f64 {
+        let text = self.store.metrics.render();
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{series} is missing")).parse().expect("a number")
+    }
+}
+
+fn request(target: &str) -> Request {
+    let target = target.parse().expect("a target");
+    let path = MetadataPath::parse(&target).expect("a path");
+    let query = Query::parse(target.query()).expect("a query");
+    Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_cold_callers_are_one_fetch() {
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    let got = cache.crowd(1000, TOKEN).join_all().await;
+    assert!(got.iter().all(|got| *got == Got::Token("ya29.1".to_owned(), 3598)), "{:?}", got[0]);
+    assert_eq!(server.fetches(), 1);
+    assert!((cache.count("metadata_proxy_token_requests_total{outcome=\"miss\"}") - 1.0).abs() < 0.1);
+    assert!((cache.count("metadata_proxy_token_requests_total{outcome=\"coalesced\"}") - 999.0).abs() < 0.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_is_fetched_once() {
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    let mut crowd = JoinSet::new();
+    for caller in 0..1000 {
+        let cache = cache.clone();
+        let target = format!(
+            "/computeMetadata/v1/instance/service-accounts/a{}@b.c/token?scopes={}",
+            caller % 8,
+            ["x", "y", "x,y", "y,x,z"][caller / 8 % 4]
+        );
+        crowd.spawn(async move { cache.ask(&target).await });
+    }
+    assert!(crowd.join_all().await.iter().all(|got| matches!(got, Got::Token(..))));
+    let mut keys: Vec<_> = server.fetches.lock().expect("fetches").iter().map(|(key, _)| format!("{key:?}")).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!((keys.len(), server.fetches()), (32, 32));
+    assert_eq!(server.most_flying.load(Relaxed), 16, "no more at once, and no fewer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_takes_nobody_with_it() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::before(&server);
+    let leader = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.ask(TOKEN).await }
+    });
+    sleep(Duration::from_millis(10)).await;
+    let others = cache.crowd(999, TOKEN);
+    sleep(Duration::from_millis(10)).await;
+    leader.abort();
+    assert!(others.join_all().await.iter().all(|got| matches!(got, Got::Token(..))));
+    assert_eq!(server.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn even_when_all_callers_leave_the_flight_lands() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::before(&server);
+    let mut callers = cache.crowd(10, TOKEN);
+    sleep(Duration::from_millis(10)).await;
+    callers.shutdown().await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(matches!(cache.ask(TOKEN).await, Got::Token(..)));
+    assert_eq!(server.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn expires_in_is_what_is_left_as_of_now() {
+    let server = Server::taking(Duration::ZERO);
+    let cache = Cache::before(&server);
+    assert_eq!(cache.token(TOKEN).await.1, 3599);
+    for (later, left) in [(1, 3598), (9, 3589), (3000, 589)] {
+        sleep(Duration::from_secs(later)).await;
+        assert_eq!(cache.token(TOKEN).await.1, left);
+    }
+    assert_eq!(server.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn default_and_its_email_are_one_account_once_that_is_known() {
+    const EMAIL: &str = "/computeMetadata/v1/instance/service-accounts/a@b.c/token";
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    cache.store.know_default_email("a@b.c");
+    assert_eq!(cache.token(TOKEN).await, cache.token(EMAIL).await);
+    assert_eq!(server.fetches(), 1);
+    cache.token("/computeMetadata/v1/instance/service-accounts/other@b.c/token").await;
+    assert_eq!(server.fetches(), 2, "another account is another");
+}
+
+/// The storm of a token's last minutes, from every library at the time when it begins: Node's at 299 s, Python's and Go's
+/// at 224 s, Java's at 179 s.
+#[tokio::test(start_paused = true)]
+async fn a_storm_in_a_tokens_last_minutes_is_one_request_in_five_seconds() {
+    for left in [299, 280, 224, 179] {
+        let server = Server::taking(Duration::ZERO);
+        server.set_stuck(true);
+        server.age_to(left);
+        let cache = Cache::before(&server);
+        let (old, mut least) = cache.token(TOKEN).await;
+        let began = Instant::now();
+        for _ in 0..1000 {
+            let (token, left) = cache.token(TOKEN).await;
+            assert!(token == old && left <= least);
+            least = left;
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!((left - 12..=left - 9).contains(&least), "it falls from {left} to {least}");
+        let fetches = server.fetches_since(began + Duration::from_millis(1));
+        assert!((1..=2).contains(&fetches.len()), "{left}: {} fetches in 10 s", fetches.len());
+
+        server.set_stuck(false);
+        sleep(Duration::from_secs(5)).await;
+        assert_ne!(cache.token(TOKEN).await.0, old, "{left}: the new token is seen within 5 s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_in_use_never_falls_below_the_first_librarys_threshold_for_long() {
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    cache.token(TOKEN).await;
+    for _ in 0..180 {
+        sleep(MINUTE).await;
+        let (_, left) = cache.token(TOKEN).await;
+        assert!(left > 290, "a client that asks once a minute sees {left} s");
+    }
+    assert!(server.fetches() <= 3 * 9, "{} fetches in three hours", server.fetches());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_server_withholds_no_valid_token() {
+    for mode in [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500), Mode::Refuses(429), Mode::Refuses(404)] {
+        let server = Server::new();
+        let cache = Cache::before(&server);
+        let first = cache.token(TOKEN).await.0;
+        sleep(MINUTE).await;
+        server.set(mode);
+        for _ in 0..55 * 60 {
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(cache.token(TOKEN).await.0, first, "{mode:?}");
+        }
+        let fetches = server.fetches();
+        assert!((2..60).contains(&fetches), "{mode:?}: it goes on looking, gently: {fetches}");
+        server.set(Mode::Gives);
+        sleep(Duration::from_secs(13)).await;
+        assert_ne!(cache.token(TOKEN).await.0, first, "{mode:?}: a new token is there before the old one is over");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_expiry_callers_hear_of_it_in_time_and_recovery_is_seen_within_a_second() {
+    for mode in [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500)] {
+        let server = Server::new();
+        let cache = Cache::before(&server);
+        let first = cache.token(TOKEN).await.0;
+        server.set(mode);
+        sleep(62 * MINUTE).await;
+
+        let dead = Instant::now();
+        while dead.elapsed() < MINUTE {
+            let asked = Instant::now();
+            let got = cache.ask(TOKEN).await;
+            assert!(matches!(got, Got::Unavailable | Got::Status(500)), "{mode:?}: {got:?}");
+            assert!(asked.elapsed() <= Duration::from_millis(2500), "{mode:?}: {:?}", asked.elapsed());
+            sleep(Duration::from_millis(10)).await;
+        }
+        let probes = server.fetches_since(dead).len();
+        assert!((15..=101).contains(&probes), "{mode:?}: {probes} probes in a minute of a hundred requests a second");
+
+        server.set(Mode::Gives);
+        let back = Instant::now();
+        while cache.ask(TOKEN).await != Got::Token("ya29.2".to_owned(), 3598) {
+            assert!(back.elapsed() < Duration::from_secs(1), "{mode:?}: recovery is not seen");
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_ne!(cache.token(TOKEN).await.0, first);
+        assert!(server.fetches_since(back).len() <= 2, "{mode:?}: and without a storm");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_shared_by_those_who_waited() {
+    let server = Server::new();
+    server.set(Mode::Closes);
+    let cache = Cache::before(&server);
+    let got = cache.crowd(1000, TOKEN).join_all().await;
+    assert!(got.iter().all(|got| *got == Got::Unavailable));
+    assert_eq!(server.fetches(), 1);
+    assert_eq!(cache.crowd(1000, TOKEN).join_all().await.len(), 1000);
+    assert_eq!(server.fetches(), 1, "and by those who come at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_passed_on_and_remembered_for_a_while() {
+    for (status, remembered) in [(404, 10_000), (403, 1000), (429, 1000), (400, 1000)] {
+        let server = Server::new();
+        server.set(Mode::Refuses(status));
+        let cache = Cache::before(&server);
+        assert_eq!(cache.ask(TOKEN).await, Got::Status(status));
+        sleep(Duration::from_millis(remembered - 1)).await;
+        assert_eq!((cache.ask(TOKEN).await, server.fetches()), (Got::Status(status), 1));
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!((cache.ask(TOKEN).await, server.fetches()), (Got::Status(status), 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn invented_scopes_neither_grow_the_cache_nor_push_a_used_key_out() {
+    let server = Server::taking(Duration::ZERO);
+    let cache = Cache::before(&server);
+    for invented in 0..5000 {
+        if invented % 10 == 0 {
+            cache.token(TOKEN).await;
+        }
+        cache.token(&format!("{TOKEN}?scopes=invented-{invented}")).await;
+    }
+    assert_eq!(cache.store.rows(Instant::now()).len(), CAPACITY);
+    let default = TokenKey::default_account();
+    let fetched = server.fetches.lock().expect("fetches").iter().filter(|(key, _)| *key == default).count();
+    assert_eq!(fetched, 1, "the key in use was never pushed out");
+    assert!((cache.count("metadata_proxy_token_evictions_total") - (5001.0 - 1024.0)).abs() < 0.1);
+
+    // The keepers of what was pushed out have ended with it: an hour later only those that are left have looked.
+    let before = server.fetches();
+    sleep(Duration::from_secs(3590)).await;
+    let looks = server.fetches() - before;
+    assert!(looks <= 7 * CAPACITY, "{looks} looks, where {CAPACITY} keepers need 5 to 6 each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_nobody_uses_is_let_go() {
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    cache.token(TOKEN).await;
+    sleep(3 * 60 * MINUTE).await;
+    assert!(cache.store.rows(Instant::now()).is_empty());
+    assert!(server.fetches() <= 12, "{} fetches for nobody", server.fetches());
+}
+
+#[tokio::test(start_paused = true)]
+async fn identity_tokens_are_kept_for_a_minute_and_not_renewed_by_themselves() {
+    const IDENTITY: &str = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    let first = cache.ask(&format!("{IDENTITY}x")).await;
+    sleep(Duration::from_secs(58)).await;
+    assert_eq!(cache.ask(&format!("{IDENTITY}x")).await, first);
+    assert_ne!(cache.ask(&format!("{IDENTITY}y")).await, first, "another audience");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(server.fetches(), 2);
+    assert_ne!(cache.ask(&format!("{IDENTITY}x")).await, first);
+    assert_eq!(server.fetches(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_not_understood_goes_on() {
+    let server = Server::new();
+    let cache = Cache::before(&server);
+    let inner =
+        service_fn(|_: Request| async { Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner")))) });
+    let response = cache.layer().layer(inner).oneshot(request(&format!("{TOKEN}?wait_for_change=true"))).await;
+    assert!(response.is_ok());
+    assert_eq!(server.fetches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_forms_are_one_token() {
+    let server = Server::taking(Duration::ZERO);
+    let cache = Cache::before(&server);
+    let text = cache.ask(&format!("{TOKEN}?alt=text")).await;
+    assert_eq!(text, Got::Token("access_token ya29.1\nexpires_in 3599\ntoken_type Bearer\n".to_owned(), 0));
+    assert_eq!(cache.token(TOKEN).await, ("ya29.1".to_owned(), 3599));
+    assert_eq!(server.fetches(), 1);
+}

@@ -1,0 +1,219 @@
+//! [`TokenKey`]: what tells one token from another.
+
+use crate::metadata::query::Param;
+use crate::metadata::token::Form;
+use crate::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
+
+/// The whole identity of a token. Two requests share one only if all of this is equal; it is compared in full, never by
+/// a hash alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TokenKey {
+    /// For whom.
+    pub principal: Principal,
+    /// Of which account.
+    pub account: ServiceAccount,
+    /// Access or identity.
+    pub kind: TokenKind,
+    /// Every parameter that changes the token, in a fixed order and one spelling.
+    params: Box<[(Param, Box<str>)]>,
+}
+
+/// The two kinds of token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TokenKind {
+    /// For Google's APIs.
+    Access,
+    /// Proof of who the holder is, for whoever the audience names.
+    Identity,
+}
+
+impl TokenKey {
+    /// The instance's own account, without any parameter.
+    pub fn default_account() -> Self {
+        Self {
+            principal: Principal::Node,
+            account: ServiceAccount::Default,
+            kind: TokenKind::Access,
+            params: Box::default(),
+        }
+    }
+
+    /// Reads a request for a token, and the form in which it is wanted. Nothing for any other request, and for one with a
+    /// parameter of which it is not known what it does to a token (`wait_for_change`, say): the server is to judge that.
+    pub fn of(request: &Request) -> Option<(Self, Form)> {
+        let (account, kind) = match &request.endpoint {
+            Endpoint::Token(account) => (account, TokenKind::Access),
+            Endpoint::Identity(account) => (account, TokenKind::Identity),
+            _ => return None,
+        };
+        let form = form_of(&request.query, kind)?;
+        let mut params = Vec::new();
+        for (param, value) in request.query.params() {
+            match part(kind, param) {
+                Part::None => {}
+                Part::Set => params.push((param, canonical_scopes(value).into())),
+                Part::Text => params.push((param, value.into())),
+                Part::Unclear => return None,
+            }
+        }
+        Some((Self { principal: request.principal, account: account.clone(), kind, params: params.into() }, form))
+    }
+
+    /// The request that asks the metadata server for this token.
+    pub fn request(&self) -> Request {
+        let account = &self.account;
+        let (leaf, endpoint) = match self.kind {
+            TokenKind::Access => ("token", Endpoint::Token(account.clone())),
+            TokenKind::Identity => ("identity", Endpoint::Identity(account.clone())),
+        };
+        let path = format!("/computeMetadata/v1/instance/service-accounts/{account}/{leaf}");
+        Request::own(endpoint, &path, Query::of(self.params.iter().cloned()), self.principal)
+    }
+}
+
+/// What a parameter has to do with a token.
+enum Part {
+    /// Nothing: it is read elsewhere, or has no meaning on a leaf.
+    None,
+    /// It changes the token.
+    Text,
+    /// So does it, and it is a set.
+    Set,
+    /// Nobody knows.
+    Unclear,
+}
+
+fn part(kind: TokenKind, param: Param) -> Part {
+    match kind {
+        _ if matches!(param, Param::Alt | Param::Recursive) => Part::None,
+        TokenKind::Access => match param {
+            Param::Scopes => Part::Set,
+            Param::Audience
+            | Param::BindingEnforcement
+            | Param::BindCertificateFingerprint
+            | Param::EnforceScopes
+            | Param::Transport => Part::Text,
+            _ => Part::Unclear,
+        },
+        TokenKind::Identity => match param {
+            Param::Audience | Param::Format | Param::Licenses => Part::Text,
+            _ => Part::Unclear,
+        },
+    }
+}
+
+/// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are for the server to judge.
+fn form_of(query: &Query, kind: TokenKind) -> Option<Form> {
+    match (query.value(Param::Alt), kind) {
+        (None, _) | (Some("json"), TokenKind::Access) => Some(Form::Json),
+        (Some("text"), TokenKind::Access) => Some(Form::Text),
+        _ => None,
+    }
+}
+
+/// Scopes are a set: their order, repetitions and the blanks round them make no difference to the token.
+fn canonical_scopes(scopes: &str) -> String {
+    let mut scopes: Vec<&str> = scopes.split([',', ' ']).filter(|scope| !scope.is_empty()).collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    scopes.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::metadata::MetadataPath;
+
+    fn read(target: &str) -> Option<(TokenKey, Form)> {
+        let target = target.parse().expect("a target");
+        let path = MetadataPath::parse(&target).expect("a path");
+        let query = Query::parse(target.query()).expect("a query");
+        TokenKey::of(&Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node))
+    }
+
+    fn token(query: &str) -> Option<(TokenKey, Form)> {
+        read(&format!("/computeMetadata/v1/instance/service-accounts/default/token{query}"))
+    }
+
+    fn key(query: &str) -> TokenKey {
+        token(query).expect("a token").0
+    }
+
+    #[test]
+    fn spelling_does_not_split_a_key() {
+        assert_eq!(key("?scopes=b,a"), key("?scopes=a%2Cb"));
+        assert_eq!(key("?scopes=a,b,a"), key("?scopes=+a+,b,"));
+        assert_eq!(key("?transport=mtls&scopes=a"), key("?scopes=a&transport=mtls"));
+        assert_eq!(key("?recursive=true"), key(""));
+        assert_eq!(key("?alt=text"), key("?alt=json"));
+    }
+
+    #[test]
+    fn every_parameter_that_changes_a_token_is_in_the_key() {
+        let queries = [
+            "",
+            "?scopes=a",
+            "?scopes=a,b",
+            "?transport=mtls",
+            "?transport=alts",
+            "?binding-enforcement=on",
+            "?enforce_scopes=true",
+            "?bindCertificateFingerprint=x",
+            "?audience=x",
+            "?audience=X",
+        ];
+        for (at, query) in queries.iter().enumerate() {
+            for other in &queries[..at] {
+                assert_ne!(key(query), key(other), "{query} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_for_the_server() {
+        for query in ["?wait_for_change=true", "?alt=xml", "?format=full", "?email=a"] {
+            assert_eq!(token(query), None, "{query}");
+        }
+        assert_eq!(read("/computeMetadata/v1/instance/id"), None);
+        assert_eq!(read("/computeMetadata/v1/instance/service-accounts/default/token/"), None);
+    }
+
+    #[test]
+    fn identity_tokens_differ_by_audience_format_and_licences() {
+        let identity =
+            |query: &str| read(&format!("/computeMetadata/v1/instance/service-accounts/default/identity{query}"));
+        assert_ne!(identity("?audience=a"), identity("?audience=b"));
+        assert_ne!(identity("?audience=a"), identity("?audience=a&format=full"));
+        assert_eq!(identity("?audience=https://a"), identity("?audience=https%3A%2F%2Fa"));
+        assert_eq!(identity("?audience=a&scopes=x"), None);
+        assert_ne!(identity("?audience=a").map(|(key, _)| key), token("?audience=a").map(|(key, _)| key));
+    }
+
+    #[test]
+    fn it_asks_for_what_it_stands_for() {
+        let request = key("?transport=mtls&scopes=b,a").request();
+        assert_eq!(
+            format!("{}{}", request.path, request.query),
+            "/computeMetadata/v1/instance/service-accounts/default/token?scopes=a%2Cb&transport=mtls"
+        );
+    }
+
+    proptest! {
+        /// Asking for a key's token is reading that key again: what is fetched is what the key says.
+        #[test]
+        fn a_key_and_its_request_agree(
+            account in "default|[a-z]{1,4}@[a-z]{1,3}",
+            scopes in proptest::option::of("[a-c,+]{0,6}"),
+            transport in proptest::option::of("mtls|alts|[a-z%]{0,2}"),
+            audience in proptest::option::of("[a-z:/]{0,6}"),
+        ) {
+            let params = [("scopes", scopes), ("transport", transport.map(|value| value.replace('%', "%25"))), ("audience", audience)];
+            let query: Vec<String> = params.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect();
+            let (key, _) = read(&format!("/computeMetadata/v1/instance/service-accounts/{account}/token?{}", query.join("&"))).expect("a token");
+            let again = TokenKey::of(&key.request()).expect("a token").0;
+            prop_assert_eq!(again, key);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! [`MetadataServer`]: asks the node's metadata server for tokens.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use tokio::time::{Instant, sleep, timeout};
+use tower::retry::budget::{Budget, TpsBudget};
+
+use super::breaker::Breaker;
+use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::metadata::identity;
+use crate::metadata::token::AccessToken;
+use crate::reply::Body;
+use crate::upstream::{Failure, Forward};
+
+/// Time for one token, a second try included.
+const PATIENCE: Duration = Duration::from_millis(2500);
+
+/// Before a second try, in milliseconds. The server says 503 while a machine migrates, which is over in a moment.
+const PAUSE: std::ops::Range<u64> = 100..250;
+
+/// Largest body that can be a token, in bytes. Real ones have about 1 KiB.
+const MAX_BODY: usize = 64 * 1024;
+
+/// The node's own metadata server as a source of tokens.
+#[derive(Debug)]
+pub struct MetadataServer {
+    forward: Forward,
+    breaker: Breaker,
+    /// Second tries are at most a fifth of all requests, beyond one a second.
+    budget: TpsBudget,
+}
+
+impl MetadataServer {
+    /// Asks by this service.
+    pub fn new(forward: Forward) -> Self {
+        Self { forward, breaker: Breaker::default(), budget: TpsBudget::new(Duration::from_secs(10), 1, 0.2) }
+    }
+
+    async fn ask(&self, key: &TokenKey) -> Result<Response<Bytes>, Failure> {
+        let first = self.ask_once(key).await?;
+        if first.status() != StatusCode::SERVICE_UNAVAILABLE {
+            self.budget.deposit();
+            return Ok(first);
+        }
+        if !self.budget.withdraw() {
+            return Ok(first);
+        }
+        sleep(Duration::from_millis(fastrand::u64(PAUSE))).await;
+        self.ask_once(key).await
+    }
+
+    async fn ask_once(&self, key: &TokenKey) -> Result<Response<Bytes>, Failure> {
+        let (head, body) = self.forward.ask(&key.request()).await?.into_parts();
+        match body {
+            Body::Whole(body) => Ok(Response::from_parts(head, body)),
+            // It was too large to be held, so it is too large for a token.
+            Body::Streamed(_) => Err(Failure::TooLarge(MAX_BODY)),
+        }
+    }
+}
+
+impl TokenSource for MetadataServer {
+    async fn fetch(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
+        if !self.breaker.lets_through(Instant::now()) {
+            return Err(Failure::Resting.into());
+        }
+        let answer = timeout(PATIENCE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(PATIENCE)));
+        match answer {
+            Ok(response) => {
+                self.breaker.succeeded();
+                read(key.kind, response)
+            }
+            Err(failure) => {
+                self.breaker.failed();
+                Err(failure.into())
+            }
+        }
+    }
+}
+
+fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> {
+    let (head, body) = response.into_parts();
+    if head.status != StatusCode::OK {
+        return Err(NoToken::Refused(Arc::new(Refused { status: head.status, headers: head.headers, body })));
+    }
+    match kind {
+        TokenKind::Access => {
+            let (token, expires_in) = AccessToken::parse(&body).map_err(Failure::NotAToken)?;
+            Ok(Fetched::Access(token, expires_in))
+        }
+        TokenKind::Identity => {
+            let expires_in = identity::seconds_left(&body, SystemTime::now()).map_err(Failure::NotAToken)?;
+            Ok(Fetched::Identity(body, expires_in))
+        }
+    }
+}
