@@ -1,0 +1,252 @@
+//! classify: reads a request once, and refuses what cannot be read in exactly one way.
+//!
+//! It stands before everything that decides, so that every later layer and every metric works on
+//! [`metadata::Request`](crate::metadata::Request). The checks run from the shape of the message to its meaning: an answer
+//! about a missing header is of no use to somebody whose framing is broken.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderMap, Version, header};
+use http_body::Body;
+use tower::{Layer, Service};
+
+use super::outcome::Outcome;
+use crate::error::{Error, Malformed};
+use crate::metadata::host::AllowedHosts;
+use crate::metadata::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request, headers};
+
+/// Longest request target, in bytes. The longest honest one is a token's list of scopes: Google knows about 500 scopes
+/// of some 50 bytes, and nobody asks for a third of them at once.
+pub const MAX_TARGET: usize = 8 * 1024;
+
+/// A request as the server received it.
+#[derive(Debug)]
+pub struct Arrival<B> {
+    /// The head, and the body that should not be there.
+    pub request: http::Request<B>,
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+}
+
+/// Makes [`Classify`].
+#[derive(Debug, Clone)]
+pub struct ClassifyLayer {
+    hosts: Arc<AllowedHosts>,
+}
+
+/// The service of this layer: [`Arrival`] in, [`Request`] out.
+#[derive(Debug, Clone)]
+pub struct Classify<S> {
+    inner: S,
+    hosts: Arc<AllowedHosts>,
+}
+
+impl ClassifyLayer {
+    /// Requests under these names are let in.
+    pub fn new(hosts: AllowedHosts) -> Self {
+        Self { hosts: Arc::new(hosts) }
+    }
+}
+
+impl<S> Layer<S> for ClassifyLayer {
+    type Service = Classify<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Classify { inner, hosts: Arc::clone(&self.hosts) }
+    }
+}
+
+impl<S, B> Service<Arrival<B>> for Classify<S>
+where
+    S: Service<Request, Error = Error>,
+    B: Body,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<S::Response, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
+        match read(arrival, &self.hosts) {
+            Ok(request) => Outcome::passed(self.inner.call(request)),
+            Err(error) => Outcome::decided(Err(error)),
+        }
+    }
+}
+
+fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, Error> {
+    let principal = principal_of(arrival.peer);
+    let (head, body) = arrival.request.into_parts();
+    let method = method_of(&head.method)?;
+    check_framing(&head.headers, &body)?;
+    let target = target_of(&head.uri)?;
+    let path = MetadataPath::parse(&target)?;
+    let endpoint = Endpoint::of(&path);
+    let host = host_of(&head, &endpoint, hosts)?;
+    if let Some(name) = headers::forwarded_by(&head.headers) {
+        return Err(Error::Forwarded(name));
+    }
+    if endpoint != Endpoint::Root && !headers::has_flavor(&head.headers) {
+        return Err(Error::Flavor);
+    }
+    let query = Query::parse(target.query())?;
+    Ok(Request { method, endpoint, path, query, principal, host, headers: head.headers })
+}
+
+/// Every caller is the node, until pods can be told apart.
+fn principal_of(_peer: SocketAddr) -> Principal {
+    Principal::Node
+}
+
+fn method_of(method: &http::Method) -> Result<Method, Error> {
+    match *method {
+        http::Method::GET => Ok(Method::Get),
+        http::Method::HEAD => Ok(Method::Head),
+        _ => Err(Error::Method(method.clone())),
+    }
+}
+
+/// A body, announced or not, ends the connection after the answer; an upgrade would end our rules.
+fn check_framing<B: Body>(headers: &HeaderMap, body: &B) -> Result<(), Malformed> {
+    if headers.contains_key(header::TRANSFER_ENCODING) || !body.is_end_stream() {
+        return Err(Malformed::Body);
+    }
+    if headers.contains_key(header::UPGRADE) {
+        return Err(Malformed::Upgrade);
+    }
+    Ok(())
+}
+
+fn target_of(uri: &http::Uri) -> Result<PathAndQuery, Error> {
+    let target = uri.path_and_query().ok_or(Malformed::Target)?;
+    if target.as_str().len() > MAX_TARGET {
+        return Err(Error::TargetTooLong);
+    }
+    // `OPTIONS *` ends up here as well.
+    if !target.as_str().starts_with('/') || uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP) {
+        return Err(Malformed::Target.into());
+    }
+    Ok(target.clone())
+}
+
+/// Judges the `Host` header and, in an absolute target, the authority that stands there in its place; both must be let
+/// in, and the target's is the one that counts (RFC 9112, section 3.2.2). HTTP/1.0 knows no `Host`; without one it may
+/// only ask whether this is a metadata server.
+fn host_of(head: &http::request::Parts, endpoint: &Endpoint, hosts: &AllowedHosts) -> Result<Option<Host>, Error> {
+    let mut values = head.headers.get_all(header::HOST).iter();
+    let in_header = match (values.next(), values.next()) {
+        (Some(value), None) => Some(hosts.admit(value.as_bytes())?),
+        (None, _) if head.version == Version::HTTP_10 && *endpoint == Endpoint::Root => None,
+        _ => return Err(Malformed::HostCount.into()),
+    };
+    let in_target = head.uri.authority().map(|authority| hosts.admit(authority.as_str().as_bytes())).transpose()?;
+    Ok(in_target.or(in_header))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::{Empty, Full};
+
+    use super::*;
+
+    const ID: &str = "/computeMetadata/v1/instance/id";
+
+    fn arrival<B: Body>(request: http::Request<B>) -> Result<Request, Error> {
+        read(Arrival { request, peer: ([10, 0, 0, 9], 40000).into() }, &AllowedHosts::default())
+    }
+
+    fn get(target: &str, headers: &[(&str, &str)]) -> Result<Request, Error> {
+        let request =
+            headers.iter().fold(http::Request::get(target), |request, (name, value)| request.header(*name, *value));
+        arrival(request.body(Empty::<Bytes>::new()).expect("a request"))
+    }
+
+    const HOST: (&str, &str) = ("host", "169.254.169.254");
+    const FLAVOR: (&str, &str) = ("metadata-flavor", "Google");
+
+    #[test]
+    fn a_good_request_is_read_once_and_whole() {
+        let request = get("/computeMetadata//v1/instance/id?alt=json", &[HOST, FLAVOR]).expect("a good request");
+        assert_eq!((request.method, request.endpoint), (Method::Get, Endpoint::Leaf));
+        assert_eq!(request.path.as_str(), ID);
+        assert_eq!(request.query.to_string(), "?alt=json");
+        assert_eq!(request.host.as_ref().map(Host::as_str), Some("169.254.169.254"));
+    }
+
+    #[test]
+    fn only_the_root_needs_no_flavor() {
+        assert!(get("/", &[HOST]).is_ok());
+        assert!(get("/", &[HOST, ("metadata-flavor", "Not Google")]).is_ok());
+        assert!(matches!(get(ID, &[HOST]), Err(Error::Flavor)));
+        assert!(matches!(get("/computeMetadata/", &[HOST]), Err(Error::Flavor)));
+    }
+
+    #[test]
+    fn requests_that_came_through_another_proxy_are_refused_even_at_the_root() {
+        assert!(matches!(get("/", &[HOST, ("x-forwarded-for", "")]), Err(Error::Forwarded(_))));
+        assert!(matches!(get(ID, &[HOST, FLAVOR, ("forwarded", "for=1")]), Err(Error::Forwarded(_))));
+    }
+
+    #[test]
+    fn exactly_one_host_is_needed() {
+        assert!(matches!(get(ID, &[FLAVOR]), Err(Error::Malformed(Malformed::HostCount))));
+        assert!(matches!(get(ID, &[FLAVOR, HOST, HOST]), Err(Error::Malformed(Malformed::HostCount))));
+        assert!(matches!(get(ID, &[FLAVOR, ("host", "evil.example")]), Err(Error::Host(_))));
+    }
+
+    #[test]
+    fn http_1_0_without_a_host_may_only_ping() {
+        let old = |target: &str| {
+            let request = http::Request::get(target).version(Version::HTTP_10).header(FLAVOR.0, FLAVOR.1);
+            arrival(request.body(Empty::<Bytes>::new()).expect("a request"))
+        };
+        assert!(old("/").is_ok());
+        assert!(matches!(old(ID), Err(Error::Malformed(Malformed::HostCount))));
+    }
+
+    #[test]
+    fn an_absolute_target_is_judged_by_its_own_authority_too() {
+        let absolute = |authority: &str| get(&format!("http://{authority}{ID}"), &[HOST, FLAVOR]);
+        let request = absolute("metadata.goog").expect("a name of the server");
+        assert_eq!((request.path.as_str(), request.host.as_ref().map(Host::as_str)), (ID, Some("metadata.goog")));
+        assert!(matches!(absolute("evil.example"), Err(Error::Host(_))));
+        assert!(matches!(get("http://metadata/", &[("host", "evil.example")]), Err(Error::Host(_))));
+        assert!(matches!(get("https://metadata/", &[HOST]), Err(Error::Malformed(Malformed::Target))));
+    }
+
+    #[test]
+    fn a_body_or_an_upgrade_is_refused() {
+        let with_body = http::Request::get("/")
+            .header(HOST.0, HOST.1)
+            .body(Full::new(Bytes::from_static(b"GET /")))
+            .expect("a request");
+        assert!(matches!(arrival(with_body), Err(Error::Malformed(Malformed::Body))));
+        assert!(matches!(get("/", &[HOST, ("transfer-encoding", "chunked")]), Err(Error::Malformed(Malformed::Body))));
+        assert!(matches!(get("/", &[HOST, ("upgrade", "h2c")]), Err(Error::Malformed(Malformed::Upgrade))));
+    }
+
+    #[test]
+    fn targets_have_a_bound_and_must_be_paths() {
+        let long = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
+        assert!(!matches!(get(&long(MAX_TARGET), &[HOST, FLAVOR]), Err(Error::TargetTooLong)));
+        assert!(matches!(get(&long(MAX_TARGET + 1), &[HOST, FLAVOR]), Err(Error::TargetTooLong)));
+        assert!(matches!(get("*", &[HOST, FLAVOR]), Err(Error::Malformed(Malformed::Target))));
+    }
+
+    #[test]
+    fn only_reading_is_let_through() {
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "get"] {
+            let request =
+                http::Request::builder().method(method).uri(ID).header(HOST.0, HOST.1).header(FLAVOR.0, FLAVOR.1);
+            let read = arrival(request.body(Empty::<Bytes>::new()).expect("a request"));
+            assert!(matches!(read, Err(Error::Method(_))), "{method}");
+        }
+    }
+}

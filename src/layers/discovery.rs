@@ -1,0 +1,86 @@
+//! discovery: answers the question "is this a metadata server?" without asking anybody.
+//!
+//! Client libraries ping `/` when a process starts, Go's and gsutil's without any header, and Node's asks for
+//! `/computeMetadata/v1/instance` and follows the redirect to the directory; they remember a failure for as long as the
+//! process lives. So the answer must not depend on an upstream that is slow or busy. Only what is served is listed: the
+//! legacy tree beside `computeMetadata/` and the one beside `v1/` are left out.
+
+use std::task::{Context, Poll};
+
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+use tower::{Layer, Service};
+
+use super::outcome::Outcome;
+use crate::error::Error;
+use crate::metadata::{Endpoint, Request};
+use crate::reply::{self, Body};
+
+/// The real server's type for listings and leaves.
+const APPLICATION_TEXT: HeaderValue = HeaderValue::from_static("application/text");
+
+/// The real server's type for redirects.
+const TEXT_HTML: HeaderValue = HeaderValue::from_static("text/html");
+
+/// The directory that Node's library looks for.
+const INSTANCE: &str = "/computeMetadata/v1/instance";
+
+/// Makes [`Discovery`].
+#[derive(Debug, Clone, Default)]
+pub struct DiscoveryLayer;
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct Discovery<S> {
+    inner: S,
+}
+
+impl<S> Layer<S> for DiscoveryLayer {
+    type Service = Discovery<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Discovery { inner }
+    }
+}
+
+impl<S> Service<Request> for Discovery<S>
+where
+    S: Service<Request, Response = Response<Body>, Error = Error>,
+{
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        match answer(&request) {
+            Some(answer) => Outcome::decided(Ok(answer)),
+            None => Outcome::passed(self.inner.call(request)),
+        }
+    }
+}
+
+fn answer(request: &Request) -> Option<Response<Body>> {
+    let listing = |text: &'static str| reply::local(StatusCode::OK, APPLICATION_TEXT, text);
+    match request.endpoint {
+        // A question with a query is no ping; it is judged and answered as any other.
+        _ if !request.query.is_empty() => None,
+        Endpoint::Root => Some(listing("computeMetadata/\n")),
+        Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
+        Endpoint::Leaf if request.path.as_str() == INSTANCE => redirect(request),
+        _ => None,
+    }
+}
+
+/// As the server answers a directory without its final slash: to the name by which the client called us, with the path as
+/// the body.
+fn redirect(request: &Request) -> Option<Response<Body>> {
+    let host = request.host.as_ref()?;
+    let location = HeaderValue::from_str(&format!("http://{host}{INSTANCE}/")).ok()?;
+    let mut response = reply::local(StatusCode::MOVED_PERMANENTLY, TEXT_HTML, format!("{INSTANCE}/\n"));
+    response.headers_mut().insert(header::LOCATION, location);
+    Some(response)
+}

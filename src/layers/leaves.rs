@@ -1,0 +1,259 @@
+//! leaves: the few values that every client library asks for and that do not change while the machine runs.
+//!
+//! A library that starts asks for the project, the zone or the universe before it asks for a token, and some remember a
+//! failure for as long as the process lives. So these values are fetched before the proxy says that it is ready, answered
+//! from memory as the server answered them (its headers included), and fetched again every ten minutes; a failure leaves
+//! the old value in place.
+//!
+//! `universe/universe-domain` is a case of its own: Go's library has one second for it, takes 404 for the usual domain,
+//! and takes anything else for fatal. As long as it is not known, a server that does not give it at once is answered for
+//! with 404.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header;
+use http::{HeaderMap, Response, StatusCode};
+use tokio::time::timeout;
+use tower::{Layer, Service};
+
+use super::outcome::Outcome;
+use crate::error::Error;
+use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
+use crate::reply::{self, Body};
+
+/// A leaf that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    /// Part of every API's host name.
+    UniverseDomain,
+    /// The project, by name.
+    ProjectId,
+    /// The project, by number.
+    NumericProjectId,
+    /// The machine, by number.
+    InstanceId,
+    /// Where the machine is.
+    Zone,
+    /// The machine, by name.
+    Hostname,
+    /// What the alias `default` stands for.
+    DefaultEmail,
+}
+
+/// Each leaf that is kept, with its path.
+const PATHS: [(Leaf, &str); 7] = [
+    (Leaf::UniverseDomain, "/computeMetadata/v1/universe/universe-domain"),
+    (Leaf::ProjectId, "/computeMetadata/v1/project/project-id"),
+    (Leaf::NumericProjectId, "/computeMetadata/v1/project/numeric-project-id"),
+    (Leaf::InstanceId, "/computeMetadata/v1/instance/id"),
+    (Leaf::Zone, "/computeMetadata/v1/instance/zone"),
+    (Leaf::Hostname, "/computeMetadata/v1/instance/hostname"),
+    (Leaf::DefaultEmail, "/computeMetadata/v1/instance/service-accounts/default/email"),
+];
+
+/// How long the universe may take while it is not known: half of what Go's library grants.
+const UNIVERSE: Duration = Duration::from_millis(500);
+
+/// The values that are known.
+#[derive(Debug, Default)]
+pub struct Leaves {
+    known: [RwLock<Option<Arc<Known>>>; PATHS.len()],
+}
+
+/// An answer of the server's, less what belongs to its moment.
+#[derive(Debug)]
+struct Known {
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Leaf {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        PATHS.into_iter().map(|(leaf, _)| leaf)
+    }
+
+    /// The request that asks the server for it.
+    pub fn request(self) -> Request {
+        let path = PATHS[self as usize].1;
+        let parsed = MetadataPath::parse(&path.parse().expect("a target")).expect("a canonical path");
+        Request::own(Endpoint::of(&parsed), path, Query::default(), Principal::Node)
+    }
+
+    /// The leaf that a request asks for in its plain form; a parameter of any kind makes it the server's business.
+    fn of(request: &Request) -> Option<Self> {
+        let path = request.path.as_str();
+        let found = PATHS.into_iter().find(|(_, known)| *known == path).map(|(leaf, _)| leaf);
+        found.filter(|_| request.query.is_empty())
+    }
+}
+
+impl Leaves {
+    /// Keeps an answer, if it is the value. Returns the value.
+    pub fn keep(&self, leaf: Leaf, status: StatusCode, mut headers: HeaderMap, body: &Bytes) -> Option<Bytes> {
+        if status != StatusCode::OK {
+            return None;
+        }
+        headers.remove(header::DATE);
+        headers.remove(header::CONTENT_LENGTH);
+        let known = Arc::new(Known { headers, body: body.clone() });
+        // A value is replaced whole, so a panic elsewhere cannot leave it half written.
+        *self.known[leaf as usize].write().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        Some(body.clone())
+    }
+
+    fn answer(&self, leaf: Leaf) -> Option<Response<Body>> {
+        let known = self.known[leaf as usize].read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let mut response = Response::new(Body::Whole(known.body.clone()));
+        response.headers_mut().clone_from(&known.headers);
+        Some(response)
+    }
+}
+
+/// Makes [`KnownLeaves`].
+#[derive(Debug, Clone)]
+pub struct KnownLeavesLayer {
+    leaves: Arc<Leaves>,
+}
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct KnownLeaves<S> {
+    inner: S,
+    leaves: Arc<Leaves>,
+}
+
+impl KnownLeavesLayer {
+    /// Answers from these.
+    pub fn new(leaves: Arc<Leaves>) -> Self {
+        Self { leaves }
+    }
+}
+
+impl<S> Layer<S> for KnownLeavesLayer {
+    type Service = KnownLeaves<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        KnownLeaves { inner, leaves: Arc::clone(&self.leaves) }
+    }
+}
+
+impl<S> Service<Request> for KnownLeaves<S>
+where
+    S: Service<Request, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+{
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let Some(leaf) = Leaf::of(&request) else {
+            return Outcome::passed(self.inner.call(request));
+        };
+        if let Some(answer) = self.leaves.answer(leaf) {
+            return Outcome::decided(Ok(answer));
+        }
+        let inner = self.inner.call(request);
+        if leaf == Leaf::UniverseDomain { Outcome::pending(universe(inner)) } else { Outcome::passed(inner) }
+    }
+}
+
+async fn universe<E>(asked: impl Future<Output = Result<Response<Body>, E>>) -> Result<Response<Body>, E> {
+    match timeout(UNIVERSE, asked).await {
+        Ok(Ok(response)) if matches!(response.status(), StatusCode::OK | StatusCode::NOT_FOUND) => Ok(response),
+        _ => {
+            let sentence = "The universe domain is not known here; the usual one, googleapis.com, is meant.\n";
+            Ok(reply::local(StatusCode::NOT_FOUND, reply::PLAIN_TEXT, sentence))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderValue;
+    use http_body_util::BodyExt;
+    use tokio::time::{Instant, sleep};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::upstream::Failure;
+
+    async fn text(response: Response<Body>) -> String {
+        let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+        String::from_utf8(body.to_vec()).expect("text")
+    }
+
+    fn kept(leaf: Leaf, value: &'static str) -> Arc<Leaves> {
+        let leaves = Arc::new(Leaves::default());
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ETAG, HeaderValue::from_static("0123456789abcdef"));
+        headers.insert(header::DATE, HeaderValue::from_static("yesterday"));
+        leaves.keep(leaf, StatusCode::OK, headers, &Bytes::from_static(value.as_bytes()));
+        leaves
+    }
+
+    #[test]
+    fn each_leaf_is_found_by_its_own_request() {
+        for leaf in Leaf::all() {
+            assert_eq!(Leaf::of(&leaf.request()), Some(leaf));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_known_value_is_answered_as_the_server_answered_it() {
+        let inner = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
+        let service = KnownLeavesLayer::new(kept(Leaf::Zone, "projects/1/zones/z")).layer(inner);
+        let response = service.clone().oneshot(Leaf::Zone.request()).await.expect("an answer");
+        assert_eq!(response.headers()["etag"], "0123456789abcdef");
+        assert!(!response.headers().contains_key(header::DATE), "the answer has its own moment");
+        assert_eq!(text(response).await, "projects/1/zones/z");
+        assert!(service.oneshot(Leaf::InstanceId.request()).await.is_err(), "the others are the server's business");
+    }
+
+    #[tokio::test]
+    async fn a_value_in_another_form_is_the_servers_business() {
+        let inner = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
+        let service = KnownLeavesLayer::new(kept(Leaf::Zone, "z")).layer(inner);
+        let query = Query::parse(Some("alt=json")).expect("a query");
+        assert!(service.oneshot(Request { query, ..Leaf::Zone.request() }).await.is_err());
+    }
+
+    #[test]
+    fn an_error_replaces_no_value() {
+        let leaves = kept(Leaf::Zone, "z");
+        for status in [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE] {
+            assert_eq!(leaves.keep(Leaf::Zone, status, HeaderMap::new(), &Bytes::new()), None);
+        }
+        assert!(leaves.answer(Leaf::Zone).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_universe_is_a_404_within_half_a_second() {
+        let slow = service_fn(|_: Request| async {
+            sleep(Duration::from_secs(2)).await;
+            Ok::<_, Error>(Response::new(Body::Whole(Bytes::new())))
+        });
+        let failing = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
+        let refusing = service_fn(|_: Request| async {
+            Ok::<_, Error>(reply::local(StatusCode::FORBIDDEN, reply::PLAIN_TEXT, ""))
+        });
+        let asked = Instant::now();
+        let ask = |layer: KnownLeavesLayer| (layer.layer(slow), layer.layer(failing), layer.layer(refusing));
+        let (slow, failing, refusing) = ask(KnownLeavesLayer::new(Arc::default()));
+        for answer in [
+            slow.oneshot(Leaf::UniverseDomain.request()).await,
+            failing.oneshot(Leaf::UniverseDomain.request()).await,
+            refusing.oneshot(Leaf::UniverseDomain.request()).await,
+        ] {
+            assert_eq!(answer.expect("an answer").status(), StatusCode::NOT_FOUND);
+        }
+        assert_eq!(asked.elapsed(), UNIVERSE);
+    }
+}

@@ -1,0 +1,9 @@
+//! The tower layers of the request path, each a decision of its own. `stack.rs` says in which order they stand.
+
+pub mod classify;
+pub mod conceal;
+pub mod discovery;
+pub mod leaves;
+mod outcome;
+pub mod rescue;
+pub mod token_cache;

@@ -1,0 +1,180 @@
+//! rescue: turns every [`Error`] into an answer. The only place that chooses a status for one.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+use pin_project_lite::pin_project;
+use tower::{Layer, Service};
+
+use super::classify::Arrival;
+use crate::error::Error;
+use crate::reply::{self, Body};
+use crate::telemetry::Metrics;
+
+/// Makes [`Rescue`].
+#[derive(Debug, Clone)]
+pub struct RescueLayer {
+    metrics: Arc<Metrics>,
+}
+
+/// The service of this layer. It never fails.
+#[derive(Debug, Clone)]
+pub struct Rescue<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+impl RescueLayer {
+    /// Refusals and failures are counted here.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
+    }
+}
+
+impl<S> Layer<S> for RescueLayer {
+    type Service = Rescue<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Rescue { inner, metrics: Arc::clone(&self.metrics) }
+    }
+}
+
+impl<S, B> Service<Arrival<B>> for Rescue<S>
+where
+    S: Service<Arrival<B>, Response = Response<Body>, Error = Error>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // The layers below refuse per request and are always ready; hyper could do nothing with a "not yet" anyway.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
+        let peer = arrival.peer;
+        ResponseFuture { inner: self.inner.call(arrival), metrics: Arc::clone(&self.metrics), peer }
+    }
+}
+
+pin_project! {
+    /// Of [`Rescue`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        metrics: Arc<Metrics>,
+        peer: SocketAddr,
+    }
+}
+
+impl<F> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<Body>, Error>>,
+{
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let response = ready!(this.inner.poll(cx)).unwrap_or_else(|error| {
+            this.metrics.refusals.with_label_values(&[error.reason()]).inc();
+            tracing::debug!(peer = %this.peer, reason = error.reason(), "{error}");
+            answer(&error)
+        });
+        this.metrics.count_answer(response.status());
+        Poll::Ready(Ok(response))
+    }
+}
+
+/// The answer to an error: a status, and the error's sentence as the body.
+fn answer(error: &Error) -> Response<Body> {
+    let status = status_of(error);
+    let mut response = reply::local(status, reply::PLAIN_TEXT, format!("{error}\n"));
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        _ => {}
+    }
+    response
+}
+
+fn status_of(error: &Error) -> StatusCode {
+    match error {
+        Error::Malformed(_) => StatusCode::BAD_REQUEST,
+        Error::TargetTooLong => StatusCode::URI_TOO_LONG,
+        Error::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+        // A spelling that two servers read differently is refused like what it might be hiding; a name that cannot exist
+        // is simply not there.
+        Error::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
+        Error::Host(_)
+        | Error::Forwarded(_)
+        | Error::Flavor
+        | Error::Path(_)
+        | Error::Query(_)
+        | Error::Concealed(_) => StatusCode::FORBIDDEN,
+        // Never 502: Python's library retries 503 and gives up on 502.
+        Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use http_body_util::combinators::UnsyncBoxBody;
+
+    use super::*;
+    use crate::error::Malformed;
+    use crate::metadata::path::PathError;
+    use crate::upstream::Failure;
+
+    fn body_of(response: Response<Body>) -> String {
+        let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let bytes = runtime.block_on(body.collect()).expect("a whole body").to_bytes();
+        String::from_utf8(bytes.to_vec()).expect("text")
+    }
+
+    #[test]
+    fn each_error_has_its_status() {
+        for (error, status) in [
+            (Error::from(Malformed::Body), 400),
+            (Error::TargetTooLong, 414),
+            (Error::Method(http::Method::POST), 405),
+            (Error::Flavor, 403),
+            (Error::Forwarded(header::FORWARDED), 403),
+            (PathError::EncodedSeparator.into(), 403),
+            (PathError::NeedlessEscape('-').into(), 404),
+            (Failure::CutShort.into(), 503),
+        ] {
+            assert_eq!(answer(&error).status(), status, "{error}");
+        }
+    }
+
+    #[test]
+    fn every_answer_says_who_speaks_and_why_in_one_line() {
+        let response = answer(&Error::Method(http::Method::POST));
+        assert_eq!(response.headers()["metadata-flavor"], "Google");
+        assert_eq!(response.headers()["server"], "gce-metadata-proxy");
+        assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
+        assert_eq!(response.headers()["allow"], "GET, HEAD");
+        assert_eq!(body_of(response), "Refused: the method POST is not allowed here, only GET and HEAD are.\n");
+    }
+
+    #[test]
+    fn an_unavailable_upstream_asks_for_patience() {
+        let response = answer(&Failure::CutShort.into());
+        assert_eq!(response.headers()["retry-after"], "1");
+        assert!(body_of(response).starts_with("The metadata server is not available: "));
+    }
+}
