@@ -1,0 +1,124 @@
+//! [`Readiness`]: whether pods should be sent here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::server::Drain;
+use crate::upstream::Health;
+
+/// What a kubelet and a person want to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "status", content = "reason")]
+pub enum State {
+    /// Not serving yet, or fetching what pods ask for first.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Serving, but the upstream failed when it was last asked. Still ready: another node's proxy would not help this
+    /// node's pods, and what is known here is still answered.
+    Degraded(String),
+    /// Finishing what is in flight, accepting nothing.
+    Draining,
+}
+
+/// After so long the proxy serves with what it has, so that a node whose metadata server is away can start.
+const WARM_START: Duration = Duration::from_secs(10);
+
+/// The sources of the answer.
+#[derive(Debug, Clone)]
+pub struct Readiness {
+    serving: Arc<AtomicBool>,
+    warm: Arc<AtomicBool>,
+    began: Instant,
+    upstream: Arc<Health>,
+    drain: Drain,
+}
+
+impl Readiness {
+    /// Not serving yet.
+    pub fn new(upstream: Arc<Health>, drain: Drain) -> Self {
+        Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, drain }
+    }
+
+    /// From now on pods are served.
+    pub fn serving(&self) {
+        self.serving.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on what pods ask for first is known.
+    pub fn warm(&self) {
+        self.warm.store(true, Ordering::Relaxed);
+    }
+
+    /// As of now.
+    pub fn state(&self) -> State {
+        let is_warm = self.warm.load(Ordering::Relaxed);
+        let is_late = self.began.elapsed() >= WARM_START;
+        if self.drain.has_begun() {
+            State::Draining
+        } else if !self.serving.load(Ordering::Relaxed) || !(is_warm || is_late) {
+            State::Starting
+        } else if let Some(failure) = self.upstream.failure() {
+            State::Degraded(format!("metadata server: {failure}"))
+        } else if is_warm {
+            State::Ready
+        } else {
+            State::Degraded("the metadata server has not yet given all that pods ask for first".to_owned())
+        }
+    }
+}
+
+impl State {
+    /// Whether pods should be sent here.
+    pub fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready | Self::Degraded(_))
+    }
+}
+
+/// One line, for a person.
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Starting => f.write_str("starting"),
+            Self::Ready => f.write_str("ready"),
+            Self::Degraded(reason) => write!(f, "degraded: {reason}"),
+            Self::Draining => f.write_str("draining"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_without_a_metadata_server_is_degraded_after_ten_seconds() {
+        let readiness = Readiness::new(Arc::default(), Drain::default());
+        readiness.serving();
+        tokio::time::sleep(Duration::from_millis(9999)).await;
+        assert_eq!(readiness.state(), State::Starting);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(matches!(readiness.state(), State::Degraded(_)));
+        readiness.warm();
+        assert_eq!(readiness.state(), State::Ready);
+    }
+
+    #[tokio::test]
+    async fn it_follows_the_process_from_start_to_end() {
+        let drain = Drain::default();
+        let readiness = Readiness::new(Arc::default(), drain.clone());
+        assert_eq!(readiness.state(), State::Starting);
+        assert!(!readiness.state().is_ready());
+        readiness.serving();
+        assert_eq!(readiness.state(), State::Starting, "not before what pods ask for first is known");
+        readiness.warm();
+        assert_eq!(readiness.state(), State::Ready);
+        drain.finish(Duration::ZERO).await;
+        assert_eq!(readiness.state(), State::Draining);
+        assert!(!readiness.state().is_ready());
+    }
+}

@@ -1,0 +1,343 @@
+//! The command line: what a person types, and what it comes to. The only file that knows clap.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::config::{self, Config};
+use crate::metadata::host::AllowedHosts;
+use crate::telemetry::logging::{Format, Levels};
+use crate::upstream::Target;
+
+/// Exit code for bad usage, from BSD's sysexits: it tells a supervisor that another try will not help.
+pub const USAGE: u8 = 64;
+
+/// Flags as they are typed. Values are text here, so that all mistakes can be reported at once.
+#[derive(Debug, Parser)]
+#[command(name = "gce-metadata-proxy", version, about, long_about = LONG_ABOUT, max_term_width = 100)]
+#[command(after_help = AFTER_HELP, disable_help_subcommand = true)]
+struct Args {
+    /// Address to serve pods on; may be repeated
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "METADATA_PROXY_ADDR",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:988"
+    )]
+    addr: Vec<String>,
+
+    /// Address to serve operators on: /metrics, /healthz, /readyz
+    #[arg(long, value_name = "HOST:PORT", env = "METADATA_PROXY_METRICS_ADDR", default_value = "127.0.0.1:989")]
+    metrics_addr: String,
+
+    /// The metadata server; only http:// for now
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
+    upstream: String,
+
+    /// A name under which clients may reach the proxy, besides metadata.google.internal, metadata,
+    /// metadata.goog, localhost and any IP address; may be repeated
+    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
+    allowed_host: Vec<String>,
+
+    /// Form of the log lines on standard error: text for a terminal, json for a cluster
+    #[arg(long, value_name = "text|json", env = "METADATA_PROXY_LOG_FORMAT", default_value = "text")]
+    log_format: String,
+
+    /// Which log lines are written: a level, or levels by module as in `info,gce_metadata_proxy=debug`
+    #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = config::LOG)]
+    log: String,
+
+    /// How long requests in flight may take after SIGTERM or SIGINT, as in 10s, 500ms or 1m
+    #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = config::DRAIN_TIMEOUT)]
+    drain_timeout: String,
+
+    #[command(subcommand)]
+    command: Option<Subcommands>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    /// Run a mock metadata server alone
+    #[cfg(feature = "mock")]
+    Mock {
+        /// Address to listen on
+        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
+        addr: String,
+    },
+    /// Run a mock metadata server and the proxy in front of it, and print what to try
+    #[cfg(feature = "mock")]
+    Demo,
+}
+
+const LONG_ABOUT: &str = "\
+A proxy in front of the Google Compute Engine metadata server, one on every Kubernetes node.
+
+It answers pods in the metadata server's place, conceals what they must not read (kube-env, identity \
+tokens, ssh keys, start-up scripts, ...), and passes on the rest.";
+
+const AFTER_HELP: &str = "\
+Each flag can be set in the environment under the name shown with it; the command line wins, and lists are \
+separated by commas. Go's single dash (-addr=HOST:PORT) is understood too.
+
+Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails (a port is taken, say).";
+
+/// What the process is to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve as a proxy.
+    Serve(Config),
+    /// Serve as a mock metadata server.
+    #[cfg(feature = "mock")]
+    Mock(SocketAddr),
+    /// Both, with a tour.
+    #[cfg(feature = "mock")]
+    Demo(Config),
+}
+
+/// Why there is nothing to run: text to print, and whether it was asked for.
+#[derive(Debug)]
+pub enum Stop {
+    /// `--help` or `--version`.
+    Shown(String),
+    /// Mistakes, all of them, a line each.
+    Usage(String),
+}
+
+/// Reads the command line and the environment.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
+    let mut mistakes = Vec::new();
+    let args = parse_known(args.into_iter().map(with_two_dashes).collect(), &mut mistakes)?;
+    match args.and_then(|args| args.resolve(&mut mistakes)) {
+        Some(command) if mistakes.is_empty() => Ok(command),
+        _ => Err(Stop::Usage(usage(&mistakes))),
+    }
+}
+
+fn usage(mistakes: &[String]) -> String {
+    let lines: Vec<String> = mistakes.iter().map(|mistake| format!("gce-metadata-proxy: {mistake}")).collect();
+    format!("{}\nTry 'gce-metadata-proxy --help'.\n", lines.join("\n"))
+}
+
+/// Go's flag package takes one dash or two, and that is how the flags of k8s-metadata-proxy stand in manifests.
+fn with_two_dashes(arg: OsString) -> OsString {
+    let name = arg.to_str().and_then(|text| text.strip_prefix('-')).and_then(|text| text.split('=').next());
+    match (name, arg.to_str()) {
+        (Some(name), Some(text)) if Args::command().get_arguments().any(|known| known.get_long() == Some(name)) => {
+            format!("-{text}").into()
+        }
+        _ => arg,
+    }
+}
+
+/// clap stops at the first argument that it does not know; those are taken out one by one, so that the rest is judged
+/// too. Nothing is returned when what remains cannot be understood, which is then among the mistakes.
+fn parse_known(mut args: Vec<OsString>, mistakes: &mut Vec<String>) -> Result<Option<Args>, Stop> {
+    loop {
+        let error = match Args::try_parse_from(&args) {
+            Ok(parsed) => return Ok(Some(parsed)),
+            Err(error) => error,
+        };
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            return Err(Stop::Shown(error.render().to_string()));
+        }
+        let unknown = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) => Some(unknown.clone()),
+            (ErrorKind::InvalidSubcommand, _) => match error.get(ContextKind::InvalidSubcommand) {
+                Some(ContextValue::String(unknown)) => Some(unknown.clone()),
+                _ => None,
+            },
+            _ => None,
+        };
+        let position = unknown.as_ref().and_then(|unknown| {
+            args.iter().skip(1).position(|arg| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(unknown)))
+        });
+        let first_line = error.render().to_string().lines().next().unwrap_or_default().to_owned();
+        mistakes.push(first_line.trim_start_matches("error: ").to_owned());
+        match position {
+            Some(position) => drop(args.remove(position + 1)),
+            None => return Ok(None),
+        }
+    }
+}
+
+impl Args {
+    /// Turns text into values. What cannot be turned is added to the mistakes.
+    fn resolve(self, mistakes: &mut Vec<String>) -> Option<Command> {
+        let mut read = Reader { mistakes };
+        #[cfg(feature = "mock")]
+        if let Some(Subcommands::Mock { addr }) = &self.command {
+            return read.value("mock --addr", addr, ADDRESS, address).map(Command::Mock);
+        }
+        let allowed_hosts = read.values("--allowed-host", &self.allowed_host, "a host name without a port", host_name);
+        let addrs = read.values("--addr", &self.addr, ADDRESS, address);
+        let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
+        let upstream = read.value("--upstream", &self.upstream, UPSTREAM, |url| Target::parse(url).ok());
+        let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
+        let log = read.value("--log", &self.log, LEVELS, |levels| levels.parse::<Levels>().ok());
+        let drain_timeout = read.value("--drain-timeout", &self.drain_timeout, DURATION, duration);
+        // Only now, when every mistake has been written down.
+        let config = Config {
+            addrs,
+            metrics_addr: metrics_addr?,
+            upstream: upstream?,
+            allowed_hosts,
+            log_format: log_format?,
+            log: log?,
+            drain_timeout: drain_timeout?,
+        };
+        Some(match self.command {
+            #[cfg(feature = "mock")]
+            Some(Subcommands::Demo) => Command::Demo(config),
+            _ => Command::Serve(config),
+        })
+    }
+}
+
+const ADDRESS: &str = "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
+const UPSTREAM: &str = "http://HOST or http://HOST:PORT, without a path";
+const LEVELS: &str = "error, warn, info, debug, trace or off, for all or by module (info,gce_metadata_proxy=debug)";
+const DURATION: &str = "a number with ms, s or m behind it, such as 10s";
+
+/// Reads values, and writes down what was wrong with the flag's name and what was expected.
+struct Reader<'a> {
+    mistakes: &'a mut Vec<String>,
+}
+
+impl Reader<'_> {
+    fn value<T>(&mut self, flag: &str, text: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let value = read(text);
+        if value.is_none() {
+            self.mistakes.push(format!("{flag}: {text:?} is not valid; expected {expected}"));
+        }
+        value
+    }
+
+    fn values<T>(&mut self, flag: &str, texts: &[String], expected: &str, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
+        texts.iter().filter_map(|text| self.value(flag, text, expected, &read)).collect()
+    }
+}
+
+/// Go's `:988` means every address of the machine.
+fn address(text: &str) -> Option<SocketAddr> {
+    let spelt = match text.rsplit_once(':')? {
+        ("", port) => format!("0.0.0.0:{port}"),
+        ("localhost", port) => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
+    spelt.parse().ok()
+}
+
+fn host_name(text: &str) -> Option<String> {
+    let is_name = !text.contains(':') && AllowedHosts::with([text.to_owned()]).admit(text.as_bytes()).is_ok();
+    is_name.then(|| text.to_owned())
+}
+
+fn log_format(text: &str) -> Option<Format> {
+    match text {
+        "text" => Some(Format::Text),
+        "json" => Some(Format::Json),
+        _ => None,
+    }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    match &text[digits.len()..] {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_line(line: &str) -> Result<Command, Stop> {
+        parse(std::iter::once("gce-metadata-proxy").chain(line.split_whitespace()).map(OsString::from))
+    }
+
+    fn serve(line: &str) -> Config {
+        match parse_line(line) {
+            Ok(Command::Serve(config)) => config,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn mistakes(line: &str) -> String {
+        match parse_line(line) {
+            Err(Stop::Usage(text)) => text,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_k8s_metadata_proxy() {
+        let config = serve("");
+        assert_eq!((config.addrs, config.metrics_addr), (vec![config::ADDR], config::METRICS_ADDR));
+        assert_eq!(config.upstream.to_string(), "169.254.169.254");
+        assert_eq!(config.drain_timeout, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn flags_may_have_the_single_dash_of_go() {
+        let config = serve("-addr=127.0.0.2:988 -metrics-addr 127.0.0.2:989");
+        assert_eq!(
+            (config.addrs, config.metrics_addr),
+            (vec![([127, 0, 0, 2], 988).into()], ([127, 0, 0, 2], 989).into())
+        );
+    }
+
+    #[test]
+    fn addresses_are_read_as_go_reads_them() {
+        let config = serve("--addr :988 --addr [::1]:988,localhost:1988");
+        let addrs: Vec<String> = config.addrs.iter().map(ToString::to_string).collect();
+        assert_eq!(addrs, ["0.0.0.0:988", "[::1]:988", "127.0.0.1:1988"]);
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once() {
+        let text =
+            mistakes("--addr nowhere --frobnicate=1 --upstream https://a -x --log-format xml --drain-timeout 10 extra");
+        for named in [
+            "--addr: \"nowhere\"",
+            "--frobnicate",
+            "--upstream: \"https://a\"",
+            "-x",
+            "--log-format: \"xml\"",
+            "--drain-timeout: \"10\"",
+            "extra",
+        ] {
+            assert!(text.contains(named), "{named} is missing from\n{text}");
+        }
+        assert_eq!(text.lines().count(), 8, "{text}");
+    }
+
+    #[test]
+    fn a_missing_value_is_a_mistake() {
+        assert!(mistakes("--addr").contains("--addr"));
+        assert!(mistakes("--log nonsense=nonsense=x").contains("--log"));
+        assert!(mistakes("--allowed-host a:80").contains("--allowed-host"));
+    }
+
+    #[test]
+    fn help_and_version_are_no_mistakes() {
+        assert!(matches!(parse_line("--help"), Err(Stop::Shown(text)) if text.contains("METADATA_PROXY_ADDR")));
+        assert!(matches!(parse_line("-V"), Err(Stop::Shown(text)) if text.contains(env!("CARGO_PKG_VERSION"))));
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("1500ms"), Some(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Some(Duration::from_secs(120)));
+        for text in ["", "10", "s", "-1s", "1h", "1.5s", "99999999999999999999s"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! [`Config`]: the resolved configuration, as plain data, and every default with its reason.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::server::Timeouts;
+use crate::telemetry::logging::{Format, Levels};
+use crate::upstream::Target;
+
+/// Everything that a person can choose.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where pods are served.
+    pub addrs: Vec<SocketAddr>,
+    /// Where operators are served: metrics, health, readiness.
+    pub metrics_addr: SocketAddr,
+    /// The metadata server.
+    pub upstream: Target,
+    /// Names to be let in besides the well-known ones.
+    pub allowed_hosts: Vec<String>,
+    /// How log lines look.
+    pub log_format: Format,
+    /// Which log lines there are.
+    pub log: Levels,
+    /// How long requests in flight may take once the process is told to stop.
+    pub drain_timeout: Duration,
+}
+
+/// The port that k8s-metadata-proxy has always had, on loopback: pods come by a redirect, nobody else can.
+pub const ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
+
+/// Its neighbour, likewise.
+pub const METRICS_ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
+
+/// The address of the metadata server on every machine of Google's; a name would have to be resolved first.
+pub const UPSTREAM: &str = "http://169.254.169.254";
+
+/// What changes, and what is wrong; not every request.
+pub const LOG: &str = "info";
+
+/// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s that
+/// Kubernetes gives a pod.
+pub const DRAIN_TIMEOUT: &str = "10s";
+
+/// Not a choice yet. 10 s for a head is what slow networks need and slow attackers do not like; and an idle connection
+/// outlives the minute that client libraries keep theirs for, lest they write into a closing one.
+pub const TIMEOUTS: Timeouts = Timeouts { header: Duration::from_secs(10), idle: Duration::from_secs(90) };

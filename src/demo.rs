@@ -1,0 +1,75 @@
+//! The mock alone, and the demo: both sides in one process, and what to try on them.
+
+use std::error::Error;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::sync::oneshot;
+
+use crate::app::App;
+use crate::config::Config;
+use crate::mock::Mock;
+use crate::telemetry::logging;
+use crate::upstream::Target;
+
+/// Unprivileged ports beside the real ones; if one is taken, any other does.
+const PORT: u16 = 8988;
+const METRICS_PORT: u16 = 8989;
+
+/// Runs a mock metadata server until told to stop.
+pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
+    let mock = Mock::bind(addr).await.map_err(|error| format!("cannot listen on {addr}: {error}"))?;
+    println!("mock metadata server on http://{}", mock.local_addr());
+    mock.run(stop).await;
+    Ok(())
+}
+
+/// Runs a mock metadata server and a proxy in front of it, and prints what to try, until told to stop.
+pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
+    logging::start(config.log_format, &config.log);
+    let mock = Mock::start().await;
+    let on = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let at = |addr, metrics_addr| Config {
+        addrs: vec![addr],
+        metrics_addr,
+        upstream: Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target"),
+        ..config.clone()
+    };
+    let app = App::bind(at(on(PORT), on(METRICS_PORT))).or_else(|_| App::bind(at(on(0), on(0))))?;
+    let (addr, metrics_addr) = (app.addrs()?[0], app.metrics_addr()?);
+
+    let (told, stopped) = oneshot::channel::<()>();
+    let proxy = tokio::spawn(app.run(async {
+        // A sender that is gone is as good as a word.
+        let _ = stopped.await;
+    }));
+    print!("{}", tour(addr, metrics_addr));
+    stop.await;
+    let _ = told.send(());
+    proxy.await?;
+    mock.stop().await;
+    Ok(())
+}
+
+fn tour(addr: SocketAddr, metrics_addr: SocketAddr) -> String {
+    let v1 = format!("http://{addr}/computeMetadata/v1");
+    format!(
+        "\
+A mock metadata server is running, and the proxy in front of it. Try, in another terminal:
+
+A token; expires_in is what is left of its life:
+  curl -s -H 'Metadata-Flavor: Google' {v1}/instance/service-accounts/default/token
+
+A plain value:
+  curl -s -H 'Metadata-Flavor: Google' {v1}/instance/zone
+
+A secret of the node's, concealed:
+  curl -s -H 'Metadata-Flavor: Google' {v1}/instance/attributes/kube-env
+
+What operators see:
+  curl -s http://{metrics_addr}/metrics
+
+Ctrl-C ends both.
+"
+    )
+}

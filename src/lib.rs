@@ -1,0 +1,68 @@
+//! A proxy in front of the Google Compute Engine metadata server, one on every Kubernetes node.
+//!
+//! # How a request flows
+//!
+//! ```text
+//!  accept ── one task a connection ── connection (HTTP/1, header and idle time-outs)
+//!    │
+//!  rescue          Error -> an answer                               the only place that chooses a status
+//!   classify       head -> metadata::Request                        malformed, unproven, forwarded: refused
+//!    discovery     "is this a metadata server?"                     answered here, always
+//!     conceal      policy -> allow | conceal                        concealed: refused, and told why
+//!      leaves      values that do not change                        answered from memory
+//!       token_cache  a token from memory, or one flight for all who wait
+//!        forward   the metadata server, under a deadline            any failure: 503
+//! ```
+//!
+//! [`stack`] puts the layers in this order and says why each stands where it stands.
+//!
+//! # Who owns which decision
+//!
+//! | decision | owner |
+//! |---|---|
+//! | what a path, a query, a host means | [`metadata`] |
+//! | who is asking | [`layers::classify`] |
+//! | is it concealed, and why | [`layers::conceal::policy`] |
+//! | is this token still good, and when to look for the next | `layers::token_cache::freshness` |
+//! | how many fetches at once | `layers::token_cache::flight` |
+//! | where a token comes from | a [`tokens::TokenSource`] |
+//! | what is fetched before the proxy is ready | [`warm`] |
+//! | what goes on the upstream wire | [`upstream::Forward`] |
+//! | how long the upstream may take, and on which connection | [`upstream::Client`] |
+//! | which status an error has | [`layers::rescue`] |
+//! | in which order | [`stack`] |
+//! | when we stop | [`server::drain`] |
+//! | metric names, labels, buckets | [`telemetry::metrics`] |
+//! | flag and environment names | [`cli`]; defaults: [`config`] |
+//!
+//! # Words
+//!
+//! *Metadata server*: Google's, behind the proxy; also *upstream*, the side that we call. *Mock*: ours. *Conceal*: refuse
+//! by policy. *Flavor*: the header `Metadata-Flavor: Google`. *Principal*: the caller as we know it. *Hanging GET*: one
+//! with `wait_for_change`. *Fresh*, *stale*, *expired*: of a token; stale ones are still good. *Flight*: one fetch of one
+//! token, for all who wait for it; *keeper*: the task that flies it. *Drain*: finish what is in flight and accept nothing new.
+//!
+//! # Reading order
+//!
+//! [`stack`], then [`layers`] from the outside in, then [`metadata`], [`tokens`], [`upstream`], [`server`], [`app`].
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod app;
+pub mod cli;
+pub mod config;
+#[cfg(feature = "mock")]
+pub mod demo;
+pub mod error;
+pub mod layers;
+pub mod metadata;
+#[cfg(feature = "mock")]
+pub mod mock;
+pub mod reply;
+pub mod server;
+pub mod stack;
+pub mod telemetry;
+pub mod tokens;
+pub mod upstream;
+pub mod warm;
