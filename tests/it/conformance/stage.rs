@@ -1,0 +1,87 @@
+//! Where a row is played: a mock of its own, and for half of the rows a proxy in front of it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{Handle, Mock};
+use tokio::time::Instant;
+
+use super::ask::Ask;
+use super::expect::Expect;
+use crate::support::{Proxy, raw};
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    Mock,
+    Proxy,
+}
+
+/// A fresh mock, and the proxy if it is the one that is asked.
+pub struct Stage {
+    pub mock: Handle,
+    proxy: Option<Proxy>,
+}
+
+/// All that came back for one request.
+pub struct Came {
+    pub bytes: Vec<u8>,
+    pub is_head: bool,
+    pub took: Duration,
+    /// How many requests the proxy has sent on; nothing when the mock itself was asked.
+    pub sent_on: Option<u64>,
+}
+
+impl Stage {
+    pub async fn set(side: Side) -> Self {
+        let mock = Mock::start().await;
+        let proxy = match side {
+            Side::Mock => None,
+            Side::Proxy => Some(Proxy::start(mock.addr()).await),
+        };
+        Self { mock, proxy }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.proxy.as_ref().map_or_else(|| self.mock.addr(), |proxy| proxy.addr)
+    }
+
+    /// Sends one request, and counts what it costs.
+    pub async fn ask(&self, ask: &Ask) -> Came {
+        self.mock.reset_counters();
+        self.send(ask).await
+    }
+
+    /// Sends one request on a connection of its own, and reads until that ends.
+    pub async fn send(&self, ask: &Ask) -> Came {
+        let asked = Instant::now();
+        let bytes = raw(self.addr(), ask.bytes()).await;
+        let sent_on = self.proxy.as_ref().map(|_| self.mock.requests());
+        Came { bytes, is_head: ask.is_head(), took: asked.elapsed(), sent_on }
+    }
+
+    /// The status of an answer, without a look at the rest.
+    pub async fn status(&self, ask: &Ask) -> Option<u16> {
+        self.send(ask).await.answer().map(|answer| answer.status)
+    }
+
+    /// Asks and compares.
+    pub async fn problems(&self, ask: &Ask, expect: &Expect) -> Vec<String> {
+        expect.problems(&self.ask(ask).await)
+    }
+
+    /// The body of what is expected to be a plain 200.
+    pub async fn body(&self, ask: &Ask) -> String {
+        let came = self.ask(ask).await;
+        let answer = came.answer().expect("an answer");
+        assert_eq!(answer.status, 200, "{}: {}", ask.title(), answer.body);
+        answer.body
+    }
+
+    pub async fn clear(self) {
+        if let Some(proxy) = self.proxy {
+            proxy.stop().await;
+        }
+        self.mock.stop().await;
+    }
+}

@@ -1,0 +1,13 @@
+//! The assembled proxy in front of the mock metadata server: scenarios by behaviour.
+//!
+//! `support` holds what they share. Everything runs on loopback, on ports that the system picks.
+
+#![allow(unreachable_pub, reason = "everything here is private to this binary")]
+
+mod clients;
+mod conformance;
+mod framing;
+mod process;
+mod support;
+mod tokens;
+mod upstream;

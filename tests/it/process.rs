@@ -1,0 +1,115 @@
+//! The binary as a process: its start, its end, its messages.
+
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{Fault, Mock};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+use crate::support::{Binary, get};
+
+#[tokio::test]
+async fn bad_usage_names_every_mistake_and_exits_with_64() {
+    let (code, text) = Binary::run(&["--addr=x", "--upstream=https://169.254.169.254", "--no-such-flag"]).await;
+    assert_eq!(code, Some(64), "{text}");
+    for named in ["--addr", "--upstream", "--no-such-flag", "--help"] {
+        assert!(text.contains(named), "{named} is missing from {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = taken.local_addr().expect("bound").to_string();
+    for args in [["--addr", &addr, "--metrics-addr", "127.0.0.1:0"], ["--metrics-addr", &addr, "--addr", "127.0.0.1:0"]]
+    {
+        let (code, text) = Binary::run(&args).await;
+        assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.contains(&addr) && text.contains(args[0]) && text.contains("choose another address"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
+    let mock = Mock::start().await;
+    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    mock.fault(Fault::Delay(Duration::from_millis(700)));
+    let in_flight = tokio::spawn(async move { get(addr, "/computeMetadata/v1/project/project-id").await });
+    while mock.requests() == 0 {
+        tokio::task::yield_now().await;
+    }
+    binary.terminate().await;
+    assert_eq!(in_flight.await.expect("no panic").body, "mock-project");
+    assert_eq!(binary.ended().await.code(), Some(0));
+    assert!(tokio::net::TcpStream::connect(addr).await.is_err(), "nothing listens any more");
+}
+
+#[tokio::test]
+async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
+    let mock = Mock::start().await;
+    let upstream = format!("http://{}", mock.addr());
+    let mut binary = Binary::start(&[
+        "--addr=127.0.0.1:0",
+        "--metrics-addr=127.0.0.1:0",
+        "--upstream",
+        &upstream,
+        "--drain-timeout=200ms",
+    ]);
+    let line = binary.stderr_line("serving pods").await;
+    let addr = Binary::addr_in(&line);
+    let watcher = tokio::spawn(crate::support::raw(
+        addr,
+        "GET /computeMetadata/v1/instance/zone?wait_for_change=true HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n",
+    ));
+    while mock.in_flight() == 0 {
+        tokio::task::yield_now().await;
+    }
+    binary.terminate().await;
+    binary.stderr_line("still in flight").await;
+    assert_eq!(binary.ended().await.code(), Some(0));
+    assert_eq!(watcher.await.expect("no panic"), b"");
+}
+
+#[tokio::test]
+async fn the_demo_prints_lines_that_work() {
+    let mut demo = Binary::start(&["demo"]);
+    for (wanted, found) in [
+        ("/token", "\"access_token\":\"ya29."),
+        ("/instance/zone", "projects/"),
+        ("/kube-env", "concealed"),
+        ("/metrics", "metadata_proxy_requests_total"),
+    ] {
+        let line = demo.stdout_line(wanted).await;
+        let output = Command::new("sh").args(["-c", line.trim()]).output().await.expect("a shell");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains(found), "{line}: {text} {output:?}");
+    }
+    demo.terminate().await;
+    assert_eq!(demo.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_mock_runs_alone() {
+    let mut mock = Binary::start(&["mock", "--addr", "127.0.0.1:0"]);
+    let line = mock.stdout_line("http://").await;
+    let addr = line.rsplit_once("http://").expect("an address").1.trim().parse().expect("an address");
+    assert_eq!(get(addr, "/computeMetadata/v1/project/project-id").await.body, "mock-project");
+    mock.terminate().await;
+    assert_eq!(mock.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn operators_find_their_pages() {
+    let mock = Mock::start().await;
+    let proxy = crate::support::Proxy::start(mock.addr()).await;
+    let index = get(proxy.metrics_addr, "/").await.body;
+    for page in ["/metrics", "/healthz", "/readyz", "/readyz?verbose"] {
+        assert!(index.contains(page));
+        assert_eq!(get(proxy.metrics_addr, page).await.status, 200, "{page}");
+    }
+    assert_eq!(get(proxy.metrics_addr, "/nothing").await.status, 404);
+    let metrics = get(proxy.metrics_addr, "/metrics").await;
+    assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(metrics.body.contains("metadata_proxy_build_info{version="));
+    proxy.stop().await;
+}

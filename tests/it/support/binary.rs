@@ -1,0 +1,103 @@
+//! The real binary, as a process.
+
+use std::net::SocketAddr;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// A debug build on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running binary. It ends with this value.
+pub struct Binary {
+    child: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    stderr: Lines<BufReader<ChildStderr>>,
+}
+
+impl Binary {
+    /// Starts it with these arguments.
+    pub fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"))
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary was built for this test");
+        let stdout = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let stderr = BufReader::new(child.stderr.take().expect("piped")).lines();
+        Self { child, stdout, stderr }
+    }
+
+    /// Starts it as a proxy on ports that the system picks, and waits until it serves.
+    pub async fn proxy(upstream: SocketAddr) -> (Self, SocketAddr) {
+        let upstream = format!("http://{upstream}");
+        let mut binary =
+            Self::start(&["-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log", "info"]);
+        let line = binary.stderr_line("serving pods").await;
+        (binary, Self::addr_in(&line))
+    }
+
+    /// The address at the end of a log line.
+    pub fn addr_in(line: &str) -> SocketAddr {
+        line.rsplit_once("addr=").expect("the line names the address").1.trim().parse().expect("an address")
+    }
+
+    /// Everything that it still writes to standard error, once it ends.
+    pub async fn stderr_to_end(&mut self) -> String {
+        let mut text = String::new();
+        while let Some(line) = timeout(PATIENCE, self.stderr.next_line()).await.expect("it ends in time").expect("text")
+        {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The next line of standard error that contains this.
+    pub async fn stderr_line(&mut self, wanted: &str) -> String {
+        next_line(&mut self.stderr, wanted).await
+    }
+
+    /// The next line of standard output that contains this.
+    pub async fn stdout_line(&mut self, wanted: &str) -> String {
+        next_line(&mut self.stdout, wanted).await
+    }
+
+    /// Asks it to end, as a kubelet does.
+    pub async fn terminate(&self) {
+        let id = self.child.id().expect("still running").to_string();
+        let status = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is everywhere");
+        assert!(status.success());
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> ExitStatus {
+        timeout(PATIENCE, self.child.wait()).await.expect("it ends in time").expect("it can be waited for")
+    }
+
+    /// Runs it to its end: exit code and standard error.
+    pub async fn run(args: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args).kill_on_drop(true).output();
+        let output = timeout(PATIENCE, output).await.expect("it ends in time").expect("it can be run");
+        (output.status.code(), String::from_utf8(output.stderr).expect("messages are text"))
+    }
+}
+
+async fn next_line<R: tokio::io::AsyncBufRead + Unpin>(lines: &mut Lines<R>, wanted: &str) -> String {
+    let found = async {
+        let mut seen = Vec::new();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if line.contains(wanted) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("the binary ended without a line with {wanted:?}; it wrote {seen:?}")
+    };
+    timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no line with {wanted:?} in time"))
+}

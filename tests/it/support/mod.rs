@@ -1,0 +1,80 @@
+//! What the scenarios share: a proxy in this process, the real binary in its own, and requests byte by byte.
+
+mod binary;
+mod wire;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gce_metadata_proxy::app::App;
+use gce_metadata_proxy::config::{Config, DRAIN_TIMEOUT};
+use gce_metadata_proxy::telemetry::logging::Format;
+use gce_metadata_proxy::upstream::Target;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+pub use binary::Binary;
+pub use wire::{Answer, Connection, get, raw};
+
+/// A proxy in this process, on ports of its own.
+pub struct Proxy {
+    pub addr: SocketAddr,
+    pub metrics_addr: SocketAddr,
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts one in front of this upstream, and waits until it is ready.
+    pub async fn start(upstream: SocketAddr) -> Self {
+        let proxy = Self::start_cold(upstream);
+        let waited = Instant::now();
+        while get(proxy.metrics_addr, "/readyz").await.status != 200 {
+            assert!(waited.elapsed() < Duration::from_secs(20), "it is not ready in time");
+            sleep(Duration::from_millis(2)).await;
+        }
+        proxy
+    }
+
+    /// Starts one in front of this upstream, which may be away.
+    pub fn start_cold(upstream: SocketAddr) -> Self {
+        let app = App::bind(config(upstream)).expect("free ports on loopback");
+        let addr = app.addrs().expect("bound")[0];
+        let metrics_addr = app.metrics_addr().expect("bound");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(app.run(async {
+            // A dropped proxy stops as well.
+            let _ = stopped.await;
+        }));
+        Self { addr, metrics_addr, stop, running }
+    }
+
+    /// The value of a metric, by its name and labels as they are printed.
+    pub async fn metric(&self, series: &str) -> Option<f64> {
+        let page = get(self.metrics_addr, "/metrics").await;
+        let line = page.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        line.parse().ok()
+    }
+
+    /// Stops it and waits for its end.
+    pub async fn stop(self) {
+        let _ = self.stop.send(());
+        self.running.await.expect("the proxy does not panic");
+    }
+}
+
+/// The default configuration, on ports that the system picks.
+pub fn config(upstream: SocketAddr) -> Config {
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let seconds = DRAIN_TIMEOUT.trim_end_matches('s').parse().expect("the default is in seconds");
+    Config {
+        addrs: vec![loopback],
+        metrics_addr: loopback,
+        upstream: Target::parse(&format!("http://{upstream}")).expect("an address is a target"),
+        allowed_hosts: Vec::new(),
+        log_format: Format::Text,
+        log: "off".parse().expect("a level"),
+        drain_timeout: Duration::from_secs(seconds),
+    }
+}

@@ -1,0 +1,223 @@
+//! Tokens through the real binary: one upstream request however many ask, and no valid token withheld.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle, Mock};
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use crate::support::{Answer, Binary, Connection, Proxy, get};
+
+const DEFAULT: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+fn path_of(account: &str) -> String {
+    format!("/computeMetadata/v1/instance/service-accounts/{account}/token")
+}
+
+fn secret(answer: &Answer) -> String {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let token: Value = serde_json::from_str(&answer.body).expect("JSON");
+    assert!(token["expires_in"].as_u64().is_some_and(|left| left > 0), "{token}");
+    token["access_token"].as_str().expect("text").to_owned()
+}
+
+/// So many clients at once, each on a connection of its own.
+async fn crowd(addr: SocketAddr, targets: impl IntoIterator<Item = String>) -> Vec<Answer> {
+    // Many systems grant a process 1,024 files unless it asks for more.
+    rlimit::increase_nofile_limit(8192).expect("the limit of open files can be raised");
+    let mut crowd = JoinSet::new();
+    for target in targets {
+        crowd.spawn(async move { get(addr, &target).await });
+    }
+    crowd.join_all().await
+}
+
+/// A mock whose answers take a while, so that callers overlap, and the binary in front of it.
+async fn start() -> (Handle, Binary, SocketAddr) {
+    let mock = Mock::start().await;
+    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    binary.stderr_line("the default token and the values that clients ask for first are known").await;
+    mock.reset_counters();
+    (mock, binary, addr)
+}
+
+#[tokio::test]
+async fn a_thousand_clients_of_a_cold_key_are_one_upstream_request() {
+    let (mock, _binary, addr) = start().await;
+    mock.fault(Fault::Delay(Duration::from_secs(1)));
+    let path = path_of(BUILDER_ACCOUNT);
+    let answers = crowd(addr, std::iter::repeat_n(path.clone(), 1000)).await;
+    let first = secret(&answers[0]);
+    assert!(answers.iter().all(|answer| secret(answer) == first));
+    assert_eq!((mock.requests(), mock.requests_to(&path)), (1, 1));
+}
+
+#[tokio::test]
+async fn every_key_is_one_upstream_request() {
+    let (mock, _binary, addr) = start().await;
+    let accounts: Vec<String> =
+        (0..8).map(|account| format!("a{account}@mock-project.iam.gserviceaccount.com")).collect();
+    for account in &accounts {
+        mock.add_account(account);
+    }
+    let target = |caller: usize| {
+        let scopes = ["x", "y", "y,x", "x,y,z"][caller / 8 % 4];
+        format!("{}?scopes={scopes}", path_of(&accounts[caller % 8]))
+    };
+    mock.fault(Fault::Delay(Duration::from_millis(100)));
+    let answers = crowd(addr, (0..1000).map(target)).await;
+    let mut secrets: Vec<String> = answers.iter().map(secret).collect();
+    secrets.sort_unstable();
+    secrets.dedup();
+    assert_eq!((mock.requests(), secrets.len()), (32, 32));
+    assert_eq!(mock.peak_in_flight(), 16, "never more at once");
+}
+
+#[tokio::test]
+async fn the_client_that_began_a_flight_may_leave() {
+    let (mock, _binary, addr) = start().await;
+    mock.fault(Fault::Delay(Duration::from_millis(800)));
+    let path = path_of(BUILDER_ACCOUNT);
+    let mut leader = Connection::open(addr).await;
+    leader.send(format!("GET {path} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
+    while mock.in_flight() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(leader);
+    let answers = crowd(addr, std::iter::repeat_n(path, 99)).await;
+    assert!(answers.iter().all(|answer| !secret(answer).is_empty()));
+    assert_eq!(mock.requests(), 1);
+}
+
+#[tokio::test]
+async fn what_is_known_is_answered_while_the_upstream_is_away() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let before = secret(&get(proxy.addr, DEFAULT).await);
+    let zone = get(proxy.addr, "/computeMetadata/v1/instance/zone").await;
+    let email = get(proxy.addr, "/computeMetadata/v1/instance/service-accounts/default/email").await.body;
+    mock.stop().await;
+
+    assert_eq!(secret(&get(proxy.addr, DEFAULT).await), before);
+    assert_eq!(secret(&get(proxy.addr, &path_of(&email)).await), before, "default and its e-mail are one account");
+    let zone_now = get(proxy.addr, "/computeMetadata/v1/instance/zone").await;
+    assert_eq!((zone_now.status, &zone_now.body), (200, &zone.body));
+    for name in ["etag", "server", "content-type", "metadata-flavor"] {
+        assert_eq!(zone_now.header(name), zone.header(name), "{name} is the server's own");
+    }
+    assert_eq!(get(proxy.addr, "/").await.status, 200);
+    let redirect = get(proxy.addr, "/computeMetadata/v1/instance").await;
+    assert_eq!(redirect.header("location"), Some(&*format!("http://{}/computeMetadata/v1/instance/", proxy.addr)));
+    assert_eq!((redirect.status, redirect.body.as_str()), (301, "/computeMetadata/v1/instance/\n"));
+    assert_eq!(get(proxy.addr, "/computeMetadata/v1/universe/universe-domain").await.body, "googleapis.com");
+    assert_eq!(get(proxy.addr, "/computeMetadata/v1/instance/machine-type").await.status, 503);
+    assert_eq!(get(proxy.addr, &path_of(BUILDER_ACCOUNT)).await.status, 503, "a token that was never known");
+}
+
+#[tokio::test]
+async fn garbage_is_never_handed_out_as_a_token() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let body = |body: &str| Fault::Body(body.to_owned());
+    for (at, fault) in [
+        Fault::Html,
+        Fault::HugeBody { bytes: 10 * 1024 * 1024 },
+        Fault::CutBody { after: 100 },
+        Fault::TokenLife(0),
+        Fault::TokenLife(-5),
+        Fault::TokenLife(1_000_000_000),
+        body(r#"{"access_token":"a","expires_in":"3599","token_type":"Bearer"}"#),
+        body(r#"{"access_token":"a","expires_in":3599.5,"token_type":"Bearer"}"#),
+        body("{}"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("{fault:?}");
+        mock.fault(fault);
+        let answer = get(proxy.addr, &format!("{DEFAULT}?scopes=s{at}")).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{name}: {}", answer.body);
+        assert!(!secret(&get(proxy.addr, DEFAULT).await).is_empty(), "{name}: the known token is still handed out");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_servers_is_passed_on_and_remembered() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.reset_counters();
+    for _ in 0..3 {
+        let answer = get(proxy.addr, &path_of("nobody@mock-project.iam.gserviceaccount.com")).await;
+        assert_eq!((answer.status, answer.header("server")), (404, Some("Metadata Server for VM")));
+    }
+    assert_eq!(mock.requests(), 1);
+}
+
+#[tokio::test]
+async fn a_503_is_asked_about_again_once() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.reset_counters();
+    mock.fault_next(1, Fault::Status(503, "migrating".to_owned()));
+    secret(&get(proxy.addr, &path_of(BUILDER_ACCOUNT)).await);
+    assert_eq!(mock.requests(), 2);
+}
+
+#[tokio::test]
+async fn readiness_waits_for_what_pods_ask_first() {
+    let mock = Mock::start().await;
+    mock.fault_at(DEFAULT, Fault::Hang);
+    let proxy = Proxy::start_cold(mock.addr());
+    while mock.requests_to(DEFAULT) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let ready = get(proxy.metrics_addr, "/readyz").await;
+    assert_eq!((ready.status, ready.body.as_str()), (503, "starting\n"));
+    assert_eq!(get(proxy.metrics_addr, "/healthz").await.status, 200);
+    assert_eq!(get(proxy.addr, "/").await.status, 200, "who comes all the same is served");
+    mock.heal();
+    for _ in 0..1000 {
+        if get(proxy.metrics_addr, "/readyz").await.body == "ready\n" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it is never ready");
+}
+
+/// Everything that the proxy writes and counts, at its most talkative, while tokens are handed out, refused, garbled and
+/// cut: no part of a token may be in it.
+#[tokio::test]
+async fn no_log_and_no_metric_holds_a_token() {
+    let mock = Mock::start().await;
+    let upstream = format!("http://{}", mock.addr());
+    let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=trace"];
+    let mut binary = Binary::start(&args);
+    let metrics_addr = Binary::addr_in(&binary.stderr_line("serving operators").await);
+    let addr = Binary::addr_in(&binary.stderr_line("serving pods").await);
+
+    let mut secrets = vec![secret(&get(addr, DEFAULT).await), secret(&get(addr, &path_of(BUILDER_ACCOUNT)).await)];
+    for fault in
+        [Fault::CutBody { after: 150 }, Fault::Html, Fault::TokenLife(0), Fault::Reset, Fault::Status(500, "x".into())]
+    {
+        mock.fault(fault);
+        get(addr, &format!("{DEFAULT}?scopes=s{}", secrets.len())).await;
+        mock.heal();
+        secrets.push(secret(&get(addr, &format!("{DEFAULT}?scopes=t{}", secrets.len())).await));
+    }
+    get(addr, &format!("{DEFAULT}?alt=text")).await;
+    let metrics = get(metrics_addr, "/metrics").await.body;
+    binary.terminate().await;
+    let log = binary.stderr_to_end().await;
+
+    assert!(log.contains("TRACE") || log.contains("DEBUG"), "it was talkative: {log}");
+    for secret in secrets {
+        // A token's middle is as secret as the whole.
+        let middle = &secret[secret.len() / 2..secret.len() / 2 + 20];
+        assert!(!log.contains(middle), "a token is in the log: {log}");
+        assert!(!metrics.contains(middle), "a token is in the metrics");
+    }
+    assert!(!log.contains("ya29.") && !metrics.contains("ya29."));
+}

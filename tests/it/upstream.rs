@@ -1,0 +1,181 @@
+//! What a pod sees when the metadata server fails, and what the metadata server sees of a pod.
+
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use tokio::time::Instant;
+
+use crate::support::{Answer, Connection, Proxy, get, raw};
+
+/// Not one of the values that the proxy knows by itself.
+const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+
+fn assert_unavailable(answer: &Answer, fault: &str) {
+    assert_eq!(answer.status, 503, "{fault}: {}", answer.body);
+    assert_eq!(answer.header("retry-after"), Some("1"), "{fault}");
+    assert_eq!(answer.header("metadata-flavor"), Some("Google"), "{fault}");
+    assert!(answer.body.starts_with("The metadata server is not available: "), "{fault}: {}", answer.body);
+    assert_eq!(answer.body.lines().count(), 1, "{fault}: {}", answer.body);
+}
+
+async fn start() -> (Handle, Proxy) {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.reset_counters();
+    (mock, proxy)
+}
+
+#[tokio::test]
+async fn every_failure_is_a_503_with_its_reason() {
+    let (mock, proxy) = start().await;
+    let cut = Fault::CutBody { after: 3 };
+    for (fault, reason) in [
+        (Fault::Reset, "closed"),
+        (Fault::Close, "closed"),
+        (cut, "cut_short"),
+        (Fault::Garbage, "not_http"),
+        (Fault::NoFlavor, "no_flavor"),
+    ] {
+        let name = format!("{fault:?}");
+        mock.fault(fault);
+        assert_unavailable(&get(proxy.addr, LEAF).await, &name);
+        let counted = proxy.metric(&format!("metadata_proxy_refusals_total{{reason=\"upstream_{reason}\"}}")).await;
+        assert!(counted.is_some_and(|count| count >= 1.0), "{name} is counted as {reason}");
+        mock.heal();
+        assert_eq!(get(proxy.addr, LEAF).await.status, 200, "{name} is over");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_refuses_connections_is_a_503_and_a_reason_not_to_be_restarted() {
+    let (mock, proxy) = start().await;
+    mock.stop().await;
+    assert_unavailable(&get(proxy.addr, LEAF).await, "refused");
+    let ready = get(proxy.metrics_addr, "/readyz?verbose").await;
+    assert_eq!(ready.status, 200);
+    assert!(ready.body.starts_with(r#"{"status":"degraded","reason":"metadata server: "#), "{}", ready.body);
+    assert_eq!(get(proxy.metrics_addr, "/healthz").await.status, 200);
+
+    let mock = Mock::start_on(mock.addr()).await.expect("the address is free again");
+    assert_eq!(get(proxy.addr, LEAF).await.status, 200);
+    assert_eq!(get(proxy.metrics_addr, "/readyz").await.body, "ready\n");
+    mock.stop().await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_hangs_is_a_503_before_any_client_gives_up() {
+    let (mock, proxy) = start().await;
+    mock.fault(Fault::Hang);
+    let asked = Instant::now();
+    assert_unavailable(&get(proxy.addr, LEAF).await, "hang");
+    let took = asked.elapsed();
+    assert!(took >= Duration::from_millis(2500) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_died_is_replaced_without_the_client_noticing() {
+    let (mock, proxy) = start().await;
+    assert_eq!(get(proxy.addr, LEAF).await.status, 200);
+    mock.fault_next(1, Fault::Reset);
+    assert_eq!(get(proxy.addr, LEAF).await.status, 200);
+    assert_eq!((mock.requests(), mock.connections()), (3, 1), "asked again, once, on a fresh connection");
+
+    mock.fault_next(2, Fault::Reset);
+    assert_unavailable(&get(proxy.addr, LEAF).await, "the fresh connection fails as well");
+    assert_eq!(mock.requests(), 5);
+}
+
+#[tokio::test]
+async fn a_fresh_connection_that_fails_is_not_tried_again() {
+    let (mock, proxy) = start().await;
+    mock.fault_next(1, Fault::CloseAfter);
+    assert_eq!(get(proxy.addr, LEAF).await.status, 200, "and now no pooled connection is left");
+    mock.fault_next(1, Fault::Reset);
+    assert_unavailable(&get(proxy.addr, LEAF).await, "reset");
+    assert_eq!(mock.requests(), 2);
+}
+
+#[tokio::test]
+async fn connections_are_kept_on_both_sides() {
+    let (mock, proxy) = start().await;
+    let mut client = Connection::open(proxy.addr).await;
+    for _ in 0..20 {
+        client.send(format!("GET {LEAF} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
+        assert_eq!(client.answer().await.map(|answer| answer.status), Some(200));
+    }
+    assert_eq!((mock.requests(), mock.connections()), (20, 0), "the connection of the warm start is used again");
+}
+
+#[tokio::test]
+async fn a_hanging_get_outlives_the_ordinary_deadline() {
+    let (mock, proxy) = start().await;
+    mock.set("instance/attributes/watched", "old");
+    let target = "/computeMetadata/v1/instance/attributes/watched?wait_for_change=true&timeout_sec=60";
+    let addr = proxy.addr;
+    let watcher = tokio::spawn(async move { get(addr, target).await });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!watcher.is_finished());
+    mock.set("instance/attributes/watched", "new");
+    assert_eq!(watcher.await.expect("no panic").body, "new");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_its_upstream_request() {
+    let (mock, proxy) = start().await;
+    let mut client = Connection::open(proxy.addr).await;
+    let target = format!("{LEAF}?wait_for_change=true");
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
+    eventually("the request is held upstream", || mock.in_flight() == 1).await;
+    drop(client);
+    eventually("the upstream is left too", || mock.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_large_answer_streams_and_is_never_cut_silently() {
+    let (mock, proxy) = start().await;
+    let value = "0123456789abcdef".repeat(16 * 1024);
+    mock.set("instance/attributes/large", &value);
+    let target = "/computeMetadata/v1/instance/attributes/large";
+    assert_eq!(get(proxy.addr, target).await.body, value);
+
+    mock.fault(Fault::CutBody { after: 200 * 1024 });
+    let request = format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n");
+    let came = raw(proxy.addr, request).await;
+    assert!(came.starts_with(b"HTTP/1.1 200"));
+    assert!(Answer::parse(&came, false).is_none(), "the client must see that the answer is not whole");
+}
+
+#[tokio::test]
+async fn a_chunked_answer_arrives_with_its_length() {
+    let (mock, proxy) = start().await;
+    mock.fault(Fault::Chunked);
+    let answer = get(proxy.addr, LEAF).await;
+    assert_eq!((answer.status, answer.header("transfer-encoding")), (200, None));
+    assert!(answer.body.starts_with("projects/"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn what_is_sent_is_what_was_judged_and_no_more() {
+    let (mock, proxy) = start().await;
+    let request = "GET http://metadata/computeMetadata//v1/x/../instance/%40zone?alt=%74ext&foo=1 HTTP/1.1\r\n\
+                   Host: 169.254.169.254\r\nMetadata-Flavor: Google\r\nUser-Agent: test/1\r\nX-Goog-Api-Client: gl/1\r\n\
+                   Range: bytes=0-1\r\nIf-None-Match: x\r\nAccept-Encoding: gzip\r\nVia: 1.1 x\r\nX-Real-IP: 1.2.3.4\r\n\
+                   X-HTTP-Method-Override: PUT\r\nCookie: a\r\nConnection: close\r\n\r\n";
+    let answer = Answer::parse(&raw(proxy.addr, request.replace("&foo=1", "")).await, false).expect("an answer").0;
+    assert_eq!(answer.status, 404);
+    let seen = mock.log();
+    assert_eq!(seen[0].target, "/computeMetadata/v1/instance/@zone?alt=text");
+    let mut names: Vec<String> = seen[0].headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["host", "metadata-flavor", "user-agent", "x-goog-api-client"]);
+    assert!(seen[0].headers.iter().any(|(name, value)| name.eq_ignore_ascii_case("host") && value == "metadata"));
+}
+
+async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let waited = Instant::now();
+    while !holds() {
+        assert!(waited.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
