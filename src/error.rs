@@ -19,9 +19,9 @@ pub enum Error {
     /// No request that HTTP/1.1 or this protocol allows.
     #[error("Bad request: {0}.")]
     Malformed(#[from] Malformed),
-    /// A request target above [`MAX_TARGET`](crate::layers::classify::MAX_TARGET) bytes.
-    #[error("Refused: the request target is longer than {} bytes.", crate::layers::classify::MAX_TARGET)]
-    TargetTooLong,
+    /// A request target above so many bytes.
+    #[error("Refused: the request target is longer than {0} bytes.")]
+    TargetTooLong(usize),
     /// Only reading is let through.
     #[error("Refused: the method {0} is not allowed here, only GET and HEAD are.")]
     Method(http::Method),
@@ -43,6 +43,9 @@ pub enum Error {
     /// The policy conceals what was asked for.
     #[error(transparent)]
     Concealed(#[from] Concealed),
+    /// There is no room for the request.
+    #[error("Refused: {0}; try again in a second.")]
+    Overloaded(#[from] Overload),
     /// The metadata server did not give a whole answer.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
@@ -68,12 +71,23 @@ pub enum Malformed {
     Upgrade,
 }
 
+/// Of what there is too much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Overload {
+    /// Requests that wait for the metadata server.
+    #[error("as many requests as --max-in-flight allows wait for the metadata server")]
+    InFlight,
+    /// Values that are being watched.
+    #[error("as many wait_for_change requests as --max-hanging allows are waiting")]
+    Hanging,
+}
+
 impl Error {
     /// A name from a closed set, for metric labels and logs.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
-            Self::TargetTooLong => "target_too_long",
+            Self::TargetTooLong(_) => "target_too_long",
             Self::Method(_) => "method",
             Self::Host(_) => "host",
             Self::Forwarded(_) => "forwarded",
@@ -81,6 +95,8 @@ impl Error {
             Self::Path(_) => "path",
             Self::Query(_) => "query",
             Self::Concealed(_) => "concealed",
+            Self::Overloaded(Overload::InFlight) => "in_flight",
+            Self::Overloaded(Overload::Hanging) => "hanging",
             Self::Upstream(failure) => failure.label(),
         }
     }

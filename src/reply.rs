@@ -1,5 +1,6 @@
 //! An answer on its way to a client: made here, or the upstream's.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,12 +13,21 @@ use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::upstream::{Failure, Streamed};
 
 /// The body of an answer.
-#[derive(Debug)]
 pub enum Body {
     /// All of it; empty once it was taken.
     Whole(Bytes),
     /// Still on its way from the upstream.
     Streamed(Streamed),
+}
+
+/// An answer may hold a token, so only its size is told.
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(bytes) => write!(f, "Whole({} bytes)", bytes.len()),
+            Self::Streamed(_) => f.write_str("Streamed"),
+        }
+    }
 }
 
 impl http_body::Body for Body {

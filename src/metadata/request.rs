@@ -24,6 +24,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether its answer may wait for a change of the value. A token's never does: the server answers such a request
+    /// with 400.
+    pub fn hangs(&self) -> bool {
+        self.query.waits_for_change() && !matches!(self.endpoint, Endpoint::Token(_) | Endpoint::Identity(_))
+    }
+
     /// A request of the proxy's own, for a path that it wrote itself.
     ///
     /// # Panics
@@ -37,7 +43,7 @@ impl Request {
 }
 
 /// The methods of the metadata server that only read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// The value.
     Get,

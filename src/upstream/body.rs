@@ -21,8 +21,8 @@ use super::Failure;
 use super::pool::Lease;
 use crate::reply::Body;
 
-/// Largest body that is held until it is whole, in bytes. With 200 requests in flight this is 12.5 MiB at the very worst.
-pub(super) const HELD: usize = 64 * 1024;
+/// Largest body that is held until it is whole, in bytes. With 200 requests in flight this is 6.3 MiB at the very worst.
+pub(super) const HELD: usize = 32 * 1024;
 
 /// How long a streaming upstream may stay silent before its answer counts as cut short.
 const STALL: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(super) async fn take(response: Response<Incoming>, lease: Lease) -> Result<R
     let taken = if announced.is_some_and(|bytes| bytes > HELD as u64) {
         Held::TooMuch(Bytes::new())
     } else {
-        hold(&mut incoming).await?
+        hold(&mut incoming, announced).await?
     };
     let body = match taken {
         Held::Whole(bytes) => {
@@ -51,9 +51,11 @@ enum Held {
     TooMuch(Bytes),
 }
 
-async fn hold(incoming: &mut Incoming) -> Result<Held, Failure> {
+async fn hold(incoming: &mut Incoming, announced: Option<u64>) -> Result<Held, Failure> {
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
+    // What was announced is at most HELD, or we would not be here.
+    let size = announced.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
     while let Some(frame) = incoming.frame().await {
         // Trailers carry nothing that a client of the metadata server knows.
         let Ok(data) = frame.map_err(|_| Failure::CutShort)?.into_data() else { continue };
@@ -62,6 +64,7 @@ async fn hold(incoming: &mut Incoming) -> Result<Held, Failure> {
             continue;
         }
         if gathered.is_empty() {
+            gathered.reserve(size);
             gathered.extend_from_slice(&std::mem::take(&mut first));
         }
         gathered.extend_from_slice(&data);

@@ -11,6 +11,7 @@ use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
@@ -24,6 +25,13 @@ use crate::telemetry::Metrics;
 /// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
 /// after 3 s, and a 503 that they see beats a time-out that they do not understand.
 pub(super) const FIRST_BYTE: Duration = Duration::from_millis(2500);
+
+/// Buffer of a connection to the upstream, in bytes; the least that hyper takes. An answer for a client that does not read
+/// stays with the upstream, and not here.
+const BUFFER: usize = 8 * 1024;
+
+/// What the kernel keeps of an answer that is not read yet, in bytes.
+const RECEIVE_BUFFER: usize = 16 * 1024;
 
 /// What a hanging GET may take beyond its own `timeout_sec`.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -129,7 +137,9 @@ impl Client {
         let stream = bounded(FIRST_BYTE, connecting).await?;
         // Requests are one small write each; waiting to fill a segment would only delay them.
         stream.set_nodelay(true).map_err(failed)?;
-        let handshake = http1::Builder::new().max_buf_size(body::HELD).handshake(TokioIo::new(stream)).await;
+        // An answer for a client that does not read stays with the upstream, and not in the kernel's buffers either.
+        SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BUFFER).map_err(failed)?;
+        let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
         // It ends when the upstream closes, or when the sender and the body it gave rise to are gone; its errors reach
         // whoever waits for an answer.
@@ -152,6 +162,9 @@ fn status_label(status: StatusCode) -> &'static str {
 async fn ask(mut lease: Lease, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
     let response = lease.connection().send_request(request).await.map_err(|error| Failure::before_head(&error))?;
     let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
+    if response.status().is_informational() {
+        return Err(Failure::NotHttp);
+    }
     // Errors may lack it: not every server that stands in for the real one puts it on those.
     if response.status().is_success() && !has_flavor {
         return Err(Failure::NoFlavor);

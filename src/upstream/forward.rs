@@ -13,8 +13,8 @@ use tower::Service;
 use super::Failure;
 use super::client::{Client, Patience};
 use crate::error::Error;
+use crate::metadata::Request;
 use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, X_GOOG_API_CLIENT};
-use crate::metadata::{Endpoint, Request};
 use crate::reply::Body;
 
 /// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
@@ -56,9 +56,8 @@ impl Service<Request> for Forward {
     }
 }
 
-/// A token is asked for at once whatever its query says: the server answers a waiting one with 400.
 fn patience_for(request: &Request) -> Patience {
-    if request.query.waits_for_change() && !matches!(request.endpoint, Endpoint::Token(_)) {
+    if request.hangs() {
         Patience::Hanging { timeout_sec: request.query.timeout_seconds() }
     } else {
         Patience::Ordinary
