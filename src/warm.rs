@@ -78,7 +78,7 @@ impl<T: TokenSource> WarmStart<T> {
     async fn ask(&self, leaf: Leaf) -> Option<(StatusCode, HeaderMap, Bytes)> {
         let (head, body) = self.forward.ask(&leaf.request()).await.ok()?.into_parts();
         match body {
-            Body::Whole(body) if is_final(head.status) => Some((head.status, head.headers, body)),
+            Body::Whole(body) if is_word_on(leaf, head.status) => Some((head.status, head.headers, body)),
             _ => None,
         }
     }
@@ -86,13 +86,16 @@ impl<T: TokenSource> WarmStart<T> {
     async fn has_token(&self) -> bool {
         match self.tokens.warm(TokenKey::default_account()).await {
             Ok(()) => true,
-            Err(NoToken::Refused(refused)) => is_final(refused.status),
+            // A machine without a service account.
+            Err(NoToken::Refused(refused)) => refused.status == StatusCode::NOT_FOUND,
             Err(NoToken::Failed(_)) => false,
         }
     }
 }
 
-/// Whether asking again at once would be of no use.
-fn is_final(status: StatusCode) -> bool {
-    !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS
+/// Whether an answer is the server's word: the value, or that there is none where there may be none. Anything else is a
+/// server that is not itself yet, or is not the metadata server.
+fn is_word_on(leaf: Leaf, status: StatusCode) -> bool {
+    let may_be_missing = matches!(leaf, Leaf::UniverseDomain | Leaf::DefaultEmail);
+    status == StatusCode::OK || (status == StatusCode::NOT_FOUND && may_be_missing)
 }

@@ -105,6 +105,11 @@ impl Leaves {
         Some(body.clone())
     }
 
+    /// Whether a request is answered from here.
+    pub fn knows(&self, request: &Request) -> bool {
+        Leaf::of(request).is_some_and(|leaf| self.answer(leaf).is_some())
+    }
+
     fn answer(&self, leaf: Leaf) -> Option<Response<Body>> {
         let known = self.known[leaf as usize].read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let mut response = Response::new(Body::Whole(known.body.clone()));

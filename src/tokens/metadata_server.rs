@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, sleep, timeout};
 use tower::retry::budget::{Budget, TpsBudget};
 
@@ -56,8 +57,10 @@ impl MetadataServer {
         let (head, body) = self.forward.ask(&key.request()).await?.into_parts();
         match body {
             Body::Whole(body) => Ok(Response::from_parts(head, body)),
-            // It was too large to be held, so it is too large for a token.
-            Body::Streamed(_) => Err(Failure::TooLarge(MAX_BODY)),
+            Body::Streamed(body) => match Limited::new(body, MAX_BODY).collect().await {
+                Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
+                Err(error) => Err(error.downcast().map_or(Failure::TooLarge(MAX_BODY), |failure| *failure)),
+            },
         }
     }
 }
@@ -84,7 +87,7 @@ impl TokenSource for MetadataServer {
 fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> {
     let (head, body) = response.into_parts();
     if head.status != StatusCode::OK {
-        return Err(NoToken::Refused(Arc::new(Refused { status: head.status, headers: head.headers, body })));
+        return Err(NoToken::Refused(Arc::new(Refused::copied(head.status, &head.headers, &body))));
     }
     match kind {
         TokenKind::Access => {

@@ -4,11 +4,12 @@ mod breaker;
 mod key;
 mod metadata_server;
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
@@ -26,7 +27,6 @@ pub trait TokenSource: Send + Sync + 'static {
 }
 
 /// What a source gave.
-#[derive(Debug)]
 pub enum Fetched {
     /// An access token, and the whole seconds that it had left when it was given.
     Access(AccessToken, u32),
@@ -46,7 +46,6 @@ pub enum NoToken {
 }
 
 /// An answer that is no token.
-#[derive(Debug)]
 pub struct Refused {
     /// Anything but a success.
     pub status: StatusCode,
@@ -56,8 +55,39 @@ pub struct Refused {
     pub body: Bytes,
 }
 
+/// Most of a refusal's body that is kept, in bytes. The server's own page for an unknown account has 1.6 KiB.
+const REFUSAL: usize = 4 * 1024;
+
+impl Refused {
+    /// A copy, since headers and body are parts of a connection's buffer, which they would keep alive.
+    fn copied(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+        let copy = |(name, value): (&HeaderName, &HeaderValue)| {
+            Some((name.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?))
+        };
+        let mut headers: HeaderMap = headers.iter().filter_map(copy).collect();
+        headers.remove(header::CONTENT_LENGTH);
+        Self { status, headers, body: Bytes::copy_from_slice(&body[..body.len().min(REFUSAL)]) }
+    }
+}
+
 impl From<Failure> for NoToken {
     fn from(failure: Failure) -> Self {
         Self::Failed(Arc::new(failure))
+    }
+}
+
+/// What a server says instead of a token may hold one all the same.
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Fetched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Access(token, seconds) => f.debug_tuple("Access").field(token).field(seconds).finish(),
+            Self::Identity(_, seconds) => f.debug_tuple("Identity").field(&"[redacted]").field(seconds).finish(),
+        }
     }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use http::header::HeaderValue;
 use http::{Response, StatusCode};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tower::{Layer, Service};
 
 use super::flight::Keeper;
 use super::freshness::Freshness;
-use super::store::{Entry, Found, Kept, Store};
+use super::store::{Entry, Found, Kept, Known, Store};
 use crate::error::Error;
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
@@ -56,10 +57,16 @@ impl<T: TokenSource> Tokens<T> {
             Found::Token(..) => Ok(()),
             Found::Failure(why) => Err(why),
             Found::Nothing => {
+                let known = entry.known.subscribe();
                 entry.want();
-                landing(&entry).await.map(drop)
+                landing(known).await.map(drop)
             }
         }
+    }
+
+    /// Whether a request is answered from memory, or by a flight that is under way.
+    pub fn knows(&self, request: &Request) -> bool {
+        TokenKey::of(request).is_some_and(|(key, _)| self.store.knows(key, Instant::now()))
     }
 
     /// The entry of a key, which has a keeper.
@@ -127,27 +134,30 @@ where
         let content_type = content_type(key.kind, form);
         let now = Instant::now();
         let entry = self.tokens.entry(key, now);
-        let found = entry.find(now);
-        let outcome = match &found {
-            Found::Token(_, Freshness::Stale(_)) => TokenOutcome::Stale,
-            Found::Token(..) => TokenOutcome::Fresh,
-            Found::Failure(_) => TokenOutcome::Failure,
-            Found::Nothing if entry.want() => TokenOutcome::Miss,
-            Found::Nothing => TokenOutcome::Coalesced,
-        };
-        self.tokens.store.metrics.token_request(outcome).inc();
-        match found {
-            Found::Token(kept, freshness) => Outcome::decided(answer(Ok((kept, freshness)), form, content_type)),
-            Found::Failure(why) => Outcome::decided(answer(Err(why), form, content_type)),
-            Found::Nothing => Outcome::pending(async move { answer(landing(&entry).await, form, content_type) }),
+        let count = |outcome| self.tokens.store.metrics.token_request(outcome).inc();
+        match entry.find(now) {
+            Found::Token(kept, freshness) => {
+                let is_stale = matches!(freshness, Freshness::Stale(_));
+                count(if is_stale { TokenOutcome::Stale } else { TokenOutcome::Fresh });
+                Outcome::decided(answer(Ok((kept, freshness)), form, content_type))
+            }
+            Found::Failure(why) => {
+                count(TokenOutcome::Failure);
+                Outcome::decided(answer(Err(why), form, content_type))
+            }
+            Found::Nothing => {
+                // Before it is asked for: a flight that nobody waits for is not begun.
+                let known = entry.known.subscribe();
+                count(if entry.want() { TokenOutcome::Miss } else { TokenOutcome::Coalesced });
+                Outcome::pending(async move { answer(landing(known).await, form, content_type) })
+            }
         }
     }
 }
 
 /// Waits until a flight has ended, or for as long as a client has patience. The flight is the keeper's: it goes on
 /// whoever stops waiting for it.
-async fn landing(entry: &Entry) -> Result<(Arc<Kept>, Freshness), NoToken> {
-    let mut known = entry.known.subscribe();
+async fn landing(mut known: watch::Receiver<Known>) -> Result<(Arc<Kept>, Freshness), NoToken> {
     let landed = async {
         loop {
             match known.borrow_and_update().find(Instant::now()) {

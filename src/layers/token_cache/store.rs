@@ -25,6 +25,7 @@ pub struct Store {
     entries: Cache<TokenKey, Arc<Entry>, UnitWeighter, DefaultHashBuilder, Evictions>,
     default_email: OnceLock<Box<str>>,
     pub(super) fetches: Semaphore,
+    pub(super) demanded: Semaphore,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Kept {
     written: Mutex<Option<Written>>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(PartialEq)]
 pub(super) enum Token {
     Access(AccessToken),
     Identity(Bytes),
@@ -92,6 +93,15 @@ struct Written {
 impl std::fmt::Debug for Written {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Written").field("seconds", &self.seconds).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Access(token) => token.fmt(f),
+            Self::Identity(_) => f.write_str("Identity([redacted])"),
+        }
     }
 }
 
@@ -117,6 +127,7 @@ impl Store {
             entries: Cache::with_options(options, UnitWeighter, DefaultHashBuilder::default(), evictions),
             default_email: OnceLock::new(),
             fetches: Semaphore::new(super::FETCHES),
+            demanded: Semaphore::new(super::flight::DEMANDED),
             metrics,
         }
     }
@@ -142,13 +153,17 @@ impl Store {
         metrics.default_token_expiry.set(left.unwrap_or(0).into());
     }
 
+    /// Whether a key can be answered without another request upstream: at once, or by a flight that is under way.
+    pub(super) fn knows(&self, key: TokenKey, now: Instant) -> bool {
+        let entry = self.entries.peek(&self.canonical(key));
+        entry.is_some_and(|entry| {
+            entry.is_wanted.load(Relaxed) || !matches!(entry.known.borrow().find(now), Found::Nothing)
+        })
+    }
+
     /// The entry of a key, and whether it was made just now, so that it needs a keeper.
-    pub(super) fn entry(&self, mut key: TokenKey, now: Instant) -> (Arc<Entry>, bool) {
-        if let (ServiceAccount::Email(email), Some(default)) = (&key.account, self.default_email.get())
-            && email == default
-        {
-            key.account = ServiceAccount::Default;
-        }
+    pub(super) fn entry(&self, key: TokenKey, now: Instant) -> (Arc<Entry>, bool) {
+        let key = self.canonical(key);
         let mut is_new = false;
         let make = || -> Result<_, std::convert::Infallible> {
             is_new = true;
@@ -156,6 +171,16 @@ impl Store {
         };
         let Ok(entry) = self.entries.get_or_insert_with(&key, make);
         (entry, is_new)
+    }
+
+    /// The key under which a token is kept: the default account's e-mail is but another name of it.
+    fn canonical(&self, mut key: TokenKey) -> TokenKey {
+        if let (ServiceAccount::Email(email), Some(default)) = (&key.account, self.default_email.get())
+            && email == default
+        {
+            key.account = ServiceAccount::Default;
+        }
+        key
     }
 
     pub(super) fn let_go(&self, entry: &Arc<Entry>) {

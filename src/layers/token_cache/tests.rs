@@ -33,6 +33,8 @@ enum Mode {
     Closes,
     Hangs,
     Garbles,
+    /// A token with one second left.
+    GivesTheLastSecond,
 }
 
 /// A server that hands out the same token until 300 s are left, as the real one does.
@@ -127,6 +129,11 @@ impl TokenSource for Source {
                 headers: HeaderMap::new(),
                 body: Bytes::from_static(b"no such account"),
             }))),
+            Mode::GivesTheLastSecond => {
+                let body = br#"{"access_token":"ya29.last","expires_in":1,"token_type":"Bearer"}"#;
+                let (token, left) = AccessToken::parse(body).expect("a token");
+                Ok(Fetched::Access(token, left))
+            }
             Mode::Closes => Err(Failure::Closed.into()),
             Mode::Garbles => Err(Failure::NotAToken(TokenError::Shape).into()),
             Mode::Hangs => {
@@ -247,7 +254,7 @@ async fn each_key_is_fetched_once() {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!((keys.len(), server.fetches()), (32, 32));
-    assert_eq!(server.most_flying.load(Relaxed), 16, "no more at once, and no fewer");
+    assert_eq!(server.most_flying.load(Relaxed), 12, "no more at once, and no fewer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -486,4 +493,33 @@ async fn both_forms_are_one_token() {
     assert_eq!(text, Got::Token("access_token ya29.1\nexpires_in 3599\ntoken_type Bearer\n".to_owned(), 0));
     assert_eq!(cache.token(TOKEN).await, ("ya29.1".to_owned(), 3599));
     assert_eq!(server.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_over_before_it_is_here_is_no_reason_to_ask_at_every_request() {
+    let server = Server::new();
+    server.set(Mode::GivesTheLastSecond);
+    let cache = Cache::before(&server);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        cache.ask(TOKEN).await;
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(server.fetches() <= 20, "{} fetches in 10 s", server.fetches());
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_nobody_waits_for_any_more_do_not_hold_up_others() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::before(&server);
+    for invented in 0..1000 {
+        let mut gone = cache.crowd(1, &format!("{TOKEN}?scopes=invented-{invented}"));
+        sleep(Duration::from_millis(1)).await;
+        gone.shutdown().await;
+    }
+    let asked = Instant::now();
+    while !matches!(cache.ask(TOKEN).await, Got::Token(..)) {
+        assert!(asked.elapsed() < Duration::from_secs(10), "an honest key waits behind {} fetches", server.fetches());
+        sleep(Duration::from_millis(100)).await;
+    }
 }
