@@ -6,10 +6,13 @@ use tower::ServiceBuilder;
 
 use crate::layers::classify::ClassifyLayer;
 use crate::layers::conceal::ConcealLayer;
-use crate::layers::discovery::DiscoveryLayer;
+use crate::layers::discovery::{self, DiscoveryLayer};
+use crate::layers::hanging::{HangingLayer, Watches};
+use crate::layers::in_flight::{InFlightLayer, MakeRoom, SeatedBody, Seats};
 use crate::layers::leaves::{KnownLeavesLayer, Leaves};
-use crate::layers::rescue::RescueLayer;
+use crate::layers::rescue::{OnOverload, RescueLayer};
 use crate::layers::token_cache::{TokenCacheLayer, Tokens};
+use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
 use crate::server::Stack;
@@ -18,12 +21,19 @@ use crate::tokens::MetadataServer;
 use crate::upstream::Forward;
 
 /// What the layers are made from.
-#[derive(Debug)]
 pub struct Parts {
     /// Names under which requests are let in.
     pub hosts: AllowedHosts,
     /// Counts answers and refusals.
     pub metrics: Arc<Metrics>,
+    /// What becomes of a request for which there is no room.
+    pub on_overload: OnOverload,
+    /// Room for requests.
+    pub seats: Arc<Seats>,
+    /// Frees a seat that is of no use, if there is one.
+    pub make_room: MakeRoom,
+    /// Room for hanging GETs.
+    pub watches: Arc<Watches>,
     /// Values that do not change.
     pub leaves: Arc<Leaves>,
     /// Tokens.
@@ -33,16 +43,25 @@ pub struct Parts {
 }
 
 /// Assembles the stack that answers pods.
-pub fn assemble(parts: Parts) -> impl Stack<Body = Body, Future: Send> + Send + 'static {
+pub fn assemble(parts: Parts) -> impl Stack<Body = SeatedBody<Body>, Future: Send> + Send + 'static {
+    let asks_nothing_more = {
+        let (leaves, tokens) = (Arc::clone(&parts.leaves), parts.tokens.clone());
+        move |request: &Request| discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
+    };
     ServiceBuilder::new()
         // Outermost, so that every refusal and failure below is given its form once.
-        .layer(RescueLayer::new(parts.metrics))
+        .layer(RescueLayer::new(parts.metrics, parts.on_overload))
         // Before everything that decides, so that all of it works on one reading of the request.
         .layer(ClassifyLayer::new(parts.hosts))
-        // Before anything that can refuse for want of room, so that "is this a metadata server?" is always answered.
+        // Before any real work, because refusing must be the cheapest path; what asks nothing more of the
+        // upstream gets by without a seat.
+        .layer(InFlightLayer::new(parts.seats, asks_nothing_more, parts.make_room))
+        // Before the policy, because "is this a metadata server?" is answered alike to everybody.
         .layer(DiscoveryLayer)
         // Before anything that keeps answers, so that nothing kept can outrun the policy.
         .layer(ConcealLayer)
+        // Below the policy, so that a watch is of what may be seen, and above what is known, since a watch is of the future.
+        .layer(HangingLayer::new(parts.watches))
         // Before the token cache only because its lookup is the cheaper one; they share no path.
         .layer(KnownLeavesLayer::new(parts.leaves))
         // Innermost of what answers here: everything above has had its say, and what it lets through is cached.

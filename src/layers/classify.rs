@@ -17,19 +17,11 @@ use super::outcome::Outcome;
 use crate::error::{Error, Malformed};
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request, headers};
+use crate::server::Arrival;
 
 /// Longest request target, in bytes. The longest honest one is a token's list of scopes: Google knows about 500 scopes
 /// of some 50 bytes, and nobody asks for a third of them at once.
-pub const MAX_TARGET: usize = 8 * 1024;
-
-/// A request as the server received it.
-#[derive(Debug)]
-pub struct Arrival<B> {
-    /// The head, and the body that should not be there.
-    pub request: http::Request<B>,
-    /// The other end of the connection.
-    pub peer: SocketAddr,
-}
+const MAX_TARGET: usize = 8 * 1024;
 
 /// Makes [`Classify`].
 #[derive(Debug, Clone)]
@@ -126,7 +118,7 @@ fn check_framing<B: Body>(headers: &HeaderMap, body: &B) -> Result<(), Malformed
 fn target_of(uri: &http::Uri) -> Result<PathAndQuery, Error> {
     let target = uri.path_and_query().ok_or(Malformed::Target)?;
     if target.as_str().len() > MAX_TARGET {
-        return Err(Error::TargetTooLong);
+        return Err(Error::TargetTooLong(MAX_TARGET));
     }
     // `OPTIONS *` ends up here as well.
     if !target.as_str().starts_with('/') || uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP) {
@@ -235,8 +227,8 @@ mod tests {
     #[test]
     fn targets_have_a_bound_and_must_be_paths() {
         let long = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
-        assert!(!matches!(get(&long(MAX_TARGET), &[HOST, FLAVOR]), Err(Error::TargetTooLong)));
-        assert!(matches!(get(&long(MAX_TARGET + 1), &[HOST, FLAVOR]), Err(Error::TargetTooLong)));
+        assert!(!matches!(get(&long(MAX_TARGET), &[HOST, FLAVOR]), Err(Error::TargetTooLong(_))));
+        assert!(matches!(get(&long(MAX_TARGET + 1), &[HOST, FLAVOR]), Err(Error::TargetTooLong(_))));
         assert!(matches!(get("*", &[HOST, FLAVOR]), Err(Error::Malformed(Malformed::Target))));
     }
 

@@ -63,6 +63,11 @@ where
     }
 }
 
+/// Whether this layer answers a request.
+pub fn answers(request: &Request) -> bool {
+    answer(request).is_some()
+}
+
 fn answer(request: &Request) -> Option<Response<Body>> {
     let listing = |text: &'static str| reply::local(StatusCode::OK, APPLICATION_TEXT, text);
     match request.endpoint {

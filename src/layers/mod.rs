@@ -3,6 +3,8 @@
 pub mod classify;
 pub mod conceal;
 pub mod discovery;
+pub mod hanging;
+pub mod in_flight;
 pub mod leaves;
 mod outcome;
 pub mod rescue;

@@ -1,6 +1,5 @@
 //! rescue: turns every [`Error`] into an answer. The only place that chooses a status for one.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -12,28 +11,39 @@ use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-use super::classify::Arrival;
-use crate::error::Error;
+use crate::error::{Error, Overload};
 use crate::reply::{self, Body};
+use crate::server::Arrival;
+use crate::server::Reset;
 use crate::telemetry::Metrics;
 
 /// Makes [`Rescue`].
 #[derive(Debug, Clone)]
 pub struct RescueLayer {
     metrics: Arc<Metrics>,
+    on_overload: OnOverload,
 }
 
-/// The service of this layer. It never fails.
+/// What becomes of a request for which there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnOverload {
+    /// Its connection is reset.
+    Reset,
+    /// It gets a 503, and its connection is closed.
+    Unavailable,
+}
+
+/// The service of this layer. It fails only where the connection is to be reset.
 #[derive(Debug, Clone)]
 pub struct Rescue<S> {
     inner: S,
-    metrics: Arc<Metrics>,
+    layer: RescueLayer,
 }
 
 impl RescueLayer {
     /// Refusals and failures are counted here.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics }
+    pub fn new(metrics: Arc<Metrics>, on_overload: OnOverload) -> Self {
+        Self { metrics, on_overload }
     }
 }
 
@@ -41,26 +51,27 @@ impl<S> Layer<S> for RescueLayer {
     type Service = Rescue<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Rescue { inner, metrics: Arc::clone(&self.metrics) }
+        Rescue { inner, layer: self.clone() }
     }
 }
 
-impl<S, B> Service<Arrival<B>> for Rescue<S>
+impl<S, B, A> Service<Arrival<B>> for Rescue<S>
 where
-    S: Service<Arrival<B>, Response = Response<Body>, Error = Error>,
+    S: Service<Arrival<B>, Response = Response<A>, Error = Error>,
+    A: From<Body>,
 {
-    type Response = Response<Body>;
-    type Error = Infallible;
+    type Response = Response<A>;
+    type Error = Reset;
     type Future = ResponseFuture<S::Future>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         // The layers below refuse per request and are always ready; hyper could do nothing with a "not yet" anyway.
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
         let peer = arrival.peer;
-        ResponseFuture { inner: self.inner.call(arrival), metrics: Arc::clone(&self.metrics), peer }
+        ResponseFuture { inner: self.inner.call(arrival), rescue: self.layer.clone(), peer }
     }
 }
 
@@ -70,26 +81,41 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        metrics: Arc<Metrics>,
+        rescue: RescueLayer,
         peer: SocketAddr,
     }
 }
 
-impl<F> Future for ResponseFuture<F>
+impl<F, A> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<Response<Body>, Error>>,
+    F: Future<Output = Result<Response<A>, Error>>,
+    A: From<Body>,
 {
-    type Output = Result<Response<Body>, Infallible>;
+    type Output = Result<Response<A>, Reset>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.inner.poll(cx)).unwrap_or_else(|error| {
-            this.metrics.refusals.with_label_values(&[error.reason()]).inc();
-            tracing::debug!(peer = %this.peer, reason = error.reason(), "{error}");
-            answer(&error)
-        });
-        this.metrics.count_answer(response.status());
-        Poll::Ready(Ok(response))
+        let answer = match ready!(this.inner.poll(cx)) {
+            Ok(answer) => answer,
+            Err(error) => this.rescue.rescue(&error, *this.peer)?.map(A::from),
+        };
+        this.rescue.metrics.count_answer(answer.status());
+        Poll::Ready(Ok(answer))
+    }
+}
+
+impl RescueLayer {
+    fn rescue(&self, error: &Error, peer: SocketAddr) -> Result<Response<Body>, Reset> {
+        self.metrics.refusals.with_label_values(&[error.reason()]).inc();
+        tracing::debug!(%peer, reason = error.reason(), "{error}");
+        if let Error::Overloaded(overload) = error {
+            self.metrics.shed(*overload, peer);
+            if *overload == Overload::InFlight && self.on_overload == OnOverload::Reset {
+                self.metrics.resets.inc();
+                return Err(Reset);
+            }
+        }
+        Ok(answer(error))
     }
 }
 
@@ -106,13 +132,17 @@ fn answer(error: &Error) -> Response<Body> {
         }
         _ => {}
     }
+    if let Error::Overloaded(_) = error {
+        // One that tries again does better on a fresh connection, and this one makes room.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 
 fn status_of(error: &Error) -> StatusCode {
     match error {
         Error::Malformed(_) => StatusCode::BAD_REQUEST,
-        Error::TargetTooLong => StatusCode::URI_TOO_LONG,
+        Error::TargetTooLong(_) => StatusCode::URI_TOO_LONG,
         Error::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
         // A spelling that two servers read differently is refused like what it might be hiding; a name that cannot exist
         // is simply not there.
@@ -124,7 +154,7 @@ fn status_of(error: &Error) -> StatusCode {
         | Error::Query(_)
         | Error::Concealed(_) => StatusCode::FORBIDDEN,
         // Never 502: Python's library retries 503 and gives up on 502.
-        Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Overloaded(_) | Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -149,7 +179,7 @@ mod tests {
     fn each_error_has_its_status() {
         for (error, status) in [
             (Error::from(Malformed::Body), 400),
-            (Error::TargetTooLong, 414),
+            (Error::TargetTooLong(1), 414),
             (Error::Method(http::Method::POST), 405),
             (Error::Flavor, 403),
             (Error::Forwarded(header::FORWARDED), 403),

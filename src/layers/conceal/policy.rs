@@ -242,6 +242,33 @@ mod tests {
     }
 
     #[test]
+    fn every_name_that_is_known_to_be_secret_is_concealed() {
+        let attributes = [
+            "kube-env",
+            "kubeconfig",
+            "bootstrap-kubeconfig",
+            "kubelet-config",
+            "configure-sh",
+            "containerd-configure-sh",
+            "user-data",
+            "startup-script",
+            "startup-script-url",
+            "shutdown-script",
+            "shutdown-script-url",
+            "ssh-keys",
+            "sshKeys",
+            "windows-keys",
+        ];
+        let directories = ["credentials", "gce-workload-certificates", "workload-identities"];
+        let names = attributes.iter().map(|name| format!("attributes/{name}"));
+        for name in names.chain(directories.iter().map(ToString::to_string)) {
+            for tree in ["/computeMetadata/v1/instance", "/computeMetadata/v1beta1/instance", "/0.1/meta-data"] {
+                assert!(matches!(verdict(&format!("{tree}/{name}")), Verdict::Conceal(_)), "{tree}/{name}");
+            }
+        }
+    }
+
+    #[test]
     fn a_name_that_only_begins_like_a_secret_is_none() {
         for target in [
             "/computeMetadata/v1/instance/attributes/kube-env-x",

@@ -1,0 +1,120 @@
+//! [`SeatedBody`]: a body with the seat of its request.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::seats::Seat;
+
+/// From this size on a piece of an answer carries the seat itself. hyper copies what is smaller into its own buffer, and
+/// drops what is larger once the socket has taken it.
+const CARRIES: usize = 1024;
+
+pin_project! {
+    /// A body that gives its request's seat back once it has been written out, or is dropped.
+    #[derive(Debug)]
+    pub struct SeatedBody<B> {
+        #[pin]
+        inner: B,
+        seat: Option<Arc<Seat>>,
+    }
+}
+
+impl<B> SeatedBody<B> {
+    pub(super) fn new(inner: B, seat: Option<Seat>) -> Self {
+        Self { inner, seat: seat.map(Arc::new) }
+    }
+}
+
+/// A body of a request that had no seat: it was refused, or needed none.
+impl<B> From<B> for SeatedBody<B> {
+    fn from(inner: B) -> Self {
+        Self { inner, seat: None }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for SeatedBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.inner.poll_frame(cx));
+        let Some(seat) = this.seat.as_ref() else { return Poll::Ready(frame) };
+        Poll::Ready(match frame {
+            None => {
+                *this.seat = None;
+                None
+            }
+            Some(Ok(frame)) => Some(Ok(frame.map_data(|data| carrying(data, seat)))),
+            failed => failed,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+fn carrying(data: Bytes, seat: &Arc<Seat>) -> Bytes {
+    if data.len() < CARRIES { data } else { Bytes::from_owner(Carried { data, _seat: Arc::clone(seat) }) }
+}
+
+struct Carried {
+    data: Bytes,
+    _seat: Arc<Seat>,
+}
+
+impl AsRef<[u8]> for Carried {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::super::seats::{Admission, Seats};
+    use super::*;
+
+    fn seated(bytes: usize) -> (Arc<Seats>, SeatedBody<Full<Bytes>>) {
+        let seats = Arc::new(Seats::new(1));
+        let Admission::Seat(seat) = seats.admit() else { panic!("a free seat") };
+        (seats, SeatedBody::new(Full::new(Bytes::from(vec![b'x'; bytes])), Some(seat)))
+    }
+
+    #[tokio::test]
+    async fn the_seat_is_held_until_the_body_has_ended() {
+        let (seats, mut body) = seated(10);
+        body.frame().await.expect("a frame").expect("no failure");
+        assert_eq!(seats.taken(), 1, "the end has not been seen yet");
+        assert!(body.frame().await.is_none());
+        assert_eq!(seats.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_large_piece_holds_the_seat_until_it_is_written() {
+        let (seats, mut body) = seated(CARRIES);
+        let frame = body.frame().await.expect("a frame").expect("no failure");
+        drop(body);
+        assert_eq!(seats.taken(), 1, "the socket has not taken it yet");
+        drop(frame);
+        assert_eq!(seats.taken(), 0);
+    }
+
+    #[test]
+    fn a_body_that_is_dropped_gives_its_seat_back() {
+        let (seats, body) = seated(10);
+        drop(body);
+        assert_eq!(seats.taken(), 0);
+    }
+}
