@@ -4,16 +4,20 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::admin::{Admin, Readiness};
-use crate::config::{Config, TIMEOUTS};
+use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
+use crate::layers::hanging::Watches;
+use crate::layers::in_flight::{MakeRoom, Seats};
 use crate::layers::leaves::Leaves;
 use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::host::AllowedHosts;
-use crate::server::{self, Drain};
+use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
 use crate::tokens::MetadataServer;
@@ -30,11 +34,20 @@ pub struct App {
 
 /// Why the start failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
-pub struct StartError {
-    addr: SocketAddr,
-    flag: &'static str,
-    error: io::Error,
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// The flag that it came from.
+        flag: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A socket that was passed in `LISTEN_FDS` cannot be used.
+    #[error("cannot use the sockets passed in LISTEN_FDS: {0}; pass listening TCP sockets, or none")]
+    Inherit(io::Error),
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -49,10 +62,18 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl App {
-    /// Takes the sockets, all of them or none.
+    /// Takes the sockets, all of them or none. Sockets that systemd passed take the place of `--addr`.
+    ///
+    /// # Panics
+    ///
+    /// Outside a runtime.
     pub fn bind(config: Config) -> Result<Self, StartError> {
-        let bind = |addr, flag| server::bind(addr).map_err(|error| StartError { addr, flag, error });
-        let listeners = config.addrs.iter().map(|addr| bind(*addr, "--addr")).collect::<Result<_, _>>()?;
+        let share = config.reuse_port;
+        let bind = |addr, flag| server::bind(addr, share).map_err(|error| StartError::Listen { addr, flag, error });
+        let mut listeners = server::inherited().map_err(StartError::Inherit)?;
+        if listeners.is_empty() {
+            listeners = config.addrs.iter().map(|addr| bind(*addr, "--addr")).collect::<Result<_, _>>()?;
+        }
         let admin = bind(config.metrics_addr, "--metrics-addr")?;
         Ok(Self { config, listeners, admin })
     }
@@ -69,50 +90,99 @@ impl App {
 
     /// Serves until `shutdown` resolves, then finishes what is in flight within the drain time-out.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let Self { config, listeners, admin } = self;
         let metrics = Arc::new(Metrics::new());
         let health = Arc::new(Health::default());
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
-        let forward = Forward::new(Client::new(self.config.upstream, health, Arc::clone(&metrics)));
+        let admin_drain = serve_operators(admin, Admin::new(Arc::clone(&metrics), readiness.clone()));
+
+        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&metrics)));
         let store = Arc::new(Store::new(Arc::clone(&metrics)));
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
+        let seats = Arc::new(Seats::new(config.max_in_flight));
+        let watches = Arc::new(Watches::new(config.max_hanging));
+        metrics.on_scrape(gauges(&store, &seats, &watches));
+        let connections = Arc::new(Connections::new(config.max_connections, Arc::clone(&metrics)));
         let stack = stack::assemble(Parts {
-            hosts: AllowedHosts::with(self.config.allowed_hosts),
+            hosts: AllowedHosts::with(config.allowed_hosts),
             metrics: Arc::clone(&metrics),
+            on_overload: config.on_overload,
+            seats,
+            make_room: {
+                let connections = Arc::clone(&connections);
+                MakeRoom::by(move || connections.cut_unread())
+            },
+            watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),
             forward: forward.clone(),
         });
-        metrics.on_scrape({
-            let store = Arc::clone(&store);
-            move |metrics| store.report(metrics, Instant::now())
-        });
-
-        // Operators are served to the very end: that is when they look.
-        let admin_drain = Drain::default();
-        let admin = Admin::new(Arc::clone(&metrics), readiness.clone());
-        let admin_metrics = Arc::new(Metrics::new());
-        announce(&self.admin, "serving operators");
-        tokio::spawn(server::run(self.admin, admin, TIMEOUTS, admin_drain.clone(), admin_metrics));
-        for listener in self.listeners {
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
             announce(&listener, "serving pods");
-            tokio::spawn(server::run(listener, stack.clone(), TIMEOUTS, drain.clone(), Arc::clone(&metrics)));
+            let (stack, connections, drain) = (stack.clone(), Arc::clone(&connections), drain.clone());
+            let server = Server { stack, timeouts: TIMEOUTS, connections, drain, metrics: Arc::clone(&metrics) };
+            accepting.spawn(server.run(listener));
         }
+        want_files(config.max_connections + config.max_in_flight + config.max_hanging);
         readiness.serving();
         let warm_start = tokio::spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
 
         shutdown.await;
         warm_start.abort();
-        let cut = drain.finish(self.config.drain_timeout).await;
+        drain.close_doors();
+        while accepting.join_next().await.is_some() {}
+        let cut = drain.finish(config.drain_timeout).await;
         if cut > 0 {
             tracing::warn!(
                 connections = cut,
                 "requests were still in flight after the drain time-out of {:?} and are cut",
-                self.config.drain_timeout
+                config.drain_timeout
             );
         }
-        admin_drain.finish(std::time::Duration::ZERO).await;
+        admin_drain.finish(Duration::ZERO).await;
+    }
+}
+
+/// Has the system allow as many open files as the limits need: one a connection on either side, and a few besides.
+fn want_files(connections: usize) {
+    let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(allowed) if allowed >= wanted => {}
+        Ok(allowed) => tracing::warn!(
+            allowed,
+            wanted,
+            "fewer open files are allowed than --max-connections, --max-in-flight and --max-hanging need; raise the hard \
+             limit (ulimit -Hn) or lower them"
+        ),
+        Err(error) => tracing::warn!(%error, wanted, "the limit of open files cannot be raised"),
+    }
+}
+
+/// Operators are served to the very end: that is when they look.
+fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
+    announce(&listener, "serving operators");
+    let drain = Drain::default();
+    // What operators do here is not counted among what pods do.
+    let metrics = Arc::new(Metrics::new());
+    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, Arc::clone(&metrics)));
+    let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
+    tokio::spawn(server.run(listener));
+    drain
+}
+
+/// Brings the gauges up to date that are read from elsewhere.
+fn gauges(store: &Arc<Store>, seats: &Arc<Seats>, watches: &Arc<Watches>) -> impl Fn(&Metrics) + use<> {
+    let (store, seats, watches) = (Arc::clone(store), Arc::clone(seats), Arc::clone(watches));
+    let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    move |metrics| {
+        store.report(metrics, Instant::now());
+        metrics.in_flight.set(gauge(seats.taken()));
+        metrics.in_flight_peak.set(gauge(seats.take_peak()));
+        metrics.in_flight_limit.set(gauge(seats.limit()));
+        metrics.hanging.set(gauge(watches.count()));
     }
 }
 

@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::layers::rescue::OnOverload;
 use crate::metadata::host::AllowedHosts;
 use crate::telemetry::logging::{Format, Levels};
 use crate::upstream::Target;
@@ -42,6 +43,29 @@ struct Args {
     /// metadata.goog, localhost and any IP address; may be repeated
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
+
+    /// Let another process listen on the same addresses, so that a new one can start before the old one ends
+    #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
+    reuse_port: bool,
+
+    /// Most requests in flight; those beyond are refused at once, save what is known without asking.
+    /// Each costs up to 56 KiB while it waits, 25 KiB as a rule
+    #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_IN_FLIGHT", default_value = config::MAX_IN_FLIGHT)]
+    max_in_flight: String,
+
+    /// Most connections of clients; beyond, the one that got nowhere for longest gives way, or else the newcomer
+    /// is reset. Each costs 2 KiB when idle and 14 KiB when in use
+    #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_CONNECTIONS", default_value = config::MAX_CONNECTIONS)]
+    max_connections: String,
+
+    /// Most `wait_for_change` requests to the metadata server (clients that watch the same share one); those
+    /// beyond get 503
+    #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_HANGING", default_value = config::MAX_HANGING)]
+    max_hanging: String,
+
+    /// What becomes of a request beyond --max-in-flight: its connection is reset, or it gets 503
+    #[arg(long, value_name = "reset|unavailable", env = "METADATA_PROXY_OVERLOAD", default_value = "reset")]
+    overload: String,
 
     /// Form of the log lines on standard error: text for a terminal, json for a cluster
     #[arg(long, value_name = "text|json", env = "METADATA_PROXY_LOG_FORMAT", default_value = "text")]
@@ -176,8 +200,12 @@ impl Args {
         let addrs = read.values("--addr", &self.addr, ADDRESS, address);
         let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
         let upstream = read.value("--upstream", &self.upstream, UPSTREAM, |url| Target::parse(url).ok());
+        let max_in_flight = read.value("--max-in-flight", &self.max_in_flight, LIMIT, limit);
+        let max_connections = read.value("--max-connections", &self.max_connections, LIMIT, limit);
+        let max_hanging = read.value("--max-hanging", &self.max_hanging, "a whole number", |text| text.parse().ok());
+        let on_overload = read.value("--overload", &self.overload, "reset or unavailable", overload);
         let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
-        let log = read.value("--log", &self.log, LEVELS, |levels| levels.parse::<Levels>().ok());
+        let log = read.value("--log", &self.log, LEVELS, levels);
         let drain_timeout = read.value("--drain-timeout", &self.drain_timeout, DURATION, duration);
         // Only now, when every mistake has been written down.
         let config = Config {
@@ -185,6 +213,11 @@ impl Args {
             metrics_addr: metrics_addr?,
             upstream: upstream?,
             allowed_hosts,
+            reuse_port: self.reuse_port,
+            max_in_flight: max_in_flight?,
+            max_connections: max_connections?,
+            max_hanging: max_hanging?,
+            on_overload: on_overload?,
             log_format: log_format?,
             log: log?,
             drain_timeout: drain_timeout?,
@@ -200,6 +233,7 @@ impl Args {
 const ADDRESS: &str = "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
 const UPSTREAM: &str = "http://HOST or http://HOST:PORT, without a path";
 const LEVELS: &str = "error, warn, info, debug, trace or off, for all or by module (info,gce_metadata_proxy=debug)";
+const LIMIT: &str = "a whole number, at least 1";
 const DURATION: &str = "a number with ms, s or m behind it, such as 10s";
 
 /// Reads values, and writes down what was wrong with the flag's name and what was expected.
@@ -211,13 +245,22 @@ impl Reader<'_> {
     fn value<T>(&mut self, flag: &str, text: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = read(text);
         if value.is_none() {
-            self.mistakes.push(format!("{flag}: {text:?} is not valid; expected {expected}"));
+            let variable = flag.trim_start_matches("--").replace('-', "_").to_uppercase();
+            let from = match std::env::var(format!("METADATA_PROXY_{variable}")) {
+                Ok(set) if set.split(',').any(|part| part == text) => format!(" (from METADATA_PROXY_{variable})"),
+                _ => String::new(),
+            };
+            self.mistakes.push(format!("{flag}{from}: {text:?} is not valid; expected {expected}"));
         }
         value
     }
 
     fn values<T>(&mut self, flag: &str, texts: &[String], expected: &str, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
-        texts.iter().filter_map(|text| self.value(flag, text, expected, &read)).collect()
+        texts
+            .iter()
+            .filter(|text| !text.is_empty())
+            .filter_map(|text| self.value(flag, text, expected, &read))
+            .collect()
     }
 }
 
@@ -234,6 +277,26 @@ fn address(text: &str) -> Option<SocketAddr> {
 fn host_name(text: &str) -> Option<String> {
     let is_name = !text.contains(':') && AllowedHosts::with([text.to_owned()]).admit(text.as_bytes()).is_ok();
     is_name.then(|| text.to_owned())
+}
+
+/// A word without `=` would be taken for the name of a module, and everything else would be off.
+fn levels(text: &str) -> Option<Levels> {
+    const WORDS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+    let is_level = |word: &str| WORDS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let makes_sense = |part: &str| is_level(part.split_once('=').map_or(part, |(_, level)| level));
+    text.split(',').all(makes_sense).then(|| text.parse().ok())?
+}
+
+fn limit(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|limit| *limit > 0)
+}
+
+fn overload(text: &str) -> Option<OnOverload> {
+    match text {
+        "reset" => Some(OnOverload::Reset),
+        "unavailable" => Some(OnOverload::Unavailable),
+        _ => None,
+    }
 }
 
 fn log_format(text: &str) -> Option<Format> {
@@ -322,7 +385,9 @@ mod tests {
     #[test]
     fn a_missing_value_is_a_mistake() {
         assert!(mistakes("--addr").contains("--addr"));
-        assert!(mistakes("--log nonsense=nonsense=x").contains("--log"));
+        for levels in ["nonsense=nonsense=x", "verbose", "info,verbose"] {
+            assert!(mistakes(&format!("--log {levels}")).contains("--log"), "{levels}");
+        }
         assert!(mistakes("--allowed-host a:80").contains("--allowed-host"));
     }
 

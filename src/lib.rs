@@ -7,11 +7,13 @@
 //!    │
 //!  rescue          Error -> an answer                               the only place that chooses a status
 //!   classify       head -> metadata::Request                        malformed, unproven, forwarded: refused
-//!    discovery     "is this a metadata server?"                     answered here, always
-//!     conceal      policy -> allow | conceal                        concealed: refused, and told why
-//!      leaves      values that do not change                        answered from memory
-//!       token_cache  a token from memory, or one flight for all who wait
-//!        forward   the metadata server, under a deadline            any failure: 503
+//!    in_flight     a seat for what asks more of the server          no seat: reset, or 503
+//!     discovery    "is this a metadata server?"                     answered here, always
+//!      conceal     policy -> allow | conceal                        concealed: refused, and told why
+//!       hanging    one watch for all who wait for the same change   too many watches: 503
+//!        leaves    values that do not change                        answered from memory
+//!         token_cache  a token from memory, or one flight for all who wait
+//!          forward     the metadata server, under a deadline        any failure: 503
 //! ```
 //!
 //! [`stack`] puts the layers in this order and says why each stands where it stands.
@@ -23,6 +25,9 @@
 //! | what a path, a query, a host means | [`metadata`] |
 //! | who is asking | [`layers::classify`] |
 //! | is it concealed, and why | [`layers::conceal::policy`] |
+//! | is there room for a request | [`layers::in_flight`] |
+//! | is there room for a connection, and which gives way | [`server::Connections`] |
+//! | how a connection is reset, never whether | `server::socket` |
 //! | is this token still good, and when to look for the next | `layers::token_cache::freshness` |
 //! | how many fetches at once | `layers::token_cache::flight` |
 //! | where a token comes from | a [`tokens::TokenSource`] |
@@ -39,7 +44,8 @@
 //!
 //! *Metadata server*: Google's, behind the proxy; also *upstream*, the side that we call. *Mock*: ours. *Conceal*: refuse
 //! by policy. *Flavor*: the header `Metadata-Flavor: Google`. *Principal*: the caller as we know it. *Hanging GET*: one
-//! with `wait_for_change`. *Fresh*, *stale*, *expired*: of a token; stale ones are still good. *Flight*: one fetch of one
+//! with `wait_for_change`; *watch*: the upstream request that its watchers share. *In flight*: from when a request was read
+//! until its answer has been written; *seat*: the right to be. *Fresh*, *stale*, *expired*: of a token; stale ones are still good. *Flight*: one fetch of one
 //! token, for all who wait for it; *keeper*: the task that flies it. *Drain*: finish what is in flight and accept nothing new.
 //!
 //! # Reading order
@@ -63,6 +69,7 @@ pub mod reply;
 pub mod server;
 pub mod stack;
 pub mod telemetry;
+pub mod threads;
 pub mod tokens;
 pub mod upstream;
 pub mod warm;

@@ -1,5 +1,6 @@
 //! The process: read the command line, start, run, exit.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use gce_metadata_proxy::app::App;
@@ -7,12 +8,15 @@ use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::server::drain;
 use gce_metadata_proxy::telemetry::logging;
+use gce_metadata_proxy::threads;
+use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(Stop::Shown(text)) => {
-            print!("{text}");
+            // A reader that has seen enough (`--help | head`) is no failure.
+            let _ = io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
         Err(Stop::Usage(text)) => {
@@ -32,9 +36,7 @@ fn main() -> ExitCode {
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn start(command: Command) -> Outcome {
-    // One thread: a node's pods do not fill one core, and a second one costs memory and locks.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    runtime(threads::count())?.block_on(async {
         match command {
             Command::Serve(config) => serve(config).await,
             #[cfg(feature = "mock")]
@@ -43,6 +45,13 @@ fn start(command: Command) -> Outcome {
             Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await,
         }
     })
+}
+
+fn runtime(threads: usize) -> io::Result<Runtime> {
+    match threads {
+        1 => Builder::new_current_thread().enable_all().build(),
+        threads => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+    }
 }
 
 async fn serve(config: Config) -> Outcome {

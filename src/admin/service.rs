@@ -1,6 +1,5 @@
 //! The pages of the admin listener.
 
-use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,8 +11,9 @@ use http_body_util::Full;
 use tower::Service;
 
 use super::Readiness;
-use crate::layers::classify::Arrival;
 use crate::reply;
+use crate::server::Arrival;
+use crate::server::Reset;
 use crate::telemetry::Metrics;
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -52,7 +52,7 @@ impl Admin {
             "/" => page(StatusCode::OK, reply::PLAIN_TEXT, INDEX),
             "/metrics" => page(StatusCode::OK, PROMETHEUS, self.metrics.render()),
             "/healthz" => page(StatusCode::OK, reply::PLAIN_TEXT, "ok\n"),
-            "/readyz" => self.readyz(uri.query() == Some("verbose")),
+            "/readyz" => self.readyz(uri.query().is_some_and(|query| query.starts_with("verbose"))),
             _ => page(StatusCode::NOT_FOUND, reply::PLAIN_TEXT, "There is no such page; / lists them.\n"),
         }
     }
@@ -78,10 +78,10 @@ fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -
 
 impl<B> Service<Arrival<B>> for Admin {
     type Response = Response<Full<Bytes>>;
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
+    type Error = Reset;
+    type Future = Ready<Result<Self::Response, Reset>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         Poll::Ready(Ok(()))
     }
 

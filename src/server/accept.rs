@@ -5,11 +5,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use listenfd::ListenFd;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::sleep;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Drain;
-use super::connection::{self, Stack, Timeouts};
+use super::activity::{Activity, Timeouts};
+use super::connection::{Connection, Stack};
+use super::connections::Connections;
+use super::socket::Socket;
 use crate::telemetry::Metrics;
 
 /// Connections that the kernel keeps for us until they are accepted. The kernel's own bound, `net.core.somaxconn`, is 4096
@@ -19,66 +25,140 @@ pub const BACKLOG: u32 = 1024;
 /// Pause after an error of `accept` that will not go away by itself at once (no file descriptor left, above all).
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// Binds a listening socket. An address that an earlier process used a moment ago is no obstacle.
-pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+/// Between two lines about such errors.
+const TELL: Duration = Duration::from_secs(10);
+
+/// What the kernel keeps for a client that does not read, in bytes. Without a bound it grows to 4 MiB for each, and counts
+/// against the pod's memory; with one, an answer that is not read stays with the upstream.
+const SEND_BUFFER: u32 = 16 * 1024;
+
+/// What the kernel keeps of requests that are not read yet, in bytes. A head has at most 16 KiB, and stays there until it is
+/// whole.
+const RECEIVE_BUFFER: u32 = 32 * 1024;
+
+/// A pod that vanished without a word is noticed after about two minutes, also while its answer is being made.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
+
+/// Longest time for what the kernel has accepted already when the process is told to end. Closing a listener resets what
+/// is in its queue.
+const LAST_ARRIVALS: Duration = Duration::from_millis(100);
+
+/// Binds a listening socket. An address that an earlier process used a moment ago is no obstacle; one that another process
+/// listens on is none if both share it.
+pub fn bind(addr: SocketAddr, share: bool) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
+    if share {
+        socket.set_reuseport(true)?;
+    }
+    // What is set here, accepted sockets inherit.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
 
-/// Accepts and serves connections until the drain begins. Returns with the listener closed; what was accepted goes on.
-pub async fn run<S>(listener: TcpListener, stack: S, timeouts: Timeouts, drain: Drain, metrics: Arc<Metrics>)
+/// The listening sockets that systemd (or whoever started us) opened for us, by its convention `LISTEN_FDS`. The first call
+/// takes them.
+pub fn inherited() -> io::Result<Vec<TcpListener>> {
+    let mut passed = ListenFd::from_env();
+    let mut listeners = Vec::new();
+    for index in 0..passed.len() {
+        if let Some(listener) = passed.take_tcp_listener(index)? {
+            listener.set_nonblocking(true)?;
+            listeners.push(TcpListener::from_std(listener)?);
+        }
+    }
+    Ok(listeners)
+}
+
+/// A listener's part of the server.
+#[derive(Debug)]
+pub struct Server<S> {
+    /// Answers.
+    pub stack: S,
+    /// Bounds on each connection.
+    pub timeouts: Timeouts,
+    /// Bounds on their number.
+    pub connections: Arc<Connections>,
+    /// When to end.
+    pub drain: Drain,
+    /// Counts what is accepted and what is reset.
+    pub metrics: Arc<Metrics>,
+}
+
+impl<S> Server<S>
 where
     S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + 'static,
 {
-    let stopping = drain.stopping();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = stopping.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let stack = stack.clone();
-                let stopping = drain.stopping();
-                let open = Open::new(Arc::clone(&metrics));
-                drain.spawn(async move {
-                    let _open = open;
-                    if prepare(&stream).is_ok() {
-                        connection::serve(stream, peer, stack, timeouts, stopping).await;
+    /// Accepts and serves connections until the drain begins. Returns with the listener closed; what was accepted goes on.
+    pub async fn run(self, listener: TcpListener) {
+        let doors = self.drain.doors();
+        let mut told: Option<Instant> = None;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = doors.cancelled() => break,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    if self.connections.is_rushed() {
+                        // The others get their turn: who has sent a request is in flight then, and does not give way.
+                        yield_now().await;
                     }
-                });
-            }
-            // The client was gone before we came to it.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; trying again in {} ms", BACK_OFF.as_millis());
-                sleep(BACK_OFF).await;
+                    self.take(stream, peer);
+                }
+                // The client was gone before we came to it.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if told.is_none_or(|told| told.elapsed() >= TELL) {
+                        told = Some(Instant::now());
+                        tracing::warn!(%error, "cannot accept connections; trying again every {} ms", BACK_OFF.as_millis());
+                    }
+                    sleep(BACK_OFF).await;
+                }
             }
         }
+        let end = Instant::now() + LAST_ARRIVALS;
+        while let Some((stream, peer)) = next_in_queue(&listener, end).await {
+            self.take(stream, peer);
+        }
+    }
+
+    fn take(&self, stream: TcpStream, peer: SocketAddr) {
+        self.metrics.accepted.inc();
+        let activity = Arc::new(Activity::new());
+        let Some(place) = self.connections.admit(&activity) else {
+            self.metrics.shed_connection();
+            stream.close_by_reset(true);
+            return;
+        };
+        let number = place.number();
+        let connection = Connection {
+            io: stream,
+            peer,
+            stack: self.stack.clone(),
+            timeouts: self.timeouts,
+            stopping: self.drain.stopping(),
+            activity,
+        };
+        let task = self.drain.spawn(async move {
+            let _place = place;
+            // Answers are written whole; waiting to fill a segment would only delay them. It fails where the client is
+            // gone, and then reading fails as well.
+            let _ = connection.io.set_nodelay(true);
+            connection.serve().await;
+        });
+        self.connections.started(number, task);
     }
 }
 
-/// Answers are written whole; waiting to fill a segment would only delay them.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)
-}
-
-/// Counts a connection for as long as it is open.
-struct Open(Arc<Metrics>);
-
-impl Open {
-    fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.accepted.inc();
-        metrics.connections.inc();
-        Self(metrics)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.connections.dec();
-    }
+/// What the kernel has accepted and we have not; nothing once the queue is empty.
+async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStream, SocketAddr)> {
+    // A queue that is not empty gives its next at once.
+    let soon = (Instant::now() + Duration::from_millis(1)).min(end);
+    timeout_at(soon, listener.accept()).await.ok()?.ok()
 }

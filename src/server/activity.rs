@@ -1,8 +1,9 @@
 //! [`Activity`]: what a connection is doing, as its bytes and its service tell it.
 //!
-//! The socket sees bytes, the service sees requests, and the connection's timers need both. All three run in one task, so
-//! the atomics only satisfy the compiler; nothing is ever contended.
+//! The socket sees bytes, the service sees requests, and the connection's timers need both; whoever looks for a connection
+//! to give up reads it too, from another task.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -12,56 +13,88 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
-    /// Milliseconds since `began` at which bytes last moved, either way.
-    moved: AtomicU64,
-    /// Milliseconds since `began` at which the head under way began, plus one; 0 between heads.
-    head_began: AtomicU64,
+    /// When bytes last moved, either way.
+    moved: Moment,
+    /// When the head under way began.
+    head_began: Moment,
+    /// Since when the client takes no bytes of an answer.
+    blocked: Moment,
     /// Heads received whole.
     heads: AtomicU64,
     /// Heads that became a request, i.e. that hyper could read.
     requests: AtomicU64,
-    /// Requests whose answer has not begun.
+    /// Requests whose answer has not ended.
     answering: AtomicU64,
     body_announced: AtomicBool,
+    /// The process is ending: answers say that the connection closes.
+    last_call: AtomicBool,
+    reset: AtomicBool,
 }
 
-/// Lives as long as a request has no answer.
+/// Milliseconds since a connection began, plus one; 0 for never.
+#[derive(Debug, Default)]
+struct Moment(AtomicU64);
+
+/// Lives as long as a request's answer has not ended.
 #[derive(Debug)]
-pub(super) struct Answering(std::sync::Arc<Activity>);
+pub(super) struct Answering(Arc<Activity>);
 
 /// Bounds on a connection that does nothing useful.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// From the first byte of a request's head to its last.
     pub header: Duration,
-    /// Without a request, or without a byte moving.
+    /// Without a request.
     pub idle: Duration,
+    /// Without a byte taken of an answer that is there.
+    pub write: Duration,
+    /// Without a request, once the process is told to end.
+    pub last_call: Duration,
+}
+
+impl Moment {
+    fn set(&self, began: Instant) {
+        // A connection does not live for 584 million years.
+        self.0.store(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
+    }
+
+    fn clear(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    fn get(&self, began: Instant) -> Option<Instant> {
+        let since = self.0.load(Relaxed).checked_sub(1)?;
+        Some(began + Duration::from_millis(since))
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
 }
 
 impl Activity {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
-            moved: AtomicU64::new(0),
-            head_began: AtomicU64::new(0),
+            moved: Moment::default(),
+            head_began: Moment::default(),
+            blocked: Moment::default(),
             heads: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             answering: AtomicU64::new(0),
             body_announced: AtomicBool::new(false),
+            last_call: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
         }
     }
 
-    /// Bytes moved.
-    pub(super) fn moved(&self) {
-        self.moved.store(self.now(), Relaxed);
-    }
-
-    /// After bytes were received: so many heads have ended, and another has begun or has not.
-    pub(super) fn received(&self, heads: u64, mid_head: bool, body_announced: bool) {
-        self.heads.store(heads, Relaxed);
-        match (mid_head, self.head_began.load(Relaxed)) {
-            (true, 0) => self.head_began.store(self.now() + 1, Relaxed),
-            (false, 1..) => self.head_began.store(0, Relaxed),
+    /// Bytes were received: so many heads have ended with them, and another has begun or has not.
+    pub(super) fn received(&self, ended_heads: u64, mid_head: bool, body_announced: bool) {
+        self.moved.set(self.began);
+        self.heads.fetch_add(ended_heads, Relaxed);
+        match (mid_head, self.head_began.is_set()) {
+            (true, false) => self.head_began.set(self.began),
+            (false, true) => self.head_began.clear(),
             _ => {}
         }
         if body_announced {
@@ -69,16 +102,35 @@ impl Activity {
         }
     }
 
+    /// Bytes were sent; whether the client had taken none for a while.
+    pub(super) fn sent(&self) -> bool {
+        self.moved.set(self.began);
+        let was_blocked = self.blocked.is_set();
+        if was_blocked {
+            self.blocked.clear();
+        }
+        was_blocked
+    }
+
+    /// The client takes no bytes; whether that is news.
+    pub(super) fn blocked(&self) -> bool {
+        let is_news = !self.blocked.is_set();
+        if is_news {
+            self.blocked.set(self.began);
+        }
+        is_news
+    }
+
     /// A request reached the service.
-    pub(super) fn answering(self: &std::sync::Arc<Self>) -> Answering {
+    pub(super) fn answering(self: &Arc<Self>) -> Answering {
         self.requests.fetch_add(1, Relaxed);
         self.answering.fetch_add(1, Relaxed);
-        Answering(std::sync::Arc::clone(self))
+        Answering(Arc::clone(self))
     }
 
     /// Whether what is being written can be hyper's own answer to a head that it could not read.
     pub(super) fn has_unread_head(&self) -> bool {
-        self.heads.load(Relaxed) > self.requests.load(Relaxed) || self.head_began.load(Relaxed) != 0
+        self.heads.load(Relaxed) > self.requests.load(Relaxed) || self.head_began.is_set()
     }
 
     /// Whether a request said that a body follows.
@@ -86,26 +138,71 @@ impl Activity {
         self.body_announced.load(Relaxed)
     }
 
-    /// When the connection has been useless for too long, if nothing happens until then.
-    pub(super) fn deadline(&self, timeouts: Timeouts) -> Instant {
-        let idle = || self.began + Duration::from_millis(self.moved.load(Relaxed)) + timeouts.idle;
-        match self.head_began.load(Relaxed) {
-            // An answer takes the time it takes; the upstream's deadlines bound it.
-            _ if self.answering.load(Relaxed) > 0 => Instant::now() + timeouts.idle,
-            0 => idle(),
-            began => self.began + Duration::from_millis(began - 1) + timeouts.header,
-        }
+    /// The process is ending.
+    pub(super) fn call_last(&self) {
+        self.last_call.store(true, Relaxed);
     }
 
-    fn now(&self) -> u64 {
-        // A connection does not live for 584 million years.
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// Whether the connection closes after the answer under way.
+    pub(super) fn closes(&self) -> bool {
+        self.body_announced() || self.last_call.load(Relaxed)
+    }
+
+    /// The connection is to be reset in place of an answer.
+    pub(super) fn want_reset(&self) {
+        self.reset.store(true, Relaxed);
+    }
+
+    /// Whether it is.
+    pub(super) fn wants_reset(&self) -> bool {
+        self.reset.load(Relaxed)
+    }
+
+    /// When the connection last got anywhere; nothing while a request is in flight that its client still wants. A client
+    /// that does not read its answer does not.
+    pub(super) fn useless_since(&self) -> Option<Instant> {
+        let is_wanted = self.answering.load(Relaxed) > 0 && !self.blocked.is_set();
+        (!is_wanted).then(|| self.moved.get(self.began).unwrap_or(self.began))
+    }
+
+    /// Since when the client takes no bytes of its answer.
+    pub(super) fn blocked_since(&self) -> Option<Instant> {
+        self.blocked.get(self.began)
+    }
+
+    /// When nothing is under way, since when.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.useless_since().filter(|_| !self.head_began.is_set() && !self.blocked.is_set())
+    }
+
+    /// When the connection has been useless for too long, if nothing happens until then; never while an answer is being
+    /// made, which takes the time it takes: the upstream's deadlines bound it.
+    pub(super) fn deadline(&self, timeouts: Timeouts) -> Option<Instant> {
+        if let Some(blocked) = self.blocked.get(self.began) {
+            return Some(blocked + timeouts.write);
+        }
+        let Some(useless) = self.useless_since() else {
+            // hyper does not see a client leave whose next bytes it has not come to read, so those may not wait long.
+            let moved = self.moved.get(self.began).unwrap_or(self.began);
+            return self.has_unread_head().then(|| moved + timeouts.header);
+        };
+        Some(match self.head_began.get(self.began) {
+            Some(began) => began + timeouts.header,
+            None if self.last_call.load(Relaxed) => useless + timeouts.last_call,
+            None => useless + timeouts.idle,
+        })
+    }
+}
+
+impl Answering {
+    pub(super) fn activity(&self) -> &Activity {
+        &self.0
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.answering.fetch_sub(1, Relaxed);
-        self.0.moved();
+        self.0.moved.set(self.0.began);
     }
 }

@@ -1,6 +1,5 @@
 //! One client's connection, from its first byte to its last.
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -10,92 +9,176 @@ use std::time::Duration;
 
 use http::header::{self, HeaderValue};
 use http::{Request, Response};
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::util::Oneshot;
 use tower::{Service, ServiceExt};
 
 use super::activity::{Activity, Answering};
+use super::arrival::Arrival;
 use super::io::{MAX_HEAD, Watched};
-use crate::layers::classify::Arrival;
+use super::reset::Reset;
+use super::socket::{Seen, Socket};
 
-pub use super::activity::Timeouts;
+use super::activity::Timeouts;
 
 /// Most that is read, and longest, after a refusal to a client that still sends, so that it sees the refusal and not a
 /// reset: closing a socket with unread bytes in it resets it.
 const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
 
-/// What answers requests: a tower service that turns its errors into answers itself.
-pub trait Stack: Service<Arrival<Incoming>, Response = Response<Self::Body>, Error = Infallible> + Clone {
+/// A connection that was idle for so long is kept by its socket alone, without hyper's state and buffers (about 12 KiB).
+const PARK: Duration = Duration::from_secs(1);
+
+/// What answers requests: a tower service that turns its errors into answers itself, or has the connection reset.
+pub trait Stack: Service<Arrival<Incoming>, Response = Response<Self::Body>, Error = Reset> + Clone {
     /// Of the answers.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
 
 impl<S, B> Stack for S
 where
-    S: Service<Arrival<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
+    S: Service<Arrival<Incoming>, Response = Response<B>, Error = Reset> + Clone,
     B: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static,
 {
     type Body = B;
 }
 
-/// Serves a connection until either side closes it, it is useless for too long, or the drain ends it.
-pub async fn serve<I, S>(io: I, peer: SocketAddr, stack: S, timeouts: Timeouts, stopping: CancellationToken)
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-    S: Stack,
-{
-    let activity = Arc::new(Activity::new());
-    let service = PerConnection { stack, peer, activity: Arc::clone(&activity) };
-    let mut connection = http1::Builder::new()
-        .max_buf_size(MAX_HEAD)
-        // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
-        .title_case_headers(true)
-        .serve_connection(TokioIo::new(Watched::new(io, Arc::clone(&activity))), service);
+/// One client's connection.
+pub(super) struct Connection<I, S> {
+    pub(super) io: I,
+    pub(super) peer: SocketAddr,
+    pub(super) stack: S,
+    pub(super) timeouts: Timeouts,
+    pub(super) stopping: CancellationToken,
+    pub(super) activity: Arc<Activity>,
+}
 
-    let mut stopping = pin!(stopping.cancelled_owned());
-    let mut stopped = false;
-    let mut overdue = pin!(sleep_until(activity.deadline(timeouts)));
-    let ended = poll_fn(|cx| {
-        if !stopped && stopping.as_mut().poll(cx).is_ready() {
-            stopped = true;
-            Pin::new(&mut connection).graceful_shutdown();
+impl<I: Socket, S: Stack> Connection<I, S> {
+    /// Serves until either side closes, the connection is useless for too long, or the process ends.
+    ///
+    /// As long as there is no whole head to read, there is only the socket and this future; hyper's state is made when
+    /// there is one, and given up when the connection falls idle.
+    pub(super) async fn serve(mut self) {
+        while has_request(&self.io, &self.activity, self.timeouts, &self.stopping).await {
+            let Some(connection) = Box::pin(self.serve_http()).await else { return };
+            self = connection;
         }
-        if let Poll::Ready(ended) = Pin::new(&mut connection).poll(cx) {
-            return Poll::Ready(Some(ended));
-        }
-        // Deadlines mostly move away, and a timer that fires early costs less than one moved at every request.
-        let deadline = activity.deadline(timeouts);
-        if deadline < overdue.deadline() {
-            overdue.as_mut().reset(deadline);
-        }
-        while overdue.as_mut().poll(cx).is_ready() {
-            let deadline = activity.deadline(timeouts);
-            if deadline <= Instant::now() {
-                return Poll::Ready(None);
+    }
+
+    /// Serves requests by hyper until the connection ends, or falls idle and is returned.
+    async fn serve_http(self) -> Option<Self> {
+        let Self { io, peer, stack, timeouts, stopping, activity } = self;
+        let service = PerConnection { stack: stack.clone(), peer, activity: Arc::clone(&activity) };
+        let mut http = http1::Builder::new()
+            .max_buf_size(MAX_HEAD)
+            // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
+            .title_case_headers(true)
+            .serve_connection(TokioIo::new(Watched::new(io, Arc::clone(&activity))), service);
+        let mut told = pin!(stopping.clone().cancelled_owned());
+        let mut is_told = false;
+        let mut timer = pin!(sleep_until(Instant::now() + timeouts.header));
+        let ended = poll_fn(|cx| {
+            if !is_told && told.as_mut().poll(cx).is_ready() {
+                is_told = true;
+                activity.call_last();
             }
-            overdue.as_mut().reset(deadline);
+            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
+                return Poll::Ready(Ended::Closed(ended));
+            }
+            poll_useless::<I>(&activity, timeouts, timer.as_mut(), cx)
+        })
+        .await;
+        let parts = http.into_parts();
+        let io = parts.io.into_inner().into_inner();
+        match ended {
+            Ended::Idle if parts.read_buf.is_empty() => {
+                return Some(Self { io, peer, stack, timeouts, stopping, activity });
+            }
+            Ended::Useless => tracing::debug!(%peer, "a connection was useless for too long"),
+            Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
+            Ended::Closed(Ok(())) if activity.body_announced() => linger(io).await,
+            Ended::Closed(Err(error)) => {
+                tracing::debug!(%peer, %error, "a connection ended early");
+                if error.is_parse() {
+                    linger(io).await;
+                }
+            }
+            Ended::Idle | Ended::Closed(Ok(())) => {}
         }
-        Poll::Pending
-    });
-    let unread = match ended.await {
-        Some(Ok(())) => activity.body_announced(),
-        Some(Err(error)) => {
-            tracing::debug!(%peer, %error, "a connection ended early");
-            error.is_parse()
+        None
+    }
+}
+
+/// Whether there is a request to read before the connection has been useless for too long.
+async fn has_request<I: Socket>(io: &I, activity: &Activity, timeouts: Timeouts, stopping: &CancellationToken) -> bool {
+    if !I::CAN_WAIT {
+        return true;
+    }
+    let mut part = 0;
+    loop {
+        if stopping.is_cancelled() {
+            activity.call_last();
         }
-        None => {
-            tracing::debug!(%peer, "a connection was useless for too long");
-            false
+        let Some(deadline) = activity.deadline(timeouts) else { return true };
+        let seen = tokio::select! {
+            biased;
+            seen = io.look() => seen,
+            () = stopping.cancelled(), if !stopping.is_cancelled() => continue,
+            () = sleep_until(deadline) => return false,
+        };
+        match seen {
+            Ok(Seen::Head) => return true,
+            Ok(Seen::Part(bytes)) if bytes > part => {
+                part = bytes;
+                activity.received(0, true, false);
+            }
+            Ok(Seen::Part(_)) => {}
+            Ok(Seen::End) | Err(_) => return false,
         }
-    };
-    if unread {
-        linger(connection.into_parts().io.into_inner().into_inner()).await;
+    }
+}
+
+/// Why hyper's part is over.
+enum Ended {
+    /// By the client, by an answer that closes, or by an error.
+    Closed(hyper::Result<()>),
+    /// Nothing was under way for a while.
+    Idle,
+    /// Nothing useful happened for too long.
+    Useless,
+}
+
+/// The connection's one timer. It is moved only when it fires, or when a deadline turns up that is earlier: deadlines
+/// mostly move away, and a timer that fires for nothing costs less than one that is moved at every request.
+fn poll_useless<I: Socket>(
+    activity: &Activity,
+    timeouts: Timeouts,
+    mut timer: Pin<&mut Sleep>,
+    cx: &mut Context<'_>,
+) -> Poll<Ended> {
+    loop {
+        let now = Instant::now;
+        let park = activity.idle_since().filter(|_| I::CAN_WAIT).map(|since| since + PARK);
+        let deadline = activity.deadline(timeouts);
+        let next = [park, deadline].into_iter().flatten().min().unwrap_or_else(|| now() + timeouts.header);
+        if next < timer.deadline() {
+            timer.as_mut().reset(next);
+        }
+        ready!(timer.as_mut().poll(cx));
+        let now = now();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return Poll::Ready(Ended::Useless);
+        }
+        if park.is_some_and(|park| park <= now) {
+            return Poll::Ready(Ended::Idle);
+        }
+        timer.as_mut().reset(next.max(now + Duration::from_millis(1)));
     }
 }
 
@@ -117,17 +200,13 @@ struct PerConnection<S> {
 }
 
 impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
-    type Response = Response<S::Body>;
-    type Error = Infallible;
+    type Response = Response<AnswerBody<S::Body>>;
+    type Error = Reset;
     type Future = Answer<Oneshot<S, Arrival<Incoming>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let arrival = Arrival { request, peer: self.peer };
-        Answer {
-            inner: self.stack.clone().oneshot(arrival),
-            answering: self.activity.answering(),
-            close: self.activity.body_announced(),
-        }
+        Answer { inner: self.stack.clone().oneshot(arrival), answering: Some(self.activity.answering()) }
     }
 }
 
@@ -135,25 +214,60 @@ pin_project! {
     struct Answer<F> {
         #[pin]
         inner: F,
-        answering: Answering,
-        close: bool,
+        answering: Option<Answering>,
     }
 }
 
 impl<F, B> Future for Answer<F>
 where
-    F: Future<Output = Result<Response<B>, Infallible>>,
+    F: Future<Output = Result<Response<B>, Reset>>,
 {
-    type Output = Result<Response<B>, Infallible>;
+    type Output = Result<Response<AnswerBody<B>>, Reset>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let Ok(mut response) = ready!(this.inner.poll(cx));
-        if *this.close {
-            // What follows on the connection is a body that nobody reads.
+        let answer = ready!(this.inner.poll(cx));
+        let answering = this.answering.take().expect("a future is not polled again after it was ready");
+        let Ok(mut response) = answer else {
+            answering.activity().want_reset();
+            return Poll::Ready(Err(Reset));
+        };
+        if answering.activity().closes() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        Poll::Ready(Ok(response))
+        Poll::Ready(Ok(response.map(|inner| AnswerBody { inner, answering })))
+    }
+}
+
+pin_project! {
+    /// A body of an answer: the connection is in use until it has ended.
+    struct AnswerBody<B> {
+        #[pin]
+        inner: B,
+        answering: Answering,
+    }
+}
+
+impl<B: http_body::Body> http_body::Body for AnswerBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.inner.poll_frame(cx));
+        if matches!(frame, Some(Err(_))) {
+            // The end of the connection is the end of the answer for a client of HTTP/1.0; a reset is the end of neither.
+            this.answering.activity().want_reset();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
     }
 }
 
@@ -181,12 +295,16 @@ mod tests {
         let (io, other_end) = duplex(64 * 1024);
         let stack = tower::service_fn(move |_: Arrival<Incoming>| async move {
             sleep(delay).await;
-            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"answer"))))
+            Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
         });
         let stopping = CancellationToken::new();
-        let peer = ([10, 0, 0, 9], 40000).into();
-        let server = tokio::spawn(serve(other_end, peer, stack, TIMEOUTS, stopping.clone()));
+        let server = tokio::spawn(connection(other_end, stack, stopping.clone()).serve());
         Client { io, stopping, server }
+    }
+
+    fn connection<S>(io: DuplexStream, stack: S, stopping: CancellationToken) -> Connection<DuplexStream, S> {
+        let peer = ([10, 0, 0, 9], 40000).into();
+        Connection { io, peer, stack, timeouts: TIMEOUTS, stopping, activity: Arc::new(Activity::new()) }
     }
 
     impl Client {
@@ -254,14 +372,48 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_drain_closes_idle_connections_at_once() {
+    async fn the_drain_closes_an_idle_connection_at_once_and_one_in_use_a_second_after_its_last_answer() {
+        for (idle, lives) in [(5, 0), (0, 1)] {
+            let mut client = connect(Duration::ZERO);
+            client.send(REQUEST).await;
+            client.read_answer().await;
+            sleep(Duration::from_secs(idle)).await;
+            let began = Instant::now();
+            client.stopping.cancel();
+            assert_eq!(client.read_to_end().await, "");
+            assert_eq!(began.elapsed().as_secs(), lives);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_crosses_the_drain_is_answered_and_told_that_it_is_the_last() {
         let mut client = connect(Duration::ZERO);
         client.send(REQUEST).await;
         client.read_answer().await;
-        let began = Instant::now();
         client.stopping.cancel();
-        assert_eq!(client.read_to_end().await, "");
-        assert_eq!(began.elapsed(), Duration::ZERO);
+        sleep(Duration::from_millis(500)).await;
+        client.send(REQUEST).await;
+        let answer = client.read_to_end().await;
+        assert!(answer.contains("Connection: close") && answer.ends_with("answer"), "{answer}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_answer_is_cut_after_thirty_seconds() {
+        let (mut io, other_end) = duplex(16);
+        let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+            Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
+        });
+        let server = tokio::spawn(connection(other_end, stack, CancellationToken::new()).serve());
+        tokio::spawn(async move {
+            io.write_all(REQUEST).await.expect("the server reads");
+            sleep(Duration::from_secs(20)).await;
+            let mut little = [0; 16];
+            io.read_exact(&mut little).await.expect("the beginning");
+            sleep(Duration::from_secs(3600)).await;
+        });
+        let began = Instant::now();
+        server.await.expect("no panic");
+        assert_eq!(began.elapsed().as_secs(), 50, "30 s after it last took something");
     }
 
     #[tokio::test(start_paused = true)]

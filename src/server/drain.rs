@@ -5,36 +5,53 @@ use std::io;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Tells everything that serves that the end has begun, and waits for what is in flight.
+///
+/// The end has two steps, so that a process that takes over on the same address misses nothing: first the doors close, and
+/// who comes now comes to the other; only then are those inside told that each answer is their last. The other way round
+/// they would leave, come back at once, and be in the queue of a listener that is just being closed.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
+    doors: CancellationToken,
     stopping: CancellationToken,
     connections: TaskTracker,
 }
 
 impl Drain {
-    /// Resolves when the end begins.
+    /// Resolves when nothing is to be accepted any more.
+    pub fn doors(&self) -> CancellationToken {
+        self.doors.clone()
+    }
+
+    /// Resolves when what was accepted is to come to its end.
     pub fn stopping(&self) -> CancellationToken {
         self.stopping.clone()
     }
 
     /// Whether the end has begun.
     pub fn has_begun(&self) -> bool {
-        self.stopping.is_cancelled()
+        self.doors.is_cancelled()
     }
 
     /// Runs a connection that the end waits for.
-    pub fn spawn(&self, connection: impl Future<Output = ()> + Send + 'static) {
-        self.connections.spawn(connection);
+    pub fn spawn(&self, connection: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.connections.spawn(connection).abort_handle()
     }
 
-    /// Begins the end: nothing new is accepted, idle connections close, requests in flight are finished. Returns the
-    /// number of connections that were still open when the time was up; they are cut when the runtime ends.
+    /// Begins the end: nothing new is accepted.
+    pub fn close_doors(&self) {
+        self.doors.cancel();
+    }
+
+    /// Ends: nothing new is accepted, idle connections close, requests in flight are finished. Returns the number of
+    /// connections that were still open when the time was up; they are cut when the runtime ends.
     pub async fn finish(&self, grace: Duration) -> usize {
+        self.doors.cancel();
         self.stopping.cancel();
         self.connections.close();
         if timeout(grace, self.connections.wait()).await.is_ok() { 0 } else { self.connections.len() }

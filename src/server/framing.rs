@@ -61,6 +61,11 @@ impl HeadScanner {
         self.mid_head || self.line.is_begun()
     }
 
+    /// Whether a lone LF was found, so that no parser will take what there is.
+    pub(super) fn is_spoilt(&self) -> bool {
+        self.ended && !self.body_announced
+    }
+
     /// Whether a head announced a body.
     pub(super) fn body_announced(&self) -> bool {
         self.body_announced

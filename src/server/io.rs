@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::Activity;
 use super::framing::HeadScanner;
+use super::socket::Socket;
 
 /// Largest request head, in bytes; hyper refuses what is larger.
 pub(super) const MAX_HEAD: usize = 16 * 1024;
@@ -44,16 +45,16 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
         ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
         let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
+            let before = this.scanner.heads();
             this.scanner.scan(received);
-            this.activity.moved();
             let scanner = &this.scanner;
-            this.activity.received(scanner.heads(), scanner.mid_head(), scanner.body_announced());
+            this.activity.received(scanner.heads() - before, scanner.mid_head(), scanner.body_announced());
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncWrite + Unpin> Watched<I> {
+impl<I: Socket> Watched<I> {
     /// Takes hyper's own answer away, and keeps ours in its place.
     fn replaces(&mut self, written: &[u8]) -> bool {
         if !self.activity.has_unread_head() {
@@ -62,6 +63,24 @@ impl<I: AsyncWrite + Unpin> Watched<I> {
         let Some(replacement) = instead_of(written) else { return false };
         self.replacement = replacement;
         true
+    }
+
+    fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(_)) => {
+                if self.activity.sent() {
+                    self.io.close_by_reset(false);
+                }
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                if self.activity.blocked() {
+                    // What a client does not read the kernel would keep for minutes after a proper end.
+                    self.io.close_by_reset(true);
+                }
+            }
+        }
+        written
     }
 
     fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -73,14 +92,13 @@ impl<I: AsyncWrite + Unpin> Watched<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
+impl<I: Socket> AsyncWrite for Watched<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.replaces(buf) {
             return Poll::Ready(Ok(buf.len()));
         }
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.activity.moved();
-        Poll::Ready(Ok(written))
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.noted(written)
     }
 
     fn poll_write_vectored(
@@ -93,9 +111,8 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
         {
             return Poll::Ready(Ok(only.len()));
         }
-        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
-        self.activity.moved();
-        Poll::Ready(Ok(written))
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.noted(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -108,6 +125,10 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.activity.wants_reset() {
+            // A FIN would tell the client that this is a proper end.
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.write_replacement(cx))?;
         Pin::new(&mut self.io).poll_shutdown(cx)
     }

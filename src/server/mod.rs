@@ -2,11 +2,19 @@
 
 mod accept;
 mod activity;
+mod arrival;
 mod connection;
+mod connections;
 pub mod drain;
 mod framing;
 mod io;
+mod reset;
+mod socket;
 
-pub use accept::{BACKLOG, bind, run};
-pub use connection::{Stack, Timeouts, serve};
+pub use accept::{BACKLOG, Server, bind, inherited};
+pub use activity::Timeouts;
+pub use arrival::Arrival;
+pub use connection::Stack;
+pub use connections::Connections;
 pub use drain::Drain;
+pub use reset::Reset;

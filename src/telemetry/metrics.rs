@@ -3,10 +3,14 @@
 //! Labels come from closed sets only. A path, a URL, an address or an audience as a label would let any pod make series
 //! without end.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use http::StatusCode;
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+
+use super::shed_log::ShedLog;
+use crate::error::Overload;
 
 /// What is counted and measured, with the handles that the request path uses.
 #[derive(Debug)]
@@ -19,6 +23,18 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Connections of clients that were accepted.
     pub accepted: IntCounter,
+    sheds: [IntCounter; SHEDS.len()],
+    shed_log: ShedLog,
+    /// Connections that were reset in place of an answer, or at once.
+    pub resets: IntCounter,
+    /// Requests in flight, as of the last scrape.
+    pub in_flight: IntGauge,
+    /// Most requests in flight between the last two scrapes.
+    pub in_flight_peak: IntGauge,
+    /// Most requests in flight that are let in.
+    pub in_flight_limit: IntGauge,
+    /// Watches under way, as of the last scrape.
+    pub hanging: IntGauge,
     /// Requests to the upstream, by class of status or [`Failure::label`](crate::upstream::Failure::label).
     pub upstream_requests: IntCounterVec,
     token_requests: [IntCounter; TokenOutcome::ALL.len()],
@@ -101,6 +117,9 @@ impl std::fmt::Debug for OnScrape {
 /// The classes of status that are told apart.
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
+/// For want of what something was refused or closed.
+const SHEDS: [&str; 5] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer"];
+
 /// From an answer on the same machine to the deadline of 2.5 s, and what a hanging GET may take beyond.
 const UPSTREAM_SECONDS: [f64; 12] = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 2.5, 10.0, 60.0, 300.0];
 
@@ -122,6 +141,12 @@ impl Metrics {
             "Requests for tokens, by how they were answered.",
             &["outcome"],
         );
+        let sheds = counters(
+            &registry,
+            "metadata_proxy_sheds_total",
+            "Requests and connections refused, and idle connections closed, for want of room.",
+            &["reason"],
+        );
         let token_flights = counters(
             &registry,
             "metadata_proxy_token_flights_total",
@@ -135,6 +160,25 @@ impl Metrics {
                 "metadata_proxy_refusals_total",
                 "Requests that got a refusal or a failure made by the proxy, by reason.",
                 &["reason"],
+            ),
+            sheds: SHEDS.map(|reason| sheds.with_label_values(&[reason])),
+            shed_log: ShedLog::default(),
+            resets: register(
+                &registry,
+                IntCounter::new("metadata_proxy_resets_total", "Connections of clients that were reset."),
+            ),
+            in_flight: register(&registry, IntGauge::new("metadata_proxy_in_flight", "Requests in flight.")),
+            in_flight_peak: register(
+                &registry,
+                IntGauge::new("metadata_proxy_in_flight_peak", "Most requests in flight since the last scrape."),
+            ),
+            in_flight_limit: register(
+                &registry,
+                IntGauge::new("metadata_proxy_in_flight_limit", "Most requests in flight that are let in."),
+            ),
+            hanging: register(
+                &registry,
+                IntGauge::new("metadata_proxy_hanging", "wait_for_change requests to the metadata server under way."),
             ),
             connections: register(
                 &registry,
@@ -192,6 +236,35 @@ impl Metrics {
     pub fn count_answer(&self, status: StatusCode) {
         let class = usize::from(status.as_u16() / 100).clamp(1, CODES.len());
         self.answers[class - 1].inc();
+    }
+
+    /// Counts a request that was refused for want of room, and says so, at most once a second.
+    pub fn shed(&self, overload: Overload, peer: SocketAddr) {
+        let reason = match overload {
+            Overload::InFlight => 0,
+            Overload::Hanging => 1,
+        };
+        self.sheds[reason].inc();
+        self.shed_log.note(SHEDS[reason], Some(peer));
+    }
+
+    /// Counts a connection that was reset at once, because all others are in use.
+    pub fn shed_connection(&self) {
+        self.sheds[2].inc();
+        self.resets.inc();
+        self.shed_log.note(SHEDS[2], None);
+    }
+
+    /// Counts a connection that was closed to let another in.
+    pub fn shed_idle_connection(&self) {
+        self.sheds[3].inc();
+        self.shed_log.note(SHEDS[3], None);
+    }
+
+    /// Counts a connection that was cut because its client does not read its answer, and others want its seat.
+    pub fn shed_unread_answer(&self) {
+        self.sheds[4].inc();
+        self.shed_log.note(SHEDS[4], None);
     }
 
     /// The counter of requests for tokens that were answered in this way.

@@ -2,5 +2,6 @@
 
 pub mod logging;
 pub mod metrics;
+mod shed_log;
 
 pub use metrics::Metrics;

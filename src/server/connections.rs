@@ -1,0 +1,217 @@
+//! [`Connections`]: at most so many, and which one gives way to a newcomer.
+//!
+//! The connection that has gone longest without getting anywhere gives way: idle between requests, connected and silent,
+//! still sending its head, or not reading its answer. So neither a herd of idle clients nor a flood of slow heads locks an
+//! honest client out: what it needs is a moment, and the flood's connections are older than that or soon will be. A
+//! connection whose request is in flight never gives way; when all are, the newcomer is reset.
+//!
+//! # What a connection costs
+//!
+//! About 2 KiB while it is silent, still sending its head, or has been idle for a second (its socket and its task), and 12 KiB
+//! more (hyper's state and buffers) while it is in use; the kernel's buffers, bounded in `accept`, come on top. 1,000
+//! connections are 14 MiB when all of them are in use, and with 200 large answers that nobody reads the whole is below 25 MiB:
+//! `cargo test --test it survival -- --nocapture` prints the peaks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::activity::Activity;
+use crate::telemetry::Metrics;
+
+/// A connection that is younger than this may have sent a request that we have not come to read.
+const RUSH: Duration = Duration::from_millis(100);
+
+/// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
+const UNREAD: Duration = Duration::from_millis(5);
+
+/// The open connections of all listeners.
+#[derive(Debug)]
+pub struct Connections {
+    limit: usize,
+    open: Mutex<Open>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    connections: HashMap<u64, Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    activity: Arc<Activity>,
+    /// Nothing for the moment between its admission and its start.
+    task: Option<AbortHandle>,
+}
+
+/// A connection's place among them. It goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    number: u64,
+    connections: Arc<Connections>,
+}
+
+impl Connections {
+    /// At most so many at once.
+    pub fn new(limit: usize, metrics: Arc<Metrics>) -> Self {
+        Self { limit, open: Mutex::default(), metrics }
+    }
+
+    /// How many there may be.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Whether a newcomer would push out a connection that has only just come, and whose first bytes may be there unread.
+    pub(super) fn is_rushed(&self) -> bool {
+        let open = self.lock();
+        open.connections.len() >= self.limit && open.most_useless().is_some_and(|(since, _)| since.elapsed() < RUSH)
+    }
+
+    /// Cuts the connection whose client has not read its answer for longest, so that its seat is free in a moment. False
+    /// if every client reads.
+    pub fn cut_unread(&self) -> bool {
+        let mut open = self.lock();
+        let unread = |(number, connection): (&u64, &Connection)| {
+            connection.task.as_ref()?;
+            Some((connection.activity.blocked_since()?, *number))
+        };
+        let longest = open.connections.iter().filter_map(unread).min();
+        let Some((_, number)) = longest.filter(|(since, _)| since.elapsed() >= UNREAD) else { return false };
+        self.cut(&mut open, number);
+        self.metrics.shed_unread_answer();
+        true
+    }
+
+    /// Lets a connection in, if there is room or another gives way.
+    pub(super) fn admit(self: &Arc<Self>, activity: &Arc<Activity>) -> Option<Place> {
+        let mut open = self.lock();
+        if open.connections.len() >= self.limit {
+            let (_, gives_way) = open.most_useless()?;
+            self.cut(&mut open, gives_way);
+            self.metrics.shed_idle_connection();
+        }
+        let number = open.next;
+        open.next += 1;
+        open.connections.insert(number, Connection { activity: Arc::clone(activity), task: None });
+        self.metrics.connections.inc();
+        Some(Place { number, connections: Arc::clone(self) })
+    }
+
+    /// From now on the connection in this place can be made to give way.
+    pub(super) fn started(&self, number: u64, task: AbortHandle) {
+        if let Some(connection) = self.lock().connections.get_mut(&number) {
+            connection.task = Some(task);
+        }
+    }
+
+    fn cut(&self, open: &mut Open, number: u64) {
+        if let Some(Connection { task: Some(task), .. }) = open.connections.remove(&number) {
+            task.abort();
+            self.metrics.connections.dec();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // Entries are put in and taken out whole, so a panic elsewhere leaves the table whole.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    /// A look at every connection: a few microseconds for a thousand, and only when the limit is reached.
+    fn most_useless(&self) -> Option<(Instant, u64)> {
+        let useless = |(number, connection): (&u64, &Connection)| {
+            connection.task.as_ref()?;
+            Some((connection.activity.useless_since()?, *number))
+        };
+        self.connections.iter().filter_map(useless).min()
+    }
+}
+
+impl Place {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.connections.lock().connections.remove(&self.number).is_some() {
+            self.connections.metrics.connections.dec();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// A connection in a place, and a task that stands for it.
+    struct Guest {
+        activity: Arc<Activity>,
+        _place: Option<Place>,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    fn arrive(connections: &Arc<Connections>) -> Option<Guest> {
+        let activity = Arc::new(Activity::new());
+        let place = connections.admit(&activity)?;
+        let task = tokio::spawn(std::future::pending());
+        connections.started(place.number(), task.abort_handle());
+        Some(Guest { activity, _place: Some(place), task })
+    }
+
+    async fn was_aborted(guest: &Guest) -> bool {
+        tokio::task::yield_now().await;
+        guest.task.is_finished()
+    }
+
+    fn room_for(limit: usize) -> Arc<Connections> {
+        Arc::new(Connections::new(limit, Arc::new(Metrics::new())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_got_nowhere_for_longest_gives_way() {
+        let connections = room_for(3);
+        let silent = arrive(&connections).expect("room");
+        sleep(Duration::from_secs(1)).await;
+        let idle = arrive(&connections).expect("room");
+        let trickling = arrive(&connections).expect("room");
+        sleep(Duration::from_secs(1)).await;
+        silent.activity.received(0, true, false);
+        trickling.activity.received(0, true, false);
+        let newcomer = arrive(&connections).expect("one gives way");
+        assert!(was_aborted(&idle).await, "the only one that did nothing since");
+        assert!(!was_aborted(&silent).await && !was_aborted(&trickling).await && !was_aborted(&newcomer).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_request_is_in_flight_never_gives_way_unless_its_client_does_not_read() {
+        let connections = room_for(2);
+        let one = arrive(&connections).expect("room");
+        let other = arrive(&connections).expect("room");
+        let (_answer, _answer_too) = (one.activity.answering(), other.activity.answering());
+        assert!(arrive(&connections).is_none(), "all are in flight");
+        other.activity.blocked();
+        assert!(arrive(&connections).is_some());
+        assert!(was_aborted(&other).await && !was_aborted(&one).await);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_left_is_free() {
+        let connections = room_for(1);
+        let first = arrive(&connections).expect("room");
+        let in_flight = first.activity.answering();
+        assert!(arrive(&connections).is_none());
+        drop((first, in_flight));
+        assert!(arrive(&connections).is_some());
+    }
+}

@@ -1,0 +1,104 @@
+//! How many threads to serve with: as many as the cgroup's CPU quota has whole cores, and one without a quota.
+//!
+//! One thread answers some tens of thousands of requests a second, far more than a node's pods ask; a second one costs
+//! memory, and every request a little more. So only a quota of two cores or more, which somebody meant, gives more than one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// More would only wait for each other: the token cache and the limits are shared.
+const MOST: usize = 4;
+
+/// Where the kernel shows control groups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// How many threads this process should serve with.
+pub fn count() -> usize {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    quota(&groups, Path::new(CGROUPS)).map_or(1, |cores| whole(cores).clamp(1, MOST))
+}
+
+/// The CPU quota in cores, if there is one, by version 2 or version 1 of the kernel's interface.
+fn quota(groups: &str, root: &Path) -> Option<f64> {
+    groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let path = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            let text = read(&[root.join(path), root.to_owned()], "cpu.max")?;
+            let (quota, period) = text.trim().split_once(' ')?;
+            ratio(quota, period)
+        } else if controllers.split(',').any(|controller| controller == "cpu") {
+            // A container sees its own group at the top, under the path that it has on the host.
+            let at = [root.join("cpu").join(path), root.join(controllers).join(path), root.join("cpu")];
+            ratio(&read(&at, "cpu.cfs_quota_us")?, &read(&at, "cpu.cfs_period_us")?)
+        } else {
+            None
+        }
+    })
+}
+
+fn read(folders: &[PathBuf], file: &str) -> Option<String> {
+    folders.iter().find_map(|folder| fs::read_to_string(folder.join(file)).ok())
+}
+
+/// `max` and `-1` mean that there is no quota.
+fn ratio(quota: &str, period: &str) -> Option<f64> {
+    let quota: f64 = quota.trim().parse().ok()?;
+    let period: f64 = period.trim().parse().ok()?;
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+fn whole(cores: f64) -> usize {
+    (1..=MOST)
+        .rev()
+        .find(|threads| u32::try_from(*threads).is_ok_and(|threads| f64::from(threads) <= cores))
+        .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up tree of control groups.
+    fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("metadata-proxy-{}-{name}", std::process::id()));
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder");
+            fs::write(path, text).expect("a temporary file");
+        }
+        root
+    }
+
+    #[test]
+    fn the_quota_is_read_from_either_version() {
+        let v2 = tree("v2", &[("pod/cpu.max", "50000 100000\n")]);
+        assert_eq!(quota("0::/pod\n", &v2), Some(0.5));
+        let inside = tree("inside", &[("cpu.max", "300000 100000\n")]);
+        assert_eq!(quota("0::/kubepods/pod1\n", &inside), Some(3.0), "a container sees its own group at the top");
+        let v1 = tree("v1", &[("cpu/pod/cpu.cfs_quota_us", "3000\n"), ("cpu/pod/cpu.cfs_period_us", "100000\n")]);
+        assert_eq!(quota("5:memory:/pod\n4:cpu,cpuacct:/pod\n", &v1), Some(0.03));
+        for root in [v2, inside, v1] {
+            fs::remove_dir_all(root).expect("the temporary folder");
+        }
+    }
+
+    #[test]
+    fn no_quota_is_none() {
+        let unlimited = tree(
+            "none",
+            &[("cpu.max", "max 100000\n"), ("cpu/cpu.cfs_quota_us", "-1\n"), ("cpu/cpu.cfs_period_us", "100000\n")],
+        );
+        for groups in ["", "0::/\n", "4:cpu:/\n", "4:memory:/\n", "nonsense"] {
+            assert_eq!(quota(groups, &unlimited), None, "{groups:?}");
+        }
+        fs::remove_dir_all(unlimited).expect("the temporary folder");
+    }
+
+    #[test]
+    fn only_whole_cores_count() {
+        for (cores, threads) in [(0.03, 1), (1.0, 1), (1.9, 1), (2.0, 2), (3.5, 3), (64.0, MOST)] {
+            assert_eq!(whole(cores), threads, "{cores}");
+        }
+    }
+}
