@@ -5,10 +5,11 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::layers::classify::{Arrival, ClassifyLayer};
+use gce_metadata_proxy::layers::classify::ClassifyLayer;
 use gce_metadata_proxy::layers::conceal::ConcealLayer;
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
+use gce_metadata_proxy::server::Arrival;
 use http_body_util::Empty;
 use tower::{Service, ServiceBuilder, service_fn};
 

@@ -7,7 +7,10 @@
 mod clients;
 mod conformance;
 mod framing;
+mod handover;
+mod overload;
 mod process;
 mod support;
+mod survival;
 mod tokens;
 mod upstream;

@@ -6,7 +6,7 @@ use gce_metadata_proxy::mock::{Fault, Mock};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-use crate::support::{Binary, get};
+use crate::support::{Answer, Binary, get, raw};
 
 #[tokio::test]
 async fn bad_usage_names_every_mistake_and_exits_with_64() {
@@ -33,13 +33,15 @@ async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1
 async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
     let mock = Mock::start().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    binary.stderr_line("are known").await;
+    mock.reset_counters();
     mock.fault(Fault::Delay(Duration::from_millis(700)));
-    let in_flight = tokio::spawn(async move { get(addr, "/computeMetadata/v1/project/project-id").await });
+    let in_flight = tokio::spawn(async move { get(addr, "/computeMetadata/v1/instance/cpu-platform").await });
     while mock.requests() == 0 {
         tokio::task::yield_now().await;
     }
     binary.terminate().await;
-    assert_eq!(in_flight.await.expect("no panic").body, "mock-project");
+    assert_eq!(in_flight.await.expect("no panic").body, "Intel Broadwell");
     assert_eq!(binary.ended().await.code(), Some(0));
     assert!(tokio::net::TcpStream::connect(addr).await.is_err(), "nothing listens any more");
 }
@@ -57,7 +59,7 @@ async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
     ]);
     let line = binary.stderr_line("serving pods").await;
     let addr = Binary::addr_in(&line);
-    let watcher = tokio::spawn(crate::support::raw(
+    let watcher = tokio::spawn(raw(
         addr,
         "GET /computeMetadata/v1/instance/zone?wait_for_change=true HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n",
     ));
@@ -108,6 +110,9 @@ async fn operators_find_their_pages() {
         assert_eq!(get(proxy.metrics_addr, page).await.status, 200, "{page}");
     }
     assert_eq!(get(proxy.metrics_addr, "/nothing").await.status, 404);
+    let post = "POST /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let refused = Answer::parse(&raw(proxy.metrics_addr, post).await, false).expect("an answer").0;
+    assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")));
     let metrics = get(proxy.metrics_addr, "/metrics").await;
     assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert!(metrics.body.contains("metadata_proxy_build_info{version="));

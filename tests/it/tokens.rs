@@ -72,7 +72,7 @@ async fn every_key_is_one_upstream_request() {
     secrets.sort_unstable();
     secrets.dedup();
     assert_eq!((mock.requests(), secrets.len()), (32, 32));
-    assert_eq!(mock.peak_in_flight(), 16, "never more at once");
+    assert_eq!(mock.peak_in_flight(), 12, "never more at once");
 }
 
 #[tokio::test]
@@ -141,6 +141,8 @@ async fn garbage_is_never_handed_out_as_a_token() {
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{name}: {}", answer.body);
         assert!(!secret(&get(proxy.addr, DEFAULT).await).is_empty(), "{name}: the known token is still handed out");
     }
+    let too_large = proxy.metric("metadata_proxy_refusals_total{reason=\"upstream_too_large\"}").await;
+    assert_eq!(too_large, Some(1.0), "the huge one is known for what it is");
 }
 
 #[tokio::test]
@@ -163,6 +165,21 @@ async fn a_503_is_asked_about_again_once() {
     mock.fault_next(1, Fault::Status(503, "migrating".to_owned()));
     secret(&get(proxy.addr, &path_of(BUILDER_ACCOUNT)).await);
     assert_eq!(mock.requests(), 2);
+}
+
+/// Something answers at the metadata server's address, but it is not one.
+#[tokio::test]
+async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
+    let mock = Mock::start().await;
+    for status in [404, 403] {
+        mock.fault(Fault::Status(status, "nothing here".to_owned()));
+        let proxy = Proxy::start_cold(mock.addr());
+        mock.reset_counters();
+        while mock.requests() < 20 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(get(proxy.metrics_addr, "/readyz").await.body, "starting\n", "{status}");
+    }
 }
 
 #[tokio::test]
@@ -220,4 +237,25 @@ async fn no_log_and_no_metric_holds_a_token() {
         assert!(!metrics.contains(middle), "a token is in the metrics");
     }
     assert!(!log.contains("ya29.") && !metrics.contains("ya29."));
+}
+
+#[tokio::test]
+async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let of_key = |key: &str| format!("{}?scopes={key}", path_of(BUILDER_ACCOUNT));
+    mock.reset_counters();
+    mock.fault(Fault::Reset);
+    let mut answers = Vec::new();
+    for key in 0..20 {
+        answers.push(get(proxy.addr, &of_key(&key.to_string())).await);
+    }
+    assert!(answers.iter().all(|answer| answer.status == 503));
+    assert!(answers[19].body.contains("several times in a row"), "{}", answers[19].body);
+    assert!(mock.requests() <= 8, "{} requests for 20 keys", mock.requests());
+
+    mock.heal();
+    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    secret(&get(proxy.addr, &of_key("probe")).await);
+    secret(&get(proxy.addr, &of_key("next")).await);
 }

@@ -120,6 +120,14 @@ async fn a_hanging_get_outlives_the_ordinary_deadline() {
 }
 
 #[tokio::test]
+async fn a_hanging_get_has_the_time_that_it_asked_for_and_a_margin() {
+    let (mock, proxy) = start().await;
+    mock.fault(Fault::Delay(Duration::from_millis(2700)));
+    let target = format!("{LEAF}?wait_for_change=true&last_etag=0&timeout_sec=1");
+    assert_eq!(get(proxy.addr, &target).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_ends_its_upstream_request() {
     let (mock, proxy) = start().await;
     let mut client = Connection::open(proxy.addr).await;
@@ -178,4 +186,15 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_after_sending_more_than_a_request_ends_its_upstream_request_too() {
+    let (mock, proxy) = start().await;
+    let mut client = Connection::open(proxy.addr).await;
+    let target = format!("{LEAF}?wait_for_change=true");
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\nG")).await;
+    eventually("the request is held upstream", || mock.in_flight() == 1).await;
+    drop(client);
+    eventually("the upstream is left too", || mock.in_flight() == 0).await;
 }

@@ -8,6 +8,8 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
 
+use super::cgroup::Cgroup;
+
 /// A debug build on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -21,8 +23,24 @@ pub struct Binary {
 impl Binary {
     /// Starts it with these arguments.
     pub fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"))
-            .args(args)
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args))
+    }
+
+    /// Starts it with these arguments in a control group, or without one.
+    pub fn start_in(group: Option<&Cgroup>, args: &[&str]) -> Self {
+        let Some(group) = group else { return Self::start(args) };
+        // The shell enters the group and becomes the binary, so no part of its life is outside.
+        let enter = r#"binary=$1; shift
+            while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done
+            shift; exec "$binary" "$@""#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", enter, "sh", env!("CARGO_BIN_EXE_gce-metadata-proxy")]);
+        Self::spawn(shell.args(group.doors()).arg("--").args(args))
+    }
+
+    /// Starts the binary, or a program that becomes it.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -40,6 +58,26 @@ impl Binary {
             Self::start(&["-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log", "info"]);
         let line = binary.stderr_line("serving pods").await;
         (binary, Self::addr_in(&line))
+    }
+
+    /// Starts it as a proxy with these arguments besides, in a control group if there is one, and waits until it is ready.
+    /// Returns where pods and where operators are served, too.
+    pub async fn ready(group: Option<&Cgroup>, upstream: SocketAddr, args: &[&str]) -> (Self, SocketAddr, SocketAddr) {
+        let upstream = format!("http://{upstream}");
+        let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=info"];
+        let mut binary = Self::start_in(group, &[&ports, args].concat());
+        let metrics_addr = Self::addr_in(&binary.stderr_line("serving operators").await);
+        let addr = Self::addr_in(&binary.stderr_line("serving pods").await);
+        binary.stderr_line("the default token and the values that clients ask for first are known").await;
+        (binary, addr, metrics_addr)
+    }
+
+    /// Most memory that it had at once, in bytes: its own, without what the kernel keeps for it. Nothing once it is gone.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let id = self.child.id()?;
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
     }
 
     /// The address at the end of a log line.
@@ -70,8 +108,13 @@ impl Binary {
 
     /// Asks it to end, as a kubelet does.
     pub async fn terminate(&self) {
+        self.signal("-TERM").await;
+    }
+
+    /// Sends it a signal.
+    pub async fn signal(&self, signal: &str) {
         let id = self.child.id().expect("still running").to_string();
-        let status = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is everywhere");
+        let status = Command::new("kill").args([signal, &id]).status().await.expect("kill is everywhere");
         assert!(status.success());
     }
 

@@ -1,6 +1,7 @@
 //! What the scenarios share: a proxy in this process, the real binary in its own, and requests byte by byte.
 
 mod binary;
+pub mod cgroup;
 mod wire;
 
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::config::{Config, DRAIN_TIMEOUT};
+use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::telemetry::logging::Format;
 use gce_metadata_proxy::upstream::Target;
 use tokio::sync::oneshot;
@@ -15,7 +17,41 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use binary::Binary;
-pub use wire::{Answer, Connection, get, raw};
+pub use wire::{Answer, Connection, Outcome, ask, get, raw, request};
+
+/// Many systems grant a process 1,024 files unless it asks for more.
+pub fn open_many_files() {
+    rlimit::increase_nofile_limit(u64::MAX).expect("the limit of open files can be raised");
+}
+
+/// Waits until something holds.
+pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let waited = Instant::now();
+    while !holds() {
+        assert!(waited.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The value of a metric, by its name and labels as they are printed.
+pub async fn metric(metrics_addr: SocketAddr, series: &str) -> Option<f64> {
+    let page = get(metrics_addr, "/metrics").await;
+    let line = page.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    line.parse().ok()
+}
+
+/// Waits until a metric has a value.
+pub async fn metric_becomes(metrics_addr: SocketAddr, series: &str, wanted: u32) {
+    let began = Instant::now();
+    loop {
+        let value = metric(metrics_addr, series).await;
+        if value == Some(f64::from(wanted)) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "{series} is {value:?} and does not become {wanted}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
 
 /// A proxy in this process, on ports of its own.
 pub struct Proxy {
@@ -28,7 +64,12 @@ pub struct Proxy {
 impl Proxy {
     /// Starts one in front of this upstream, and waits until it is ready.
     pub async fn start(upstream: SocketAddr) -> Self {
-        let proxy = Self::start_cold(upstream);
+        Self::with(config(upstream)).await
+    }
+
+    /// Starts one with this configuration, and waits until it is ready.
+    pub async fn with(config: Config) -> Self {
+        let proxy = Self::with_cold(config);
         let waited = Instant::now();
         while get(proxy.metrics_addr, "/readyz").await.status != 200 {
             assert!(waited.elapsed() < Duration::from_secs(20), "it is not ready in time");
@@ -39,7 +80,11 @@ impl Proxy {
 
     /// Starts one in front of this upstream, which may be away.
     pub fn start_cold(upstream: SocketAddr) -> Self {
-        let app = App::bind(config(upstream)).expect("free ports on loopback");
+        Self::with_cold(config(upstream))
+    }
+
+    fn with_cold(config: Config) -> Self {
+        let app = App::bind(config).expect("free ports on loopback");
         let addr = app.addrs().expect("bound")[0];
         let metrics_addr = app.metrics_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
@@ -52,9 +97,7 @@ impl Proxy {
 
     /// The value of a metric, by its name and labels as they are printed.
     pub async fn metric(&self, series: &str) -> Option<f64> {
-        let page = get(self.metrics_addr, "/metrics").await;
-        let line = page.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
-        line.parse().ok()
+        metric(self.metrics_addr, series).await
     }
 
     /// Stops it and waits for its end.
@@ -73,6 +116,11 @@ pub fn config(upstream: SocketAddr) -> Config {
         metrics_addr: loopback,
         upstream: Target::parse(&format!("http://{upstream}")).expect("an address is a target"),
         allowed_hosts: Vec::new(),
+        reuse_port: false,
+        max_in_flight: 200,
+        max_connections: 1000,
+        max_hanging: 64,
+        on_overload: OnOverload::Reset,
         log_format: Format::Text,
         log: "off".parse().expect("a level"),
         drain_timeout: Duration::from_secs(seconds),

@@ -1,10 +1,11 @@
 //! Requests and answers as bytes, so that nothing between a test and the proxy mends or breaks them.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Longer than anything that a test waits for; a proxy that hangs fails the test instead of stopping it.
@@ -43,6 +44,39 @@ impl Answer {
     }
 }
 
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A whole answer.
+    Answered(Answer),
+    /// A reset before any byte.
+    Reset,
+    /// The end of the stream before any byte.
+    Closed,
+    /// An end of either kind within an answer, or another error.
+    Cut(#[expect(dead_code, reason = "for whoever reads why a test failed")] String),
+}
+
+impl Outcome {
+    /// The answer.
+    pub fn answer(self) -> Answer {
+        match self {
+            Self::Answered(answer) => answer,
+            other => panic!("no answer, but {other:?}"),
+        }
+    }
+
+    /// Whether it is an answer with this status.
+    pub fn is_status(&self, status: u16) -> bool {
+        matches!(self, Self::Answered(answer) if answer.status == status)
+    }
+
+    /// Whether it is a reset.
+    pub fn is_reset(&self) -> bool {
+        matches!(self, Self::Reset)
+    }
+}
+
 /// A connection that is kept.
 pub struct Connection {
     stream: TcpStream,
@@ -52,6 +86,13 @@ pub struct Connection {
 impl Connection {
     pub async fn open(addr: SocketAddr) -> Self {
         Self { stream: TcpStream::connect(addr).await.expect("the proxy listens"), unread: Vec::new() }
+    }
+
+    /// With a window of a few KiB, so that little of an answer that is not read leaves the proxy.
+    pub async fn open_narrow(addr: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4096).expect("a small buffer is always granted");
+        Self { stream: socket.connect(addr).await.expect("the proxy listens"), unread: Vec::new() }
     }
 
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -73,6 +114,54 @@ impl Connection {
         }
     }
 
+    /// A request, and what becomes of it.
+    pub async fn ask(&mut self, target: &str) -> Outcome {
+        self.send(request(target)).await;
+        self.outcome().await
+    }
+
+    /// What becomes of the request that was sent.
+    pub async fn outcome(&mut self) -> Outcome {
+        loop {
+            if let Some((answer, rest)) = Answer::parse(&self.unread, false) {
+                self.unread = rest.to_vec();
+                return Outcome::Answered(answer);
+            }
+            let read = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await.expect("an answer in time");
+            match read {
+                Ok(1..) => {}
+                Ok(0) if self.unread.is_empty() => return Outcome::Closed,
+                Err(error) if self.unread.is_empty() && error.kind() == ErrorKind::ConnectionReset => {
+                    return Outcome::Reset;
+                }
+                other => return Outcome::Cut(format!("{other:?} after {} bytes", self.unread.len())),
+            }
+        }
+    }
+
+    /// Whether the other side has closed, as far as can be told without waiting.
+    pub fn is_closed(&mut self) -> bool {
+        !matches!(self.stream.try_read_buf(&mut self.unread), Ok(1..) | Err(_))
+    }
+
+    /// Waits for the end of the next answer's head, and leaves its body unread.
+    pub async fn head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let byte = timeout(PATIENCE, self.stream.read_u8()).await.expect("a head in time");
+            head.push(byte.expect("a whole head"));
+        }
+        String::from_utf8(head).expect("heads are text")
+    }
+
+    /// So many bytes.
+    pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let read = timeout(PATIENCE, self.stream.read_exact(&mut bytes)).await.expect("bytes in time");
+        read.expect("all of them");
+        bytes
+    }
+
     /// Everything until the connection ends, by FIN or RST.
     pub async fn rest(&mut self) -> Vec<u8> {
         while let Ok(1..) = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await.expect("an end in time") {}
@@ -85,6 +174,19 @@ pub async fn raw(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let mut connection = Connection::open(addr).await;
     connection.send(bytes).await;
     connection.rest().await
+}
+
+/// A request on a connection of its own, and what becomes of it, a refused connection included.
+pub async fn ask(addr: SocketAddr, target: &str) -> Outcome {
+    match TcpStream::connect(addr).await {
+        Ok(stream) => Connection { stream, unread: Vec::new() }.ask(target).await,
+        Err(error) => Outcome::Cut(error.to_string()),
+    }
+}
+
+/// A well-formed GET on a connection that is to be kept.
+pub fn request(target: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")
 }
 
 /// A well-formed GET, with the header that metadata wants.

@@ -1,0 +1,119 @@
+//! One process takes over from another on the same address.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::Mock;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::support::{Answer, Binary, Connection, get};
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.1\r\n\
+                       Host: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
+
+/// Clients that keep their connections and ask without a pause, until told to stop. One that is told that its connection
+/// closes opens another, as every client does.
+struct Load {
+    clients: JoinSet<()>,
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+}
+
+impl Load {
+    fn begin(addr: SocketAddr, clients: usize) -> Self {
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut running = JoinSet::new();
+        for _ in 0..clients {
+            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            running.spawn(async move {
+                while !stop.load(Relaxed) {
+                    ask_until_closed(addr, &stop, &answered).await;
+                }
+            });
+        }
+        Self { clients: running, stop, answered }
+    }
+
+    /// Stops, and tells how many requests were answered; a failed one has failed the test.
+    async fn end(mut self) -> u64 {
+        self.stop.store(true, Relaxed);
+        while let Some(client) = self.clients.join_next().await {
+            client.expect("no request failed");
+        }
+        self.answered.load(Relaxed)
+    }
+}
+
+async fn ask_until_closed(addr: SocketAddr, stop: &AtomicBool, answered: &AtomicU64) {
+    let mut connection = Connection::open(addr).await;
+    while !stop.load(Relaxed) {
+        connection.send(REQUEST).await;
+        let answer: Answer = connection.answer().await.expect("a request that was sent is answered");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answered.fetch_add(1, Relaxed);
+        if answer.header("connection") == Some("close") {
+            return;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The binary on this address, shared, and ready.
+async fn process(addr: &str, upstream: &str) -> (Binary, SocketAddr) {
+    let args = ["--addr", addr, "--metrics-addr=127.0.0.1:0", "--upstream", upstream, "--reuse-port"];
+    let mut binary = Binary::start(&args);
+    let addr = Binary::addr_in(&binary.stderr_line("serving pods").await);
+    binary.stderr_line("are known").await;
+    (binary, addr)
+}
+
+#[tokio::test]
+async fn a_new_process_takes_over_without_a_failed_request() {
+    let mock = Mock::start().await;
+    let upstream = format!("http://{}", mock.addr());
+    let (mut old, addr) = process("127.0.0.1:0", &upstream).await;
+    let load = Load::begin(addr, 20);
+    sleep(Duration::from_millis(300)).await;
+    let (mut new, _) = process(&addr.to_string(), &upstream).await;
+    old.terminate().await;
+    assert_eq!(old.ended().await.code(), Some(0));
+    let before = load.answered.load(Relaxed);
+    sleep(Duration::from_millis(300)).await;
+    let after = load.end().await;
+    assert!(before > 100 && after > before + 100, "the load went on: {before}, then {after}");
+    new.terminate().await;
+    assert_eq!(new.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
+    let mock = Mock::start().await;
+    let (_binary, addr) = Binary::proxy(mock.addr()).await;
+    let (code, text) = Binary::run(&["--addr", &addr.to_string(), "--metrics-addr=127.0.0.1:0", "--reuse-port"]).await;
+    assert_eq!(code, Some(1), "{text}");
+}
+
+/// A socket that somebody else opened, as systemd passes it: as file descriptor 3, with its number in the environment.
+#[tokio::test]
+async fn a_socket_that_was_passed_is_served() {
+    let mock = Mock::start().await;
+    let upstream = format!("http://{}", mock.addr());
+    let script = "import os, socket, sys\n\
+                  listener = socket.create_server(('127.0.0.1', 0))\n\
+                  print(listener.getsockname()[1], file=sys.stderr, flush=True)\n\
+                  os.dup2(listener.fileno(), 3)\n\
+                  os.set_inheritable(3, True)\n\
+                  os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
+                  os.execv(sys.argv[1], sys.argv[1:])\n";
+    let binary = env!("CARGO_BIN_EXE_gce-metadata-proxy");
+    let args = ["-c", script, binary, "--addr=127.0.0.1:1", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
+    let mut passed = Binary::spawn(Command::new("python3").args(args));
+    let port: u16 = passed.stderr_line("").await.trim().parse().expect("the port of the socket");
+    passed.stderr_line("are known").await;
+    assert_eq!(get(SocketAddr::from(([127, 0, 0, 1], port)), TOKEN).await.status, 200);
+}

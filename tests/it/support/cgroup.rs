@@ -1,0 +1,154 @@
+//! A control group of a test's own, for the binary to live in: bounds on memory and CPU, and what it used.
+//!
+//! Versions 1 and 2 are understood. Where neither can be written to, there is no group, and whoever wanted one says so and
+//! measures less.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// The period of a CPU quota, in microseconds.
+const PERIOD: u32 = 100_000;
+
+/// What a group may use.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bounds {
+    /// Bytes of memory; the kernel's own for its processes are among them.
+    pub memory: Option<u64>,
+    /// Milliseconds of CPU in every 100.
+    pub cpu: Option<u32>,
+}
+
+/// A group. It is removed with this value, which must outlive the processes in it.
+#[derive(Debug)]
+pub struct Cgroup {
+    dirs: Vec<PathBuf>,
+    /// Where its memory is counted.
+    memory: Option<(PathBuf, Version)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// What the processes of a group used.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// Most bytes at once.
+    pub peak: u64,
+    /// How often the limit was met, and something had to be given up for it (caches, at first).
+    pub met: u64,
+    /// Processes that were killed for want of memory.
+    pub killed: u64,
+    /// Most bytes in sockets' buffers at once, which version 1 counts apart; 0 in version 2, where they are
+    /// in `peak`.
+    pub sockets: u64,
+}
+
+impl Cgroup {
+    /// Makes a group with these bounds; an error where the machine does not let us.
+    pub fn new(bounds: Bounds) -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("metadata-proxy-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut group = Self { dirs: Vec::new(), memory: None };
+        if Path::new(ROOT).join("cgroup.controllers").exists() {
+            group.version_2(&name, bounds)?;
+        } else {
+            group.version_1(&name, bounds)?;
+        }
+        Ok(group)
+    }
+
+    fn version_1(&mut self, name: &str, bounds: Bounds) -> io::Result<()> {
+        if let Some(bytes) = bounds.memory {
+            let dir = self.make(&Path::new(ROOT).join("memory").join(name))?;
+            fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
+            // Sockets' buffers are counted only where they have a limit. This one is not meant to be met.
+            let _ = fs::write(dir.join("memory.kmem.tcp.limit_in_bytes"), (4_u64 << 30).to_string());
+            self.memory = Some((dir, Version::One));
+        }
+        if let Some(share) = bounds.cpu {
+            let dir = self.make(&Path::new(ROOT).join("cpu").join(name))?;
+            fs::write(dir.join("cpu.cfs_period_us"), PERIOD.to_string())?;
+            fs::write(dir.join("cpu.cfs_quota_us"), (share * 1000).to_string())?;
+        }
+        Ok(())
+    }
+
+    fn version_2(&mut self, name: &str, bounds: Bounds) -> io::Result<()> {
+        let dir = self.make(&Path::new(ROOT).join(name))?;
+        if let Some(bytes) = bounds.memory {
+            fs::write(dir.join("memory.max"), bytes.to_string())?;
+            self.memory = Some((dir.clone(), Version::Two));
+        }
+        if let Some(share) = bounds.cpu {
+            fs::write(dir.join("cpu.max"), format!("{} {PERIOD}", share * 1000))?;
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, dir: &Path) -> io::Result<PathBuf> {
+        fs::create_dir(dir)?;
+        self.dirs.push(dir.to_owned());
+        Ok(dir.to_owned())
+    }
+
+    /// The files to which a process writes its id to be in the group.
+    pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
+        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
+    }
+
+    /// What was used so far; nothing without a bound on memory.
+    pub fn usage(&self) -> Option<Usage> {
+        let (dir, version) = self.memory.as_ref()?;
+        let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok();
+        let field = |file: &str, name: &str| {
+            let text = fs::read_to_string(dir.join(file)).ok()?;
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+        };
+        Some(match version {
+            Version::One => Usage {
+                peak: number("memory.max_usage_in_bytes")?,
+                met: number("memory.failcnt")?,
+                killed: field("memory.oom_control", "oom_kill").unwrap_or(0),
+                sockets: number("memory.kmem.tcp.max_usage_in_bytes").unwrap_or(0),
+            },
+            Version::Two => Usage {
+                peak: number("memory.peak").or_else(|| number("memory.current"))?,
+                met: field("memory.events", "max")?,
+                killed: field("memory.events", "oom_kill")?,
+                sockets: 0,
+            },
+        })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            // A process that was just killed is in its group for a moment longer.
+            let is_gone = (0..200).any(|_| {
+                let removed = fs::remove_dir(dir).is_ok();
+                if !removed {
+                    pause();
+                }
+                removed
+            });
+            if !is_gone {
+                eprintln!("the control group {} could not be removed", dir.display());
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a drop cannot await, and there is nothing left to stop")]
+fn pause() {
+    sleep(Duration::from_millis(10));
+}
