@@ -31,7 +31,15 @@
 //! # Bounds
 //!
 //! [`CAPACITY`] entries, in a cache that resists scans (a client that invents scopes evicts its own inventions first);
-//! [`FETCHES`] fetches at once over all keys. An entry takes about 2 KiB, its keeper included, so 2 MiB at the most.
+//! [`FETCHES`] fetches at once over all keys, some of them kept for renewals. A flight that nobody waits for any more, or
+//! whose entry was evicted, is not begun. An entry takes about 6 KiB, its keeper and its token's last body included, so 6 MiB
+//! at the most.
+//!
+//! # Why no model checker
+//!
+//! A key's state has one writer, its keeper, and reaches readers through tokio's `watch`, which tokio itself checks under
+//! loom. What is left to race is the making of an entry, which the cache does atomically, and the asking for a flight, which
+//! `Notify` keeps as a permit until the keeper looks; the order that matters (subscribe, then ask) stands in one place.
 
 mod flight;
 mod freshness;
