@@ -75,11 +75,6 @@ impl Watches {
         self.lock().len()
     }
 
-    /// How many may be.
-    pub fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// The watch for a request, begun with this if there is none yet; nothing if there is no room for another.
     fn join<F>(self: &Arc<Self>, key: Key, begin: impl FnOnce() -> F) -> Option<Arc<Watch>>
     where

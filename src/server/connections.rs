@@ -62,11 +62,6 @@ impl Connections {
         Self { limit, open: Mutex::default(), metrics }
     }
 
-    /// How many there may be.
-    pub fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Whether a newcomer would push out a connection that has only just come, and whose first bytes may be there unread.
     pub(super) fn is_rushed(&self) -> bool {
         let open = self.lock();

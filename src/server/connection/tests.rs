@@ -1,0 +1,185 @@
+//! One connection on paused time, over a pipe in memory.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use tokio::io::{DuplexStream, duplex};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::*;
+use crate::config::TIMEOUTS;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
+
+/// A connection to a stack that takes this long for each answer.
+struct Client {
+    io: DuplexStream,
+    stopping: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+fn connect(delay: Duration) -> Client {
+    let (io, other_end) = duplex(64 * 1024);
+    let stack = tower::service_fn(move |_: Arrival<Incoming>| async move {
+        sleep(delay).await;
+        Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
+    });
+    let stopping = CancellationToken::new();
+    let server = tokio::spawn(connection(other_end, stack, stopping.clone()).serve());
+    Client { io, stopping, server }
+}
+
+fn connection<S>(io: DuplexStream, stack: S, stopping: CancellationToken) -> Connection<DuplexStream, S> {
+    let peer = ([10, 0, 0, 9], 40000).into();
+    Connection { io, peer, stack, timeouts: TIMEOUTS, stopping, activity: Arc::new(Activity::new()) }
+}
+
+impl Client {
+    async fn send(&mut self, bytes: &[u8]) {
+        self.io.write_all(bytes).await.expect("the server reads");
+    }
+
+    /// Until the server closes.
+    async fn read_to_end(&mut self) -> String {
+        let mut text = String::new();
+        self.io.read_to_string(&mut text).await.expect("the server writes text");
+        text
+    }
+
+    async fn read_answer(&mut self) -> String {
+        let mut bytes = vec![0; 1024];
+        let read = self.io.read(&mut bytes).await.expect("the server writes");
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_trickles_is_cut_ten_seconds_after_its_first_byte() {
+    let mut client = connect(Duration::ZERO);
+    sleep(Duration::from_secs(30)).await;
+    let began = Instant::now();
+    for byte in &REQUEST[..2] {
+        client.send(&[*byte]).await;
+        sleep(Duration::from_millis(4900)).await;
+    }
+    assert!(!client.server.is_finished(), "9.8 s are allowed");
+    assert_eq!(client.read_to_end().await, "");
+    assert_eq!(began.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_kept_for_75_seconds_and_not_for_ever() {
+    for request_first in [false, true] {
+        let mut client = connect(Duration::ZERO);
+        if request_first {
+            client.send(REQUEST).await;
+            assert!(client.read_answer().await.ends_with("answer"));
+        }
+        let began = Instant::now();
+        assert_eq!(client.read_to_end().await, "");
+        assert!((75..=90).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_in_use_every_minute_lives_on() {
+    let mut client = connect(Duration::ZERO);
+    for _ in 0..10 {
+        client.send(REQUEST).await;
+        assert!(client.read_answer().await.ends_with("answer"));
+        sleep(Duration::from_secs(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_may_take_longer_than_an_idle_connection_lives() {
+    let mut client = connect(Duration::from_secs(600));
+    client.send(REQUEST).await;
+    assert!(client.read_answer().await.ends_with("answer"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drain_closes_an_idle_connection_at_once_and_one_in_use_a_second_after_its_last_answer() {
+    for (idle, lives) in [(5, 0), (0, 1)] {
+        let mut client = connect(Duration::ZERO);
+        client.send(REQUEST).await;
+        client.read_answer().await;
+        sleep(Duration::from_secs(idle)).await;
+        let began = Instant::now();
+        client.stopping.cancel();
+        assert_eq!(client.read_to_end().await, "");
+        assert_eq!(began.elapsed().as_secs(), lives);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_crosses_the_drain_is_answered_and_told_that_it_is_the_last() {
+    let mut client = connect(Duration::ZERO);
+    client.send(REQUEST).await;
+    client.read_answer().await;
+    client.stopping.cancel();
+    sleep(Duration::from_millis(500)).await;
+    client.send(REQUEST).await;
+    let answer = client.read_to_end().await;
+    assert!(answer.contains("Connection: close") && answer.ends_with("answer"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_its_answer_is_cut_after_thirty_seconds() {
+    let (mut io, other_end) = duplex(16);
+    let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+        Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
+    });
+    let server = tokio::spawn(connection(other_end, stack, CancellationToken::new()).serve());
+    tokio::spawn(async move {
+        io.write_all(REQUEST).await.expect("the server reads");
+        sleep(Duration::from_secs(20)).await;
+        let mut little = [0; 16];
+        io.read_exact(&mut little).await.expect("the beginning");
+        sleep(Duration::from_secs(3600)).await;
+    });
+    let began = Instant::now();
+    server.await.expect("no panic");
+    assert_eq!(began.elapsed().as_secs(), 50, "30 s after it last took something");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drain_lets_a_request_in_flight_finish_and_then_closes() {
+    let mut client = connect(Duration::from_secs(2));
+    client.send(REQUEST).await;
+    sleep(Duration::from_secs(1)).await;
+    client.stopping.cancel();
+    let answer = client.read_to_end().await;
+    assert!(answer.contains("Connection: close") && answer.ends_with("answer"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_cannot_be_read_is_answered_in_our_own_words() {
+    for head in ["GET / HTTP/1.1\nHost: metadata\n\n", "GET / HTTP/1.1\r\nHost : metadata\r\n\r\n", "nonsense\r\n\r\n"]
+    {
+        let mut client = connect(Duration::ZERO);
+        client.send(head.as_bytes()).await;
+        let answer = client.read_to_end().await;
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("Metadata-Flavor: Google\r\n"), "{answer}");
+        assert!(answer.ends_with("Bad request: this is not well-formed HTTP/1.1.\n"), "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_head_behind_a_good_one_does_not_lose_the_good_ones_answer() {
+    let mut client = connect(Duration::from_secs(1));
+    client.send(&[REQUEST, b"GET / HTTP/1.1\nHost: metadata\n\n"].concat()).await;
+    let answers = client.read_to_end().await;
+    assert!(answers.contains("answer"), "{answers}");
+    assert!(answers.contains("HTTP/1.1 400 "), "{answers}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_carried_a_body_is_closed_after_its_answer() {
+    let mut client = connect(Duration::ZERO);
+    client.send(b"GET / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 5\r\n\r\nGET /").await;
+    client.send(REQUEST).await;
+    let answers = client.read_to_end().await;
+    assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{answers}");
+    assert!(answers.contains("Connection: close"), "{answers}");
+}
