@@ -1,15 +1,19 @@
-//! What reading and judging a request costs: classify and conceal, in front of a service that does nothing.
+//! What reading a request's target and judging it costs, alone and within its layers.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::classify::ClassifyLayer;
-use gce_metadata_proxy::layers::conceal::ConcealLayer;
-use gce_metadata_proxy::metadata::Request;
+use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
 use gce_metadata_proxy::metadata::host::AllowedHosts;
+use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
+use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
+use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::server::Arrival;
+use http::uri::PathAndQuery;
 use http_body_util::Empty;
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -31,12 +35,36 @@ fn arrival(target: &str) -> Arrival<Empty<Bytes>> {
 
 fn parse_and_conceal(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parse_and_conceal");
+    for name in ["compat", "strict"] {
+        let policy = Choice { source: Source::named(name), recursive: None }.load().expect("built in");
+        for (request, target) in REQUESTS {
+            let target: PathAndQuery = target.parse().expect("a target");
+            group.bench_function(format!("{name}/{request}"), |bencher| {
+                bencher.iter(|| {
+                    let path = MetadataPath::parse(black_box(&target)).expect("a path");
+                    let query = Query::parse(target.query()).expect("a query");
+                    let request = Request::get(path, query);
+                    black_box(policy.judge(&request));
+                    request
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// The two layers around it, with the request that they are given and that goes out of scope.
+fn layers(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("classify_and_conceal_layers");
     let nothing = service_fn(|request: Request| {
         black_box(&request);
-        std::future::ready(Ok::<_, Error>(()))
+        std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
-    let mut stack =
-        ServiceBuilder::new().layer(ClassifyLayer::new(AllowedHosts::default())).layer(ConcealLayer).service(nothing);
+    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
+    let mut stack = ServiceBuilder::new()
+        .layer(ClassifyLayer::new(AllowedHosts::default()))
+        .layer(ConcealLayer::new(policy, Mode::Enforce, Arc::default()))
+        .service(nothing);
     for (name, target) in REQUESTS {
         group.bench_function(name, |bencher| {
             bencher.iter_batched(|| arrival(target), |arrival| stack.call(arrival), BatchSize::SmallInput);
@@ -45,5 +73,5 @@ fn parse_and_conceal(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, parse_and_conceal);
+criterion_group!(benches, parse_and_conceal, layers);
 criterion_main!(benches);

@@ -12,11 +12,13 @@ use tokio::time::Instant;
 
 use crate::admin::{Admin, Readiness};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
+use crate::layers::conceal::ConcealLayer;
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::{MakeRoom, Seats};
 use crate::layers::leaves::Leaves;
 use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::host::AllowedHosts;
+use crate::policy::{LivePolicy, LoadError};
 use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
@@ -28,6 +30,7 @@ use crate::warm::WarmStart;
 #[derive(Debug)]
 pub struct App {
     config: Config,
+    policy: Arc<LivePolicy>,
     listeners: Vec<TcpListener>,
     admin: TcpListener,
 }
@@ -45,6 +48,9 @@ pub enum StartError {
         /// What the system said.
         error: io::Error,
     },
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] LoadError),
     /// A socket that was passed in `LISTEN_FDS` cannot be used.
     #[error("cannot use the sockets passed in LISTEN_FDS: {0}; pass listening TCP sockets, or none")]
     Inherit(io::Error),
@@ -68,6 +74,7 @@ impl App {
     ///
     /// Outside a runtime.
     pub fn bind(config: Config) -> Result<Self, StartError> {
+        let policy = Arc::new(LivePolicy::load(config.policy.clone())?);
         let share = config.reuse_port;
         let bind = |addr, flag| server::bind(addr, share).map_err(|error| StartError::Listen { addr, flag, error });
         let mut listeners = server::inherited().map_err(StartError::Inherit)?;
@@ -75,7 +82,7 @@ impl App {
             listeners = config.addrs.iter().map(|addr| bind(*addr, "--addr")).collect::<Result<_, _>>()?;
         }
         let admin = bind(config.metrics_addr, "--metrics-addr")?;
-        Ok(Self { config, listeners, admin })
+        Ok(Self { config, policy, listeners, admin })
     }
 
     /// Where pods are served; with a port of 0 in the configuration, the port that was given.
@@ -90,8 +97,12 @@ impl App {
 
     /// Serves until `shutdown` resolves, then finishes what is in flight within the drain time-out.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { config, listeners, admin } = self;
+        let Self { config, policy, listeners, admin } = self;
         let metrics = Arc::new(Metrics::new());
+        let follow_policy = tokio::spawn({
+            let (policy, metrics) = (Arc::clone(&policy), Arc::clone(&metrics));
+            async move { policy.follow(&metrics).await }
+        });
         let health = Arc::new(Health::default());
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
@@ -114,6 +125,7 @@ impl App {
                 let connections = Arc::clone(&connections);
                 MakeRoom::by(move || connections.cut_unread())
             },
+            conceal: ConcealLayer::new(policy, config.policy_mode, Arc::clone(&metrics)),
             watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),
@@ -132,6 +144,7 @@ impl App {
 
         shutdown.await;
         warm_start.abort();
+        follow_policy.abort();
         drain.close_doors();
         while accepting.join_next().await.is_some() {}
         let cut = drain.finish(config.drain_timeout).await;

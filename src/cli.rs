@@ -8,8 +8,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::explain::Question;
+use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
 use crate::metadata::host::AllowedHosts;
+use crate::policy::{Choice, Recursive, Source};
 use crate::telemetry::logging::{Format, Levels};
 use crate::upstream::Target;
 
@@ -38,6 +41,26 @@ struct Args {
     /// The metadata server; only http:// for now
     #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
     upstream: String,
+
+    /// What pods must not read: a built-in policy (`compat`: what k8s-metadata-proxy conceals and what else is known
+    /// to be secret; `strict`: all but what GKE's own server shows), or a file, which is read anew when it changes
+    #[arg(
+        long,
+        value_name = "compat|strict|FILE",
+        env = "METADATA_PROXY_POLICY",
+        default_value = config::POLICY,
+        global = true
+    )]
+    policy: String,
+
+    /// Whether the policy is carried out, or what it would refuse is only logged
+    #[arg(long, value_name = "enforce|audit", env = "METADATA_PROXY_POLICY_MODE", default_value = "enforce")]
+    policy_mode: String,
+
+    /// What becomes of recursive reads, whatever the policy says: they are refused, or answered without what is
+    /// concealed
+    #[arg(long, value_name = "refuse|redact", env = "METADATA_PROXY_RECURSIVE", global = true)]
+    recursive: Option<String>,
 
     /// A name under which clients may reach the proxy, besides metadata.google.internal, metadata,
     /// metadata.goog, localhost and any IP address; may be repeated
@@ -85,6 +108,15 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Subcommands {
+    /// Tell what the policy makes of a request, and why
+    Explain {
+        /// A URL of the metadata server, or its path and query alone
+        #[arg(value_name = "URL")]
+        url: String,
+    },
+    /// Look at policies
+    #[command(subcommand)]
+    Policy(Policies),
     /// Run a mock metadata server alone
     #[cfg(feature = "mock")]
     Mock {
@@ -95,6 +127,20 @@ enum Subcommands {
     /// Run a mock metadata server and the proxy in front of it, and print what to try
     #[cfg(feature = "mock")]
     Demo,
+}
+
+#[derive(Debug, Subcommand)]
+enum Policies {
+    /// Print the policy that --policy names, and the one that it extends
+    Show,
+    /// Look for mistakes in a policy file
+    Check {
+        /// The file
+        #[arg(value_name = "FILE")]
+        file: String,
+    },
+    /// Print the JSON Schema of policy files
+    Schema,
 }
 
 const LONG_ABOUT: &str = "\
@@ -114,6 +160,8 @@ Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails 
 pub enum Command {
     /// Serve as a proxy.
     Serve(Config),
+    /// Answer a question about policies.
+    Ask(Question),
     /// Serve as a mock metadata server.
     #[cfg(feature = "mock")]
     Mock(SocketAddr),
@@ -196,6 +244,20 @@ impl Args {
         if let Some(Subcommands::Mock { addr }) = &self.command {
             return read.value("mock --addr", addr, ADDRESS, address).map(Command::Mock);
         }
+        let recursive = self.recursive.as_deref();
+        let recursive = recursive.map(|text| read.value("--recursive", text, "refuse or redact", recursive_read));
+        let policy = Choice { source: Source::named(&self.policy), recursive: recursive.flatten() };
+        let question = match &self.command {
+            Some(Subcommands::Explain { url }) => Some(Question::Explain(policy.clone(), url.clone())),
+            Some(Subcommands::Policy(Policies::Show)) => Some(Question::Show(policy.source.clone())),
+            Some(Subcommands::Policy(Policies::Check { file })) => Some(Question::Check(Source::File(file.into()))),
+            Some(Subcommands::Policy(Policies::Schema)) => Some(Question::Schema),
+            _ => None,
+        };
+        if let Some(question) = question {
+            return Some(Command::Ask(question));
+        }
+        let policy_mode = read.value("--policy-mode", &self.policy_mode, "enforce or audit", policy_mode);
         let allowed_hosts = read.values("--allowed-host", &self.allowed_host, "a host name without a port", host_name);
         let addrs = read.values("--addr", &self.addr, ADDRESS, address);
         let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
@@ -212,6 +274,8 @@ impl Args {
             addrs,
             metrics_addr: metrics_addr?,
             upstream: upstream?,
+            policy,
+            policy_mode: policy_mode?,
             allowed_hosts,
             reuse_port: self.reuse_port,
             max_in_flight: max_in_flight?,
@@ -295,6 +359,22 @@ fn overload(text: &str) -> Option<OnOverload> {
     match text {
         "reset" => Some(OnOverload::Reset),
         "unavailable" => Some(OnOverload::Unavailable),
+        _ => None,
+    }
+}
+
+fn policy_mode(text: &str) -> Option<Mode> {
+    match text {
+        "enforce" => Some(Mode::Enforce),
+        "audit" => Some(Mode::Audit),
+        _ => None,
+    }
+}
+
+fn recursive_read(text: &str) -> Option<Recursive> {
+    match text {
+        "refuse" => Some(Recursive::Refuse),
+        "redact" => Some(Recursive::Redact),
         _ => None,
     }
 }

@@ -3,7 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
+use crate::policy::Choice;
 use crate::server::Timeouts;
 use crate::telemetry::logging::{Format, Levels};
 use crate::upstream::Target;
@@ -17,6 +19,10 @@ pub struct Config {
     pub metrics_addr: SocketAddr,
     /// The metadata server.
     pub upstream: Target,
+    /// What pods must not read.
+    pub policy: Choice,
+    /// Whether that is carried out.
+    pub policy_mode: Mode,
     /// Names to be let in besides the well-known ones.
     pub allowed_hosts: Vec<String>,
     /// Whether another process may listen on the same addresses.
@@ -45,6 +51,9 @@ pub const METRICS_ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Ad
 
 /// The address of the metadata server on every machine of Google's; a name would have to be resolved first.
 pub const UPSTREAM: &str = "http://169.254.169.254";
+
+/// What clusters have been tested against for years.
+pub const POLICY: &str = "compat";
 
 /// What k8s-metadata-proxy was measured at, and more than the pods of one node (110) ask at once in earnest.
 pub const MAX_IN_FLIGHT: &str = "200";

@@ -77,6 +77,9 @@ pub enum Overload {
     /// Requests that wait for the metadata server.
     #[error("as many requests as --max-in-flight allows wait for the metadata server")]
     InFlight,
+    /// Memory for answers out of which something has to be cut.
+    #[error("all the memory for redacting recursive answers is in use")]
+    Redaction,
     /// Values that are being watched.
     #[error("as many wait_for_change requests as --max-hanging allows are waiting")]
     Hanging,
@@ -97,6 +100,7 @@ impl Error {
             Self::Concealed(_) => "concealed",
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging) => "hanging",
+            Self::Overloaded(Overload::Redaction) => "redaction",
             Self::Upstream(failure) => failure.label(),
         }
     }

@@ -9,7 +9,7 @@
 //!   classify       head -> metadata::Request                        malformed, unproven, forwarded: refused
 //!    in_flight     a seat for what asks more of the server          no seat: reset, or 503
 //!     discovery    "is this a metadata server?"                     answered here, always
-//!      conceal     policy -> allow | conceal                        concealed: refused, and told why
+//!      conceal     policy -> allow | redact | conceal               concealed: refused, and told why
 //!       hanging    one watch for all who wait for the same change   too many watches: 503
 //!        leaves    values that do not change                        answered from memory
 //!         token_cache  a token from memory, or one flight for all who wait
@@ -24,7 +24,8 @@
 //! |---|---|
 //! | what a path, a query, a host means | [`metadata`] |
 //! | who is asking | [`layers::classify`] |
-//! | is it concealed, and why | [`layers::conceal::policy`] |
+//! | is it concealed, and why | [`policy`] |
+//! | what of an answer is cut out | [`layers::conceal::redact`] |
 //! | is there room for a request | [`layers::in_flight`] |
 //! | is there room for a connection, and which gives way | [`server::Connections`] |
 //! | how a connection is reset, never whether | `server::socket` |
@@ -50,7 +51,7 @@
 //!
 //! # Reading order
 //!
-//! [`stack`], then [`layers`] from the outside in, then [`metadata`], [`tokens`], [`upstream`], [`server`], [`app`].
+//! [`stack`], then [`layers`] from the outside in, then [`metadata`], [`policy`], [`tokens`], [`upstream`], [`server`], [`app`].
 
 #![forbid(unsafe_code)]
 
@@ -61,10 +62,12 @@ pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
 pub mod error;
+pub mod explain;
 pub mod layers;
 pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;
+pub mod policy;
 pub mod reply;
 pub mod server;
 pub mod stack;

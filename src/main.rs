@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             return ExitCode::from(cli::USAGE);
         }
     };
-    match start(command) {
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gce-metadata-proxy: {error}");
@@ -35,16 +35,26 @@ fn main() -> ExitCode {
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-fn start(command: Command) -> Outcome {
-    runtime(threads::count())?.block_on(async {
-        match command {
-            Command::Serve(config) => serve(config).await,
-            #[cfg(feature = "mock")]
-            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, drain::signals()?).await,
-            #[cfg(feature = "mock")]
-            Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await,
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Ask(question) => print(&question.answer()?),
+        Command::Serve(config) => runtime(threads::count())?.block_on(serve(config)),
+        #[cfg(feature = "mock")]
+        Command::Mock(addr) => {
+            runtime(threads::count())?.block_on(async { gce_metadata_proxy::demo::mock(addr, drain::signals()?).await })
         }
-    })
+        #[cfg(feature = "mock")]
+        Command::Demo(config) => runtime(threads::count())?
+            .block_on(async { gce_metadata_proxy::demo::run(config, drain::signals()?).await }),
+    }
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn print(text: &str) -> Outcome {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn runtime(threads: usize) -> io::Result<Runtime> {

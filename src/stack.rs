@@ -32,6 +32,8 @@ pub struct Parts {
     pub seats: Arc<Seats>,
     /// Frees a seat that is of no use, if there is one.
     pub make_room: MakeRoom,
+    /// What pods must not read.
+    pub conceal: ConcealLayer,
     /// Room for hanging GETs.
     pub watches: Arc<Watches>,
     /// Values that do not change.
@@ -59,7 +61,7 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = SeatedBody<Body>, Future: Sen
         // Before the policy, because "is this a metadata server?" is answered alike to everybody.
         .layer(DiscoveryLayer)
         // Before anything that keeps answers, so that nothing kept can outrun the policy.
-        .layer(ConcealLayer)
+        .layer(parts.conceal)
         // Below the policy, so that a watch is of what may be seen, and above what is known, since a watch is of the future.
         .layer(HangingLayer::new(parts.watches))
         // Before the token cache only because its lookup is the cheaper one; they share no path.

@@ -13,11 +13,11 @@ use tower::{Layer, Service};
 
 use super::outcome::Outcome;
 use crate::error::Error;
-use crate::metadata::{Endpoint, Request};
+use crate::metadata::{Endpoint, Host, Request};
 use crate::reply::{self, Body};
 
 /// The real server's type for listings and leaves.
-const APPLICATION_TEXT: HeaderValue = HeaderValue::from_static("application/text");
+pub(super) const APPLICATION_TEXT: HeaderValue = HeaderValue::from_static("application/text");
 
 /// The real server's type for redirects.
 const TEXT_HTML: HeaderValue = HeaderValue::from_static("text/html");
@@ -75,17 +75,20 @@ fn answer(request: &Request) -> Option<Response<Body>> {
         _ if !request.query.is_empty() => None,
         Endpoint::Root => Some(listing("computeMetadata/\n")),
         Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
-        Endpoint::Leaf if request.path.as_str() == INSTANCE => redirect(request),
+        Endpoint::Leaf if request.path.as_str() == INSTANCE => Some(redirect(request)),
         _ => None,
     }
 }
 
 /// As the server answers a directory without its final slash: to the name by which the client called us, with the path as
 /// the body.
-fn redirect(request: &Request) -> Option<Response<Body>> {
-    let host = request.host.as_ref()?;
-    let location = HeaderValue::from_str(&format!("http://{host}{INSTANCE}/")).ok()?;
-    let mut response = reply::local(StatusCode::MOVED_PERMANENTLY, TEXT_HTML, format!("{INSTANCE}/\n"));
-    response.headers_mut().insert(header::LOCATION, location);
-    Some(response)
+pub(super) fn redirect(request: &Request) -> Response<Body> {
+    let path = format!("{}/", request.path);
+    let host = request.host.as_ref().map_or("metadata.google.internal", Host::as_str);
+    let location = HeaderValue::from_str(&format!("http://{host}{path}{}", request.query));
+    let mut response = reply::local(StatusCode::MOVED_PERMANENTLY, TEXT_HTML, format!("{path}\n"));
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
 }

@@ -147,12 +147,11 @@ fn status_of(error: &Error) -> StatusCode {
         // A spelling that two servers read differently is refused like what it might be hiding; a name that cannot exist
         // is simply not there.
         Error::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
-        Error::Host(_)
-        | Error::Forwarded(_)
-        | Error::Flavor
-        | Error::Path(_)
-        | Error::Query(_)
-        | Error::Concealed(_) => StatusCode::FORBIDDEN,
+        Error::Host(_) | Error::Forwarded(_) | Error::Flavor | Error::Path(_) | Error::Query(_) => {
+            StatusCode::FORBIDDEN
+        }
+        // The policy says whether it is there and forbidden, or as good as not there.
+        Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
         Error::Overloaded(_) | Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
     }

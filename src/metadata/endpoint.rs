@@ -26,13 +26,16 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads a path's meaning.
+    /// Reads a path's meaning. Nearly all are of v1, so that is looked at first.
     pub fn of(path: &MetadataPath) -> Self {
+        if let Some(below) = path.as_str().strip_prefix("/computeMetadata/v1/") {
+            return Self::of_v1(path, below);
+        }
         let mut segments = path.segments();
         match (segments.next(), segments.next()) {
             (None, _) => Self::Root,
             (Some("computeMetadata"), None) => Self::Versions,
-            (Some("computeMetadata"), Some("v1")) => Self::of_v1(path, segments),
+            (Some("computeMetadata"), Some("v1")) => Self::Leaf,
             (Some("computeMetadata"), Some("v1beta1")) | (Some("0.1"), None | Some("meta-data")) => Self::Legacy,
             _ => Self::Unknown,
         }
@@ -53,15 +56,16 @@ impl Endpoint {
         }
     }
 
-    fn of_v1<'a>(path: &MetadataPath, mut rest: impl Iterator<Item = &'a str>) -> Self {
-        let service_accounts = rest.next() == Some("instance") && rest.next() == Some("service-accounts");
-        if !service_accounts {
+    fn of_v1(path: &MetadataPath, below: &str) -> Self {
+        let Some(below) =
+            below.strip_prefix("instance/service-accounts").filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
+        else {
             return if path.is_directory() { Self::Directory } else { Self::Leaf };
-        }
+        };
         // `token/` is no token: the server answers a leaf with a final slash by 404, and so must whoever asks it for us.
-        match (rest.next(), rest.next(), rest.next(), path.is_directory()) {
-            (Some(account), Some("token"), None, false) => Self::Token(ServiceAccount::from_segment(account)),
-            (Some(account), Some("identity"), None, false) => Self::Identity(ServiceAccount::from_segment(account)),
+        match below[1.min(below.len())..].split_once('/') {
+            Some((account, "token")) => Self::Token(ServiceAccount::from_segment(account)),
+            Some((account, "identity")) => Self::Identity(ServiceAccount::from_segment(account)),
             _ => Self::ServiceAccounts,
         }
     }

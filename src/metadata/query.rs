@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde::Deserialize;
 
 /// Everything but RFC 3986's unreserved characters is escaped on the way upstream.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -15,10 +16,14 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident = $key:literal),+ $(,)?) => {
         /// A query parameter that the metadata protocol knows. The order is the order on the upstream wire.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Param { $($(#[$doc])* $name),+ }
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
+        pub enum Param { $($(#[$doc])* #[serde(rename = $key)] $name),+ }
 
         impl Param {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+
             /// Its name on the wire; names are case-sensitive.
             pub fn key(self) -> &'static str {
                 match self { $(Self::$name => $key),+ }
@@ -173,6 +178,22 @@ impl Query {
     pub fn without(mut self, param: Param) -> Self {
         self.known.retain(|(known, _)| *known != param);
         self
+    }
+
+    /// The same query with only some of its parameters.
+    #[must_use]
+    pub fn only(mut self, keep: impl Fn(Param) -> bool) -> Self {
+        self.known.retain(|(known, _)| keep(*known));
+        self
+    }
+
+    /// The same query with another value for one parameter.
+    #[must_use]
+    pub fn with(self, param: Param, value: &str) -> Self {
+        let mut query = self.without(param);
+        query.known.push((param, value.into()));
+        query.known.sort_unstable_by_key(|(param, _)| *param);
+        query
     }
 
     fn add(&mut self, pair: &str) -> Result<(), QueryError> {

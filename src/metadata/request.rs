@@ -1,6 +1,9 @@
 //! [`Request`]: a request after it was read. Everything behind `layers::classify` sees this and no HTTP.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use http::HeaderMap;
+use serde::Deserialize;
 
 use super::{Endpoint, Host, MetadataPath, Principal, Query};
 
@@ -17,6 +20,8 @@ pub struct Request {
     pub query: Query,
     /// On whose behalf.
     pub principal: Principal,
+    /// Where it came from; for logs, since decisions are about the principal.
+    pub peer: SocketAddr,
     /// Under which name the client reached us; absent only where HTTP/1.0 lets it be.
     pub host: Option<Host>,
     /// As sent; `upstream::forward` decides which of them go on.
@@ -38,12 +43,31 @@ impl Request {
     pub fn own(endpoint: Endpoint, path: &str, query: Query, principal: Principal) -> Self {
         let target = path.parse().expect("the proxy's own paths are request targets");
         let path = MetadataPath::parse(&target).expect("the proxy's own paths are canonical");
-        Self { method: Method::Get, endpoint, path, query, principal, host: None, headers: HeaderMap::new() }
+        Self { endpoint, principal, ..Self::get(path, query) }
+    }
+
+    /// A GET that nobody sent.
+    pub fn get(path: MetadataPath, query: Query) -> Self {
+        Self {
+            method: Method::Get,
+            endpoint: Endpoint::of(&path),
+            path,
+            query,
+            principal: Principal::Node,
+            peer: NOBODY,
+            host: None,
+            headers: HeaderMap::new(),
+        }
     }
 }
 
+/// The proxy itself.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// The methods of the metadata server that only read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "UPPERCASE")]
 pub enum Method {
     /// The value.
     Get,

@@ -7,10 +7,13 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 
 use http::StatusCode;
-use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 use super::shed_log::ShedLog;
 use crate::error::Overload;
+use crate::policy::Policy;
 
 /// What is counted and measured, with the handles that the request path uses.
 #[derive(Debug)]
@@ -45,9 +48,19 @@ pub struct Metrics {
     pub token_entries: IntGauge,
     /// Seconds that the default account's token has left, as of the last scrape; 0 while there is none.
     pub default_token_expiry: IntGauge,
+    policy: PolicyMetrics,
     on_scrape: OnScrape,
     /// From sending a request to the upstream until its answer can be passed on.
     pub upstream_duration: Histogram,
+}
+
+/// What the policy does and which it is.
+#[derive(Debug)]
+struct PolicyMetrics {
+    judged: [[IntCounter; JudgeMode::ALL.len()]; Judgement::ALL.len()],
+    info: IntGaugeVec,
+    rejected: IntGauge,
+    reloads: [IntCounter; Reload::ALL.len()],
 }
 
 macro_rules! labels {
@@ -75,6 +88,38 @@ labels! {
         Coalesced = "coalesced",
         /// By a failure so recent that the server was not asked again.
         Failure = "failure",
+    }
+}
+
+labels! {
+    /// What the policy made of a request.
+    Judgement {
+        /// It went on as it was.
+        Allowed = "allowed",
+        /// What is concealed was to be cut out of its answer.
+        Redacted = "redacted",
+        /// It was to be refused.
+        Concealed = "concealed",
+    }
+}
+
+labels! {
+    /// Whether the policy was carried out.
+    JudgeMode {
+        /// It was.
+        Enforce = "enforce",
+        /// It was only logged.
+        Audit = "audit",
+    }
+}
+
+labels! {
+    /// What came of a change of the policy's file.
+    Reload {
+        /// The new policy is in force.
+        Applied = "applied",
+        /// The old one stays.
+        Rejected = "rejected",
     }
 }
 
@@ -118,7 +163,7 @@ impl std::fmt::Debug for OnScrape {
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// For want of what something was refused or closed.
-const SHEDS: [&str; 5] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer"];
+const SHEDS: [&str; 6] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "redaction"];
 
 /// From an answer on the same machine to the deadline of 2.5 s, and what a hanging GET may take beyond.
 const UPSTREAM_SECONDS: [f64; 12] = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 2.5, 10.0, 60.0, 300.0];
@@ -126,6 +171,41 @@ const UPSTREAM_SECONDS: [f64; 12] = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3,
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl PolicyMetrics {
+    fn new(registry: &Registry) -> Self {
+        let judged = counters(
+            registry,
+            "metadata_proxy_policy_verdicts_total",
+            "Requests judged by the policy, by verdict and by whether it was carried out.",
+            &["verdict", "mode"],
+        );
+        let reloads = counters(
+            registry,
+            "metadata_proxy_policy_reloads_total",
+            "Changes of the policy's file, by what came of them.",
+            &["outcome"],
+        );
+        Self {
+            judged: Judgement::ALL.map(|verdict| JudgeMode::ALL.map(|mode| judged.with_label_values(&[verdict, mode]))),
+            info: register(
+                registry,
+                IntGaugeVec::new(
+                    Opts::new("metadata_proxy_policy_info", "The policy in force; the value is always 1."),
+                    &["name", "version", "hash"],
+                ),
+            ),
+            rejected: register(
+                registry,
+                IntGauge::new(
+                    "metadata_proxy_policy_rejected",
+                    "1 while the policy's file cannot be used and the policy before it stays in force.",
+                ),
+            ),
+            reloads: Reload::ALL.map(|outcome| reloads.with_label_values(&[outcome])),
+        }
     }
 }
 
@@ -225,6 +305,7 @@ impl Metrics {
                     "Seconds that the default account's token has left; 0 while there is none.",
                 ),
             ),
+            policy: PolicyMetrics::new(&registry),
             on_scrape: OnScrape::default(),
             registry,
         };
@@ -238,11 +319,29 @@ impl Metrics {
         self.answers[class - 1].inc();
     }
 
+    /// Counts what the policy made of a request.
+    pub fn judged(&self, judgement: Judgement, mode: JudgeMode) {
+        self.policy.judged[judgement as usize][mode as usize].inc();
+    }
+
+    /// Says which policy is in force.
+    pub fn policy_in_force(&self, policy: &Policy) {
+        self.policy.info.reset();
+        self.policy.info.with_label_values(&[policy.name(), policy.version(), policy.hash()]).set(1);
+    }
+
+    /// Counts a change of the policy's file.
+    pub fn policy_reloaded(&self, outcome: Reload) {
+        self.policy.rejected.set(i64::from(outcome == Reload::Rejected));
+        self.policy.reloads[outcome as usize].inc();
+    }
+
     /// Counts a request that was refused for want of room, and says so, at most once a second.
     pub fn shed(&self, overload: Overload, peer: SocketAddr) {
         let reason = match overload {
             Overload::InFlight => 0,
             Overload::Hanging => 1,
+            Overload::Redaction => 5,
         };
         self.sheds[reason].inc();
         self.shed_log.note(SHEDS[reason], Some(peer));

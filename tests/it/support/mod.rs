@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::config::{Config, DRAIN_TIMEOUT};
+use gce_metadata_proxy::layers::conceal::Mode;
 use gce_metadata_proxy::layers::rescue::OnOverload;
+use gce_metadata_proxy::policy::Choice;
 use gce_metadata_proxy::telemetry::logging::Format;
 use gce_metadata_proxy::upstream::Target;
 use tokio::sync::oneshot;
@@ -115,6 +117,8 @@ pub fn config(upstream: SocketAddr) -> Config {
         addrs: vec![loopback],
         metrics_addr: loopback,
         upstream: Target::parse(&format!("http://{upstream}")).expect("an address is a target"),
+        policy: Choice::default(),
+        policy_mode: Mode::Enforce,
         allowed_hosts: Vec::new(),
         reuse_port: false,
         max_in_flight: 200,

@@ -1,0 +1,161 @@
+//! [`Question`]: what a person asks about policies who has a refused pod, or writes one.
+
+use std::fmt::{self, Write as _};
+
+use http::Uri;
+
+use crate::error::{Error, Malformed};
+use crate::layers::conceal::{Concealed, redact};
+use crate::metadata::query::Param;
+use crate::metadata::{MetadataPath, Query, Request};
+use crate::policy::pattern::Pattern;
+use crate::policy::{self, Cause, Choice, Decision, LoadError, Policy, Source, Subject};
+
+/// A question about policies, to which the answer is a text.
+#[derive(Debug)]
+pub enum Question {
+    /// What becomes of a URL, and why?
+    Explain(Choice, String),
+    /// What does a policy say?
+    Show(Source),
+    /// Is a policy free of mistakes?
+    Check(Source),
+    /// What may a policy hold?
+    Schema,
+}
+
+impl Question {
+    /// Answers it. The policy that it is about may not be usable.
+    pub fn answer(&self) -> Result<String, LoadError> {
+        Ok(match self {
+            Self::Explain(choice, url) => explain(&choice.load()?, url),
+            Self::Show(source) => source.texts()?.join("\n# What it extends; these rules come after its own:\n\n"),
+            Self::Check(source) => {
+                let policy = Choice { source: source.clone(), recursive: None }.load()?;
+                let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
+                format!("The policy {name}, version {version} ({hash}), is valid: {} rules.\n", policy.rule_count())
+            }
+            Self::Schema => policy::SCHEMA.to_owned(),
+        })
+    }
+}
+
+/// Reads a URL, or just its path and query, and tells what the policy makes of a GET of it. The answer is text of several
+/// lines, each with a name in front.
+fn explain(policy: &Policy, url: &str) -> String {
+    let mut told = Told(String::new());
+    told.line("asked for", url);
+    let request = match read(url) {
+        Ok(request) => request,
+        Err(error) => {
+            told.line("read as", "nothing: it is refused before any policy is asked");
+            told.line("upstream", "nothing is sent");
+            told.line("client", error);
+            return told.0;
+        }
+    };
+    told.line("read as", format_args!("{}{}", request.path, request.query));
+    let subject = Subject::of(&request.path);
+    told.line("judged as", format_args!("{:?}", subject.as_str()));
+    told.line("policy", format_args!("{}, version {}, {} rules", policy.name(), policy.version(), policy.rule_count()));
+    let decision = policy.judge(&request);
+    tell_rule(&mut told, policy, decision, subject.as_str());
+    tell_verdict(&mut told, policy, &request, decision);
+    told.0
+}
+
+struct Told(String);
+
+impl Told {
+    fn line(&mut self, name: &str, what: impl fmt::Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{name:10} {what}");
+    }
+}
+
+fn tell_rule(told: &mut Told, policy: &Policy, decision: Decision<'_>, subject: &str) {
+    let rule = match decision {
+        Decision::Conceal(Cause::Rule(rule)) => Some(rule),
+        Decision::Conceal(_) => None,
+        _ => policy.rule_for(subject),
+    };
+    match rule {
+        Some(rule) => {
+            let paths: Vec<&str> = rule.paths.iter().map(Pattern::as_str).collect();
+            told.line("rule", format_args!("{}: {}", policy.place_of(Cause::Rule(rule)), paths.join(", ")));
+            if let Some(source) = &rule.source {
+                told.line("source", source);
+            }
+        }
+        None => told.line("rule", "none; the policy's general choices decide"),
+    }
+}
+
+fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: Decision<'_>) {
+    let sent = |query: Query| format!("GET {}{}", request.path, policy.trim(query));
+    let query = request.query.clone();
+    let (verdict, upstream) = match decision {
+        Decision::Allow => ("allow", sent(query)),
+        Decision::Flat => {
+            ("allow, without `recursive`, which means nothing here", sent(query.without(Param::Recursive)))
+        }
+        Decision::Redact => ("allow, and cut what is concealed out of the answer", sent(redact::asked(query))),
+        Decision::Redirect => ("redirect to the directory", "nothing is sent".to_owned()),
+        Decision::Conceal(_) => ("conceal", "nothing is sent".to_owned()),
+    };
+    told.line("verdict", verdict);
+    told.line("upstream", upstream);
+    if let Decision::Conceal(cause) = decision {
+        let refusal = Concealed::new(policy, &request.path, cause);
+        told.line("client", format_args!("{}: {refusal}", refusal.status()));
+    }
+}
+
+fn read(url: &str) -> Result<Request, Error> {
+    let uri: Uri = url.parse().map_err(|_| Malformed::Target)?;
+    let target = uri.path_and_query().filter(|target| target.as_str().starts_with('/')).ok_or(Malformed::Target)?;
+    let path = MetadataPath::parse(target)?;
+    let query = Query::parse(target.query())?;
+    Ok(Request::get(path, query))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(policy: &str, url: &str) -> String {
+        let choice = Choice { source: Source::named(policy), recursive: None };
+        Question::Explain(choice, url.to_owned()).answer().expect("a built-in policy")
+    }
+
+    #[test]
+    fn a_refusal_is_explained_with_its_rule_and_its_source() {
+        let text = explained("compat", "http://metadata/computeMetadata/v1/instance/attributes//kube-env");
+        for line in [
+            "read as    /computeMetadata/v1/instance/attributes/kube-env\n",
+            "rule       1: instance/attributes/kube-env\n",
+            "source     k8s-metadata-proxy, ",
+            "verdict    conceal\n",
+            "upstream   nothing is sent\n",
+            "client     403 Forbidden: Refused: /computeMetadata/v1/instance/attributes/kube-env is concealed",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_would_be_sent_upstream_is_shown_as_it_would_be_sent() {
+        let text = explained("strict", "/computeMetadata/v1/instance/?recursive=true&alt=text&unknown=1");
+        assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?alt=json&recursive=true\n"), "{text}");
+        let text = explained("compat", "/computeMetadata/v1/instance/id?recursive=true");
+        assert!(text.contains("upstream   GET /computeMetadata/v1/instance/id\n"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_explained_too() {
+        let text = explained("compat", "/computeMetadata/v1/instance%2Fid");
+        assert!(text.contains("client     Refused: the path cannot be served: it hides a `/`"), "{text}");
+        let text = explained("compat", "not a url");
+        assert!(text.contains("client     Bad request: the request target must be a path"), "{text}");
+    }
+}

@@ -1,0 +1,99 @@
+//! Audit: what a policy would do, told and not done.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::metadata::Request;
+use crate::policy::{Decision, Policy};
+
+/// Whether a policy is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// What it conceals is refused.
+    Enforce,
+    /// What it would conceal is logged and served.
+    Audit,
+}
+
+/// Between two lines about one client and one rule.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Most clients and rules that are remembered; a node has 110 pods. Beyond, all are forgotten and told again.
+const MOST: usize = 1024;
+
+/// Tells what would be done, once a minute for each client and rule.
+#[derive(Debug, Default)]
+pub(super) struct AuditLog(Mutex<HashMap<Topic, Told>>);
+
+/// Who, and which rule: its place in the policy, or 0 for what no rule says.
+type Topic = (IpAddr, usize);
+
+#[derive(Debug)]
+struct Told {
+    at: Instant,
+    untold: u64,
+}
+
+impl AuditLog {
+    /// Tells what the policy would do to a request.
+    pub(super) fn note(&self, policy: &Policy, request: &Request, decision: Decision<'_>) {
+        let (rule, what) = match decision {
+            Decision::Allow | Decision::Flat | Decision::Redirect => return,
+            Decision::Redact => (0, "would have what is concealed cut out of its answer".to_owned()),
+            Decision::Conceal(cause) => (policy.place_of(cause), format!("would be refused: {cause}")),
+        };
+        let client = request.peer.ip();
+        let Some(count) = self.due((client, rule), Instant::now()) else { return };
+        let (policy, path) = (policy.name(), &request.path);
+        tracing::info!(%client, %path, policy, rule, count, "audit: this request {what}");
+    }
+
+    /// How many there were since the last line, if it is time for another.
+    fn due(&self, topic: Topic, now: Instant) -> Option<u64> {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST && !told.contains_key(&topic) {
+            told.clear();
+        }
+        match told.get_mut(&topic) {
+            Some(last) if now < last.at + EVERY => {
+                last.untold += 1;
+                None
+            }
+            last => {
+                let untold = last.map_or(0, |last| last.untold);
+                told.insert(topic, Told { at: now, untold: 0 });
+                Some(untold + 1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_tells_once_a_minute_for_each_client_and_rule() {
+        let log = AuditLog::default();
+        let start = Instant::now();
+        let client = IpAddr::from([10, 0, 0, 9]);
+        assert_eq!(log.due((client, 1), start), Some(1));
+        assert_eq!(log.due((client, 1), start + EVERY - Duration::from_secs(1)), None);
+        assert_eq!(log.due((client, 2), start), Some(1));
+        assert_eq!(log.due(([10, 0, 0, 10].into(), 1), start), Some(1));
+        assert_eq!(log.due((client, 1), start + EVERY), Some(2));
+    }
+
+    #[test]
+    fn a_flood_of_clients_is_not_remembered_for_ever() {
+        let log = AuditLog::default();
+        for client in 0..10_000_u32 {
+            log.due((IpAddr::from(client.to_be_bytes()), 0), Instant::now());
+        }
+        assert!(log.0.lock().expect("no panic").len() <= MOST);
+    }
+}

@@ -1,0 +1,353 @@
+//! Cuts what is concealed out of listings and recursive answers. Pure.
+//!
+//! A recursive answer is read as JSON even where text was asked for: in the text form a value of several lines cannot be
+//! told from the next path. Its keys are turned back into path segments (the server writes its own names in camel case and
+//! leaves users' names as they are) and judged like the path of a request, so a value is in the answer if and only if it
+//! would be served on its own. What cannot be read is refused, never passed on.
+
+use std::borrow::Cow;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::metadata::Query;
+use crate::metadata::query::Param;
+use crate::policy::Policy;
+
+/// Largest tree, before and after, in bytes. All custom metadata of a machine may have 512 KiB; as text, each value has its
+/// path in front, so a tree may grow.
+pub(super) const LARGEST: usize = 4 * 1024 * 1024;
+
+/// Deepest nesting that is read. The server's tree has seven levels.
+const DEEPEST: usize = 32;
+
+/// An answer that is no listing and no tree, or nested too deep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the answer is no JSON tree")]
+pub struct Unreadable;
+
+/// What the upstream is asked for an answer that can be cut: never for a tree as text.
+pub fn asked(query: Query) -> Query {
+    if query.is_recursive() && query.value(Param::Alt) == Some("text") { query.with(Param::Alt, "json") } else { query }
+}
+
+/// A listing, one entry a line, without the entries that are concealed.
+pub fn listing(policy: &Policy, directory: &str, listing: &str) -> String {
+    let visible = |entry: &&str| match entry.strip_suffix('/') {
+        Some(name) => is_name(name) && policy.leads_through(&below(directory, name)),
+        None => is_name(entry) && policy.shows(&below(directory, entry)),
+    };
+    listing.lines().filter(visible).flat_map(|entry| [entry, "\n"]).collect()
+}
+
+/// A tree in JSON, without what is concealed.
+pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    let mut json = Json(Vec::with_capacity(tree.len()));
+    cut(policy, directory, tree, &mut json)?;
+    Ok(json.0)
+}
+
+/// A tree in JSON as `path value` lines, without what is concealed.
+pub fn text(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    let mut text = Text { lines: Vec::with_capacity(tree.len()), above: directory.len() };
+    cut(policy, directory, tree, &mut text)?;
+    Ok(text.lines)
+}
+
+fn cut(policy: &Policy, directory: &str, tree: &[u8], out: &mut impl Form) -> Result<(), Unreadable> {
+    let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| Unreadable)?;
+    if !tree.get().starts_with('{') && !tree.get().starts_with('[') {
+        return Err(Unreadable);
+    }
+    Cut { policy, out }.node(directory, tree.get(), DEEPEST)
+}
+
+/// How what is left is written.
+trait Form {
+    /// Bytes so far.
+    fn len(&self) -> usize;
+    fn open(&mut self, bracket: u8);
+    fn close(&mut self, bracket: u8);
+    /// The next entry begins: a key, or nothing in an array.
+    fn entry(&mut self, first: bool, key: Option<&str>);
+    /// A value that is neither object nor array, as JSON, and its path.
+    fn value(&mut self, path: &str, json: &str);
+}
+
+struct Cut<'a, F> {
+    policy: &'a Policy,
+    out: &'a mut F,
+}
+
+impl<F: Form> Cut<'_, F> {
+    /// Writes a node that was found to be visible.
+    fn node(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Unreadable> {
+        let deeper = deeper.checked_sub(1).ok_or(Unreadable)?;
+        if self.out.len() > LARGEST {
+            return Err(Unreadable);
+        }
+        match json.as_bytes() {
+            [b'{', ..] => self.object(path, json, deeper),
+            [b'[', ..] => self.array(path, json, deeper),
+            _ => {
+                self.out.value(path, json);
+                Ok(())
+            }
+        }
+    }
+
+    fn object(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Unreadable> {
+        let Entries(entries) = serde_json::from_str(json).map_err(|_| Unreadable)?;
+        self.out.open(b'{');
+        let mut first = true;
+        for (key, value) in entries {
+            let child = below(path, &segment(path, &key));
+            if is_name(&key) && self.is_visible(&child, value) {
+                self.out.entry(first, Some(&key));
+                first = false;
+                self.node(&child, value.get(), deeper)?;
+            }
+        }
+        self.out.close(b'}');
+        Ok(())
+    }
+
+    /// The items of an array are numbered directories (disks), numbered values (aliases of an address), or lines of one
+    /// value (tags); a value is visible under its number or as a part of the whole.
+    fn array(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Unreadable> {
+        let items: Vec<&RawValue> = serde_json::from_str(json).map_err(|_| Unreadable)?;
+        self.out.open(b'[');
+        let mut first = true;
+        for (number, item) in items.into_iter().enumerate() {
+            let child = below(path, &number.to_string());
+            if self.is_visible(&child, item) || (is_value(item) && self.policy.shows(path)) {
+                self.out.entry(first, None);
+                first = false;
+                self.node(&child, item.get(), deeper)?;
+            }
+        }
+        self.out.close(b']');
+        Ok(())
+    }
+
+    fn is_visible(&self, path: &str, node: &RawValue) -> bool {
+        if is_value(node) { self.policy.shows(path) } else { self.policy.leads_through(path) }
+    }
+}
+
+fn is_value(node: &RawValue) -> bool {
+    !node.get().starts_with(['{', '['])
+}
+
+/// Names of attributes and accounts are users' own and stay as they are; the server's are in camel case.
+fn segment<'a>(directory: &str, key: &'a str) -> Cow<'a, str> {
+    let above = directory.rsplit('/').next().unwrap_or_default();
+    if ["attributes", "guest-attributes", "partner-attributes", "service-accounts"].contains(&above)
+        || directory.contains("guest-attributes/")
+    {
+        return key.into();
+    }
+    kebab(key).into()
+}
+
+fn kebab(key: &str) -> String {
+    key.chars().fold(String::with_capacity(key.len() + 4), |mut name, letter| {
+        if letter.is_ascii_uppercase() {
+            name.push('-');
+        }
+        name.push(letter.to_ascii_lowercase());
+        name
+    })
+}
+
+fn below(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+/// Whether it could be a segment of a path that somebody asks for. Whatever else is in an answer was not judged by its
+/// true name, so it is left out.
+fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..")
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~@+!$'()*,:".contains(&byte))
+}
+
+struct Json(Vec<u8>);
+
+impl Form for Json {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn open(&mut self, bracket: u8) {
+        self.0.push(bracket);
+    }
+
+    fn close(&mut self, bracket: u8) {
+        self.0.push(bracket);
+    }
+
+    fn entry(&mut self, first: bool, key: Option<&str>) {
+        if !first {
+            self.0.push(b',');
+        }
+        if let Some(key) = key {
+            // A name has nothing that needs an escape.
+            self.0.push(b'"');
+            self.0.extend_from_slice(key.as_bytes());
+            self.0.extend_from_slice(b"\":");
+        }
+    }
+
+    fn value(&mut self, _: &str, json: &str) {
+        self.0.extend_from_slice(json.as_bytes());
+    }
+}
+
+/// The form of `alt=text`: a line for each value, with its path below the directory that was asked for.
+struct Text {
+    lines: Vec<u8>,
+    above: usize,
+}
+
+/// What the server writes as lines of one value rather than as numbered ones.
+const LINES: [&str; 4] = ["aliases", "dns-servers", "scopes", "tags"];
+
+impl Form for Text {
+    fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    fn open(&mut self, _: u8) {}
+
+    fn close(&mut self, _: u8) {}
+
+    fn entry(&mut self, _: bool, _: Option<&str>) {}
+
+    fn value(&mut self, path: &str, json: &str) {
+        let mut path = path;
+        if let Some((above, number)) = path.rsplit_once('/')
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && above.rsplit('/').next().is_some_and(|name| LINES.contains(&name))
+        {
+            path = above;
+        }
+        let text: Option<String> = serde_json::from_str(json).ok();
+        self.lines.extend_from_slice(path[self.above.min(path.len())..].trim_start_matches('/').as_bytes());
+        self.lines.push(b' ');
+        self.lines.extend_from_slice(text.as_deref().unwrap_or(json).as_bytes());
+        self.lines.push(b'\n');
+    }
+}
+
+/// The entries of an object in their order, each key decoded and each value as it was written.
+struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Entries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct All;
+
+        impl<'de> Visitor<'de> for All {
+            type Value = Entries<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(All)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Choice, Source};
+
+    fn built_in(name: &str) -> Policy {
+        Choice { source: Source::named(name), recursive: None }.load().expect("built in")
+    }
+
+    fn cut_json(policy: &str, directory: &str, tree: &str) -> String {
+        let left = json(&built_in(policy), directory, tree.as_bytes()).expect("a tree");
+        String::from_utf8(left).expect("text")
+    }
+
+    #[test]
+    fn a_listing_keeps_what_is_served_and_the_ways_to_it() {
+        let strict = built_in("strict");
+        let entries = "attributes/\ndisks/\nhostname\nid\nservice-accounts/\nid/\n../\n\nkube-env\n";
+        assert_eq!(listing(&strict, "instance", entries), "attributes/\nhostname\nid\nservice-accounts/\nid/\n");
+        assert_eq!(listing(&strict, "", "instance/\noslogin/\nproject/\nuniverse/\n"), "instance/\nproject/\n");
+        let account = "aliases\nemail\nidentity\nscopes\ntoken\n";
+        let left = listing(&strict, "instance/service-accounts/default", account);
+        assert_eq!(left, "aliases\nemail\nscopes\ntoken\n");
+    }
+
+    #[test]
+    fn concealed_subtrees_are_cut_and_the_rest_is_as_it_was() {
+        let tree = r#"{"id":4520031799277581759,"sshKeys":"X","attributes":{"kube-env":"X","sshKeys":"X","a":"b \u00e9"},"credentials":{"x":"X"},"disks":[{"index":0}],"tags":["t"]}"#;
+        let left = r#"{"id":4520031799277581759,"sshKeys":"X","attributes":{"a":"b \u00e9"},"disks":[{"index":0}],"tags":["t"]}"#;
+        assert_eq!(cut_json("compat", "instance", tree), left);
+        assert_eq!(cut_json("strict", "instance", tree), r#"{"id":4520031799277581759,"attributes":{}}"#);
+    }
+
+    #[test]
+    fn no_spelling_of_a_key_slips_through() {
+        for key in [
+            "kube-env",
+            "kubeEnv",
+            "KUBE-ENV",
+            "kube\\u002denv",
+            "kube-env/",
+            "kube-env;x",
+            "../kube-env",
+            "kube%2Denv",
+        ] {
+            let tree = format!(r#"{{"attributes":{{"{key}":"X"}}}}"#);
+            assert_eq!(cut_json("compat", "instance", &tree), r#"{"attributes":{}}"#, "{key}");
+        }
+        let twice = r#"{"attributes":{"a":"1","kube-env":"X","a":"2","kube-env":"X"}}"#;
+        assert_eq!(cut_json("compat", "instance", twice), r#"{"attributes":{"a":"1","a":"2"}}"#);
+    }
+
+    #[test]
+    fn both_names_of_an_account_lose_the_same() {
+        let tree = r#"{"a@b.c":{"identity":"X","email":"a@b.c"},"default":{"identity":"X","email":"a@b.c"}}"#;
+        let left = r#"{"a@b.c":{"email":"a@b.c"},"default":{"email":"a@b.c"}}"#;
+        assert_eq!(cut_json("strict", "instance/service-accounts", tree), left);
+    }
+
+    #[test]
+    fn text_is_written_from_what_is_left() {
+        let tree = r#"{"attributes":{"kube-env":"X\nY: Z","a":"1\n2"},"serviceAccounts":{"default":{"aliases":["default"]}},"networkInterfaces":[{"ipAliases":["10.0.0.0/8"],"mtu":1460}]}"#;
+        let left = text(&built_in("compat"), "instance", tree.as_bytes()).expect("a tree");
+        assert_eq!(
+            String::from_utf8(left).expect("text"),
+            "attributes/a 1\n2\nservice-accounts/default/aliases default\nnetwork-interfaces/0/ip-aliases/0 \
+             10.0.0.0/8\nnetwork-interfaces/0/mtu 1460\n"
+        );
+    }
+
+    #[test]
+    fn what_is_no_tree_or_nested_without_end_is_refused() {
+        let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
+        for tree in ["", "KUBELET_KEY: X", "\"X\"", "{\"a\":1", "{\"a\":1}x", &deep] {
+            assert_eq!(json(&built_in("compat"), "instance", tree.as_bytes()), Err(Unreadable), "{tree}");
+        }
+    }
+
+    #[test]
+    fn text_does_not_grow_beyond_the_largest_tree() {
+        let values = vec!["1"; LARGEST / 4].join(",");
+        let tree = format!(r#"{{"{}":[{values}]}}"#, "x".repeat(100));
+        assert_eq!(text(&built_in("compat"), "instance", tree.as_bytes()), Err(Unreadable));
+    }
+}

@@ -1,0 +1,254 @@
+//! Where policies come from: the binary, or a file.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::document::{BuiltIn, Document};
+use super::{Policy, Recursive};
+
+/// The JSON Schema of policy files.
+pub const SCHEMA: &str = include_str!("../../policies/schema.json");
+
+/// Largest policy file, in bytes. One with every key that Google's documents name has 5 KB.
+const LARGEST: u64 = 256 * 1024;
+
+/// Which policy a person chose.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// Where it comes from.
+    pub source: Source,
+    /// What becomes of recursive reads, whatever the policy says.
+    pub recursive: Option<Recursive>,
+}
+
+/// Where a policy comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The binary.
+    BuiltIn(BuiltIn),
+    /// A file.
+    File(PathBuf),
+}
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read the policy {path}: {error}", path = .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The file is no policy.
+    #[error(
+        "{path}:{line}:{column}: {what} (`gce-metadata-proxy policy schema` prints what a policy may hold)",
+        path = .path.display()
+    )]
+    Invalid {
+        /// Which.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// What is wrong there, and what was expected.
+        what: String,
+    },
+}
+
+/// `compat`, as it is.
+impl Default for Choice {
+    fn default() -> Self {
+        Self { source: Source::BuiltIn(BuiltIn::Compat), recursive: None }
+    }
+}
+
+impl Choice {
+    /// Reads the policy.
+    pub fn load(&self) -> Result<Policy, LoadError> {
+        self.compile(&self.source.text()?)
+    }
+
+    /// Makes a policy of a text that [`Source::text`] gave.
+    pub(super) fn compile(&self, text: &str) -> Result<Policy, LoadError> {
+        let mut document = parse(text).map_err(|error| self.source.invalid(&error))?;
+        document.recursive = self.recursive.or(document.recursive);
+        let document = match document.extends {
+            Some(base) => document.over(base.document()),
+            None => document,
+        };
+        Ok(Policy::compile(document, hash(text)))
+    }
+}
+
+impl Source {
+    /// What a person wrote for it: `compat`, `strict`, or a path.
+    pub fn named(text: &str) -> Self {
+        match text {
+            "compat" => Self::BuiltIn(BuiltIn::Compat),
+            "strict" => Self::BuiltIn(BuiltIn::Strict),
+            path => Self::File(path.into()),
+        }
+    }
+
+    /// The policy as it is written.
+    pub fn text(&self) -> Result<String, LoadError> {
+        match self {
+            Self::BuiltIn(built_in) => Ok(built_in.text().to_owned()),
+            Self::File(path) => read(path).map_err(|error| LoadError::Read { path: path.clone(), error }),
+        }
+    }
+
+    /// The policy as it is written and, after it, the one that it extends.
+    pub fn texts(&self) -> Result<Vec<String>, LoadError> {
+        let text = self.text()?;
+        let base = parse(&text).map_err(|error| self.invalid(&error))?.extends;
+        Ok([Some(text), base.map(|base| base.text().to_owned())].into_iter().flatten().collect())
+    }
+
+    fn invalid(&self, error: &serde_saphyr::Error) -> LoadError {
+        let path = match self {
+            Self::BuiltIn(built_in) => PathBuf::from(format!("{built_in:?}")),
+            Self::File(path) => path.clone(),
+        };
+        let (line, column) = error.location().map_or((1, 1), |location| (location.line(), location.column()));
+        let what = error.without_snippet().to_string();
+        let what = what.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(&what).to_owned();
+        LoadError::Invalid { path, line, column, what }
+    }
+}
+
+impl BuiltIn {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Compat => include_str!("../../policies/compat.yaml"),
+            Self::Strict => include_str!("../../policies/strict.yaml"),
+        }
+    }
+
+    fn document(self) -> Document {
+        parse(self.text()).expect("the built-in policies are well-formed")
+    }
+}
+
+fn parse(text: &str) -> Result<Document, serde_saphyr::Error> {
+    serde_saphyr::from_str(text)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LARGEST {
+        return Err(io::Error::other(format!("it has more than {LARGEST} bytes")));
+    }
+    Ok(text)
+}
+
+fn hash(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    let twelve_digits = digest.iter().take(6).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    format!("{twelve_digits:012x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile(text: &str) -> Result<Policy, LoadError> {
+        Choice { source: Source::File("p.yaml".into()), recursive: None }.compile(text)
+    }
+
+    fn mistake(rest: &str) -> String {
+        let text =
+            format!("apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n{rest}");
+        compile(&text).expect_err("a mistake").to_string()
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place_and_what_was_expected() {
+        let default_token =
+            "rules:\n  - paths: [instance/service-accounts/default/token]\n    verdict: conceal\n    reason: x\n";
+        for (rest, expected) in [
+            (
+                "rulez: []",
+                "p.yaml:5:1: unknown field `rulez`, expected one of apiVersion, kind, name, version, extends,",
+            ),
+            ("extends: lax", "p.yaml:5:10: unknown variant `lax`, expected one of compat, strict"),
+            ("queryKeys: [alt, foo]", "p.yaml:5:18: unknown variant `foo`, expected one of alt, audience,"),
+            ("answer: 418", "p.yaml:5:9: a refusal is answered with 403 or 404"),
+            ("name: other", "p.yaml:5:1: duplicate mapping key"),
+            (
+                "rules:\n  - paths: [instance/id]\n    verdict: conceal\n",
+                "p.yaml:6:5: a rule that conceals needs a `reason`",
+            ),
+            ("rules:\n  - paths: []\n    verdict: allow\n", "p.yaml:6:5: a rule without `paths`"),
+            (
+                "rules:\n  - paths: [instance/id]\n    verdict: allow\n    answer: 403\n",
+                "p.yaml:6:5: a rule that allows",
+            ),
+            (
+                "rules:\n  - paths: [attributes/x]\n    verdict: allow\n",
+                "p.yaml:6:13: \"attributes/x\" matches nothing: ",
+            ),
+            (default_token, "p.yaml:6:5: instance/service-accounts/default/token conceals one name of an account"),
+        ] {
+            let mistake = mistake(rest);
+            assert!(mistake.starts_with(expected), "{mistake}");
+            assert!(
+                mistake.ends_with("(`gce-metadata-proxy policy schema` prints what a policy may hold)"),
+                "{mistake}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_policy_that_extends_nothing_and_says_nothing_is_closed() {
+        let policy = compile("apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: none\nversion: '1'\n");
+        let policy = policy.expect("a policy");
+        assert!(!policy.shows("instance/id") && !policy.leads_through("instance"));
+        assert_eq!(policy.recursive(), Recursive::Refuse);
+    }
+
+    #[test]
+    fn a_policys_own_rules_come_before_those_that_it_extends() {
+        let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '7'\nextends: strict\n\
+                    rules:\n  - paths: [instance/tags]\n    verdict: allow\n  - paths: [instance/id]\n    verdict: conceal\n    reason: x\n";
+        let policy = compile(text).expect("a policy");
+        assert!(policy.shows("instance/tags") && policy.shows("instance/zone"));
+        assert!(!policy.shows("instance/id") && !policy.shows("instance/image"));
+        assert_eq!((policy.name(), policy.version(), policy.recursive()), ("mine", "7", Recursive::Redact));
+    }
+
+    #[test]
+    fn what_a_person_says_of_recursive_reads_wins() {
+        let choice = Choice { source: Source::named("compat"), recursive: Some(Recursive::Redact) };
+        assert_eq!(choice.load().expect("built in").recursive(), Recursive::Redact);
+    }
+
+    #[test]
+    fn the_hash_is_the_one_that_sha256sum_prints() {
+        assert_eq!(hash("abc"), "ba7816bf8f01");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_too_large_is_an_error() {
+        let absent = Choice { source: Source::named("/nowhere/policy.yaml"), recursive: None }.load();
+        let message = absent.expect_err("no file").to_string();
+        assert!(message.starts_with("cannot read the policy /nowhere/policy.yaml: "), "{message}");
+    }
+
+    /// `UPDATE_SCHEMA=1 cargo test --lib policy` writes it anew.
+    #[test]
+    fn the_schema_is_that_of_the_types() {
+        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Document)).expect("a schema") + "\n";
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/policies/schema.json"), &schema).expect("written");
+        }
+        assert!(SCHEMA == schema, "write it anew: UPDATE_SCHEMA=1 cargo test --lib policy, and build again");
+    }
+}

@@ -1,0 +1,202 @@
+//! [`Pattern`]: which paths a rule is about, and [`Glob`], one segment of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use memchr::memmem;
+use serde::Deserialize;
+
+/// What stands at the top of the metadata server's tree. A pattern that begins otherwise is a slip of the pen.
+const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
+
+/// A path pattern below the API version, such as `instance/attributes/kube-env`, `instance/attributes/windows-*` or
+/// `**/identity`: `*` stands for any run of characters within a segment, a segment `**` for any number of segments, none
+/// included.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Pattern {
+    text: Box<str>,
+    segments: Box<[Segment]>,
+}
+
+/// One segment of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// A name, letter by letter.
+    Literal(Box<str>),
+    /// A name with `*` in it.
+    Glob(Glob),
+    /// `**`.
+    Deep,
+}
+
+/// Why a pattern cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// It has an empty segment, so also a slash at an end.
+    #[error("{0:?} has a `/` at an end or two in a row; write names with one `/` between them")]
+    EmptySegment(Box<str>),
+    /// It begins with something that the tree does not have.
+    #[error(
+        "{0:?} matches nothing: paths are written below the API version, so that they begin with instance, project, \
+         oslogin, universe, * or **"
+    )]
+    Top(Box<str>),
+    /// No path holds this character, so the pattern would match nothing.
+    #[error("{0:?} holds {1:?}, and no metadata path does")]
+    Foreign(Box<str>, char),
+    /// One `**` says all there is to say; two make matching slow.
+    #[error("{0:?} has more than one `**`")]
+    TwoDeep(Box<str>),
+}
+
+impl Pattern {
+    /// As written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether it names one service account in particular, which is always reached under two names.
+    pub(super) fn names_an_account(&self) -> bool {
+        let above = [Segment::Literal("instance".into()), Segment::Literal("service-accounts".into())];
+        matches!(self.segments.strip_prefix(&above), Some([Segment::Literal(_), ..]))
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let names: Vec<&str> = text.split('/').collect();
+        if names.contains(&"") {
+            return Err(PatternError::EmptySegment(text.into()));
+        }
+        if !names[0].contains('*') && !TOPS.contains(&names[0]) {
+            return Err(PatternError::Top(text.into()));
+        }
+        let is_path = |letter: char| letter.is_ascii_alphanumeric() || "/*-_.~@+!$'(),:".contains(letter);
+        if let Some(foreign) = text.chars().find(|letter| !is_path(*letter)) {
+            return Err(PatternError::Foreign(text.into(), foreign));
+        }
+        if names.iter().filter(|name| **name == "**").count() > 1 {
+            return Err(PatternError::TwoDeep(text.into()));
+        }
+        let segment = |name: &str| match name {
+            "**" => Segment::Deep,
+            name if name.contains('*') => Segment::Glob(Glob::new(name)),
+            name => Segment::Literal(name.into()),
+        };
+        Ok(Self { text: text.into(), segments: names.into_iter().map(segment).collect() })
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = PatternError;
+
+    fn try_from(text: String) -> Result<Self, PatternError> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for Pattern {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Pattern".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A path pattern below the API version; `*` stands for any run of characters within a segment, a \
+                            segment `**` for any number of segments.",
+            "type": "string",
+            "pattern": format!("^({}|[^/]*[*][^/]*)(/[^/]+)*$", TOPS.join("|")),
+        })
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A name with `*` for any run of characters, none included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Glob {
+    first: Box<str>,
+    middle: Box<[Box<str>]>,
+    last: Box<str>,
+}
+
+impl Glob {
+    pub(super) fn new(text: &str) -> Self {
+        let (first, rest) = text.split_once('*').unwrap_or((text, ""));
+        let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let middle = middle.split('*').filter(|piece| !piece.is_empty()).map(Box::from).collect();
+        Self { first: first.into(), middle, last: last.into() }
+    }
+
+    pub(super) fn matches(&self, name: &[u8]) -> bool {
+        let rest = name.strip_prefix(self.first.as_bytes()).and_then(|rest| rest.strip_suffix(self.last.as_bytes()));
+        let Some(mut rest) = rest else { return false };
+        self.middle.iter().all(|piece| match memmem::find(rest, piece.as_bytes()) {
+            Some(at) => {
+                rest = &rest[at + piece.len()..];
+                true
+            }
+            None => false,
+        })
+    }
+
+    /// The same with each piece of text changed.
+    pub(super) fn map(&self, change: impl Fn(&str) -> Box<str>) -> Self {
+        let middle = self.middle.iter().map(|piece| change(piece)).filter(|piece| !piece.is_empty()).collect();
+        Self { first: change(&self.first), middle, last: change(&self.last) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_matches_runs_within_a_name() {
+        for (glob, name, matches) in [
+            ("*", "anything", true),
+            ("windows-*", "windows-startup-script-ps1", true),
+            ("windows-*", "windows", false),
+            ("*-psm1", "common-psm1", true),
+            ("*-psm1", "psm1", false),
+            ("a*b*c", "a-b-c", true),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(Glob::new(glob).matches(name.as_bytes()), matches, "{glob} on {name}");
+        }
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_is_refused() {
+        let error = |text: &str| text.parse::<Pattern>().expect_err("a slip");
+        assert!(matches!(error("/instance/id"), PatternError::EmptySegment(_)));
+        assert!(matches!(error("instance/"), PatternError::EmptySegment(_)));
+        assert!(matches!(error(""), PatternError::EmptySegment(_)));
+        assert!(matches!(error("attributes/kube-env"), PatternError::Top(_)));
+        assert!(matches!(error("computeMetadata/v1/instance/id"), PatternError::Top(_)));
+        assert_eq!(error("instance/a;b"), PatternError::Foreign("instance/a;b".into(), ';'));
+        assert!(matches!(error("**/a/**"), PatternError::TwoDeep(_)));
+    }
+
+    #[test]
+    fn one_account_in_particular_is_noticed() {
+        let names = |text: &str| text.parse::<Pattern>().expect("a pattern").names_an_account();
+        assert!(names("instance/service-accounts/default/token"));
+        assert!(!names("instance/service-accounts/*/token"));
+        assert!(!names("instance/service-accounts/**"));
+    }
+}
