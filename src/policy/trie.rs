@@ -161,22 +161,25 @@ fn keep_first(first: &mut Option<Order>, found: Option<Order>) {
 
 /// The first segment of a path, and the rest.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let begin = path.iter().position(|byte| *byte != b'/')?;
-    let path = &path[begin..];
-    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
-    Some(path.split_at(end))
+    match memchr::memchr(b'/', path) {
+        Some(0) => split(&path[1..]),
+        Some(end) => Some((&path[..end], &path[end + 1..])),
+        None if path.is_empty() => None,
+        None => Some((path, &[])),
+    }
 }
 
 /// The most lenient reading: without case and hyphens. On the stack, but for paths longer than any real one.
 fn fold(path: &str) -> SmallVec<[u8; 128]> {
-    let mut folded = SmallVec::from_elem(0, path.len());
-    let slots: &mut [u8] = &mut folded;
-    let mut length = 0;
-    for byte in path.bytes() {
-        slots[length] = byte.to_ascii_lowercase();
-        length += usize::from(byte != b'-');
+    let path = path.as_bytes();
+    let mut folded = SmallVec::new();
+    let mut kept = 0;
+    for hyphen in memchr::memchr_iter(b'-', path) {
+        folded.extend_from_slice(&path[kept..hyphen]);
+        kept = hyphen + 1;
     }
-    folded.truncate(length);
+    folded.extend_from_slice(&path[kept..]);
+    folded.make_ascii_lowercase();
     folded
 }
 
