@@ -1,4 +1,6 @@
-//! The command line: what a person types, and what it comes to. The only file that knows clap.
+//! The command line: what a person types, and what it comes to. Nothing else knows clap.
+
+mod redirect;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -79,12 +81,23 @@ struct Args {
     #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = config::DRAIN_TIMEOUT)]
     drain_timeout: String,
 
+    /// Redirect this node's pods to the first --addr while serving, as `redirect install --keep` does. Needs nft or
+    /// iptables, root, and the capability `NET_ADMIN`
+    #[arg(long, env = "METADATA_PROXY_REDIRECT")]
+    redirect: bool,
+
+    #[command(flatten)]
+    opened: redirect::OpenedArgs,
+
     #[command(subcommand)]
     command: Option<Subcommands>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Subcommands {
+    /// Bring pods' requests for metadata to the proxy, and close the ways round it
+    #[command(subcommand)]
+    Redirect(redirect::Subcommands),
     /// Run a mock metadata server alone
     #[cfg(feature = "mock")]
     Mock {
@@ -114,6 +127,8 @@ Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails 
 pub enum Command {
     /// Serve as a proxy.
     Serve(Config),
+    /// Change or look at the kernel's rules; and log like this.
+    Redirect(crate::redirect::Command, Format, Levels),
     /// Serve as a mock metadata server.
     #[cfg(feature = "mock")]
     Mock(SocketAddr),
@@ -196,6 +211,11 @@ impl Args {
         if let Some(Subcommands::Mock { addr }) = &self.command {
             return read.value("mock --addr", addr, ADDRESS, address).map(Command::Mock);
         }
+        let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
+        let log = read.value("--log", &self.log, LEVELS, levels);
+        if let Some(Subcommands::Redirect(command)) = self.command {
+            return Some(Command::Redirect(command.resolve(&mut read)?, log_format?, log?));
+        }
         let allowed_hosts = read.values("--allowed-host", &self.allowed_host, "a host name without a port", host_name);
         let addrs = read.values("--addr", &self.addr, ADDRESS, address);
         let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
@@ -204,9 +224,8 @@ impl Args {
         let max_connections = read.value("--max-connections", &self.max_connections, LIMIT, limit);
         let max_hanging = read.value("--max-hanging", &self.max_hanging, "a whole number", |text| text.parse().ok());
         let on_overload = read.value("--overload", &self.overload, "reset or unavailable", overload);
-        let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
-        let log = read.value("--log", &self.log, LEVELS, levels);
         let drain_timeout = read.value("--drain-timeout", &self.drain_timeout, DURATION, duration);
+        let opened = self.opened.resolve(&mut read);
         // Only now, when every mistake has been written down.
         let config = Config {
             addrs,
@@ -221,6 +240,7 @@ impl Args {
             log_format: log_format?,
             log: log?,
             drain_timeout: drain_timeout?,
+            redirect: self.redirect.then_some(opened),
         };
         Some(match self.command {
             #[cfg(feature = "mock")]

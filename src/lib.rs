@@ -37,6 +37,7 @@
 //! | which status an error has | [`layers::rescue`] |
 //! | in which order | [`stack`] |
 //! | when we stop | [`server::drain`] |
+//! | which packets come here, and which go nowhere | [`redirect`] |
 //! | metric names, labels, buckets | [`telemetry::metrics`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
 //!
@@ -65,6 +66,7 @@ pub mod layers;
 pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;
+pub mod redirect;
 pub mod reply;
 pub mod server;
 pub mod stack;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::redirect::{self, Redirect};
 use gce_metadata_proxy::server::drain;
 use gce_metadata_proxy::telemetry::logging;
 use gce_metadata_proxy::threads;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
         }
     };
     match start(command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("gce-metadata-proxy: {error}");
             ExitCode::FAILURE
@@ -33,17 +34,23 @@ fn main() -> ExitCode {
     }
 }
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn start(command: Command) -> Outcome {
+fn start(command: Command) -> Outcome<ExitCode> {
     runtime(threads::count())?.block_on(async {
         match command {
-            Command::Serve(config) => serve(config).await,
+            Command::Serve(config) => serve(config).await?,
+            Command::Redirect(command, format, levels) => {
+                logging::start(format, &levels);
+                let is_as_wanted = redirect::run(command, drain::signals()?).await?;
+                return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
             #[cfg(feature = "mock")]
-            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, drain::signals()?).await,
+            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, drain::signals()?).await?,
             #[cfg(feature = "mock")]
-            Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await,
+            Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await?,
         }
+        Ok(ExitCode::SUCCESS)
     })
 }
 
@@ -54,9 +61,17 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
-async fn serve(config: Config) -> Outcome {
+async fn serve(config: Config) -> Outcome<()> {
     let stop = drain::signals()?;
     logging::start(config.log_format, &config.log);
-    App::bind(config)?.run(stop).await;
+    let opened = config.redirect.clone();
+    let app = App::bind(config)?;
+    if let Some(opened) = opened {
+        // From here on pods come to sockets that are bound already.
+        let redirect = Redirect::to_first(&app.addrs()?, opened)?;
+        redirect.install().await?;
+        tokio::spawn(redirect.keep());
+    }
+    app.run(stop).await;
     Ok(())
 }
