@@ -1,5 +1,6 @@
 //! The command line: what a person types, and what it comes to. Nothing else knows clap.
 
+mod check;
 mod redirect;
 
 use std::ffi::OsString;
@@ -98,6 +99,9 @@ enum Subcommands {
     /// Bring pods' requests for metadata to the proxy, and close the ways round it
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
+    /// Tell whether this pod, or this node, is protected: exit code 0 if so, 1 if something is open, 2 if something else
+    /// does not work
+    Check(check::CheckArgs),
     /// Run a mock metadata server alone
     #[cfg(feature = "mock")]
     Mock {
@@ -127,6 +131,8 @@ Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails 
 pub enum Command {
     /// Serve as a proxy.
     Serve(Config),
+    /// Tell whether this place is protected.
+    Check(crate::check::Format),
     /// Change or look at the kernel's rules; and log like this.
     Redirect(crate::redirect::Command, Format, Levels),
     /// Serve as a mock metadata server.
@@ -210,6 +216,9 @@ impl Args {
         #[cfg(feature = "mock")]
         if let Some(Subcommands::Mock { addr }) = &self.command {
             return read.value("mock --addr", addr, ADDRESS, address).map(Command::Mock);
+        }
+        if let Some(Subcommands::Check(args)) = &self.command {
+            return args.resolve(&mut read).map(Command::Check);
         }
         let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
         let log = read.value("--log", &self.log, LEVELS, levels);
@@ -342,7 +351,7 @@ fn duration(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn parse_line(line: &str) -> Result<Command, Stop> {
+    pub(super) fn parse_line(line: &str) -> Result<Command, Stop> {
         parse(std::iter::once("gce-metadata-proxy").chain(line.split_whitespace()).map(OsString::from))
     }
 
@@ -353,7 +362,7 @@ mod tests {
         }
     }
 
-    fn mistakes(line: &str) -> String {
+    pub(super) fn mistakes(line: &str) -> String {
         match parse_line(line) {
             Err(Stop::Usage(text)) => text,
             other => panic!("{line}: {other:?}"),

@@ -38,6 +38,7 @@
 //! | in which order | [`stack`] |
 //! | when we stop | [`server::drain`] |
 //! | which packets come here, and which go nowhere | [`redirect`] |
+//! | whether a place is protected | [`check`] |
 //! | metric names, labels, buckets | [`telemetry::metrics`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
 //!
@@ -57,6 +58,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod check;
 pub mod cli;
 pub mod config;
 #[cfg(feature = "mock")]

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use gce_metadata_proxy::app::App;
+use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::redirect::{self, Redirect};
@@ -40,6 +41,12 @@ fn start(command: Command) -> Outcome<ExitCode> {
     runtime(threads::count())?.block_on(async {
         match command {
             Command::Serve(config) => serve(config).await?,
+            Command::Check(format) => {
+                let report = check::run().await;
+                // Whoever has read enough knows the exit code.
+                let _ = io::stdout().write_all(report.render(format).as_bytes());
+                return Ok(ExitCode::from(report.exit_code()));
+            }
             Command::Redirect(command, format, levels) => {
                 logging::start(format, &levels);
                 let is_as_wanted = redirect::run(command, drain::signals()?).await?;

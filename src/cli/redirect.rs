@@ -155,3 +155,55 @@ fn one_of_the_tools(text: &str) -> Option<Tool> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{mistakes, parse_line};
+    use super::super::{Command as Cli, config};
+    use super::*;
+
+    fn redirect(line: &str) -> Command {
+        match parse_line(line) {
+            Ok(Cli::Redirect(command, ..)) => command,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_a_node_s() {
+        let Command::Install(redirect) = redirect("redirect install") else { panic!("no installation") };
+        assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: None });
+        assert_eq!((SocketAddr::V4(redirect.settings.to), redirect.tool), (config::ADDR, None));
+        assert_eq!(redirect.settings.opened, Opened::default());
+    }
+
+    #[test]
+    fn a_sidecar_s_user_must_be_named() {
+        let Command::Check(redirect) = redirect("redirect check --mode sidecar --proxy-uid 10988 --to 127.0.0.1:8988")
+        else {
+            panic!("no check")
+        };
+        assert_eq!(redirect.settings.mode, Mode::Sidecar { proxy_uid: 10988 });
+        for (line, named) in [
+            ("--mode sidecar", "--proxy-uid"),
+            ("--mode sidecar --proxy-uid 1 --to 10.0.0.1:988", "--to"),
+            ("--proxy-uid 1", "--proxy-uid"),
+            ("--to 0.0.0.0:988", "--to"),
+            ("--to [::1]:988", "--to"),
+            ("--uplink a;b", "--uplink"),
+            ("--redirect-allow 80", "--redirect-allow"),
+            ("--tool pf", "--tool"),
+        ] {
+            let text = mistakes(&format!("redirect install {line}"));
+            assert!(text.contains(named), "{named} is missing from\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_proxy_s_own_redirect_has_ways_that_stay_open() {
+        let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
+        assert_eq!(config.redirect, Some(Opened { ports: vec![443], ipv6: true }));
+        let Ok(Cli::Serve(config)) = parse_line("--redirect-allow 443") else { panic!("no proxy") };
+        assert_eq!(config.redirect, None);
+    }
+}

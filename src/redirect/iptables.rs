@@ -247,3 +247,59 @@ fn condition(when: &When) -> String {
 fn list(ports: &[u16]) -> String {
     ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::node;
+    use super::*;
+
+    fn saved(filter: &str, nat: &str) -> [Saved; 2] {
+        [Saved { table: "filter", text: filter.to_owned() }, Saved { table: "nat", text: nat.to_owned() }]
+    }
+
+    /// Without the comments.
+    fn bare(text: &str) -> String {
+        let bare = |line: &str| line.split(" -m comment ").next().expect("a line").to_owned() + "\n";
+        text.lines().map(bare).collect()
+    }
+
+    #[test]
+    fn a_node_s_rules_begin_with_what_closes() {
+        assert_eq!(
+            bare(&ruleset(Family::V4, Some(&node()), true, &saved("", ""))),
+            "\
+*filter
+:GCE-METADATA-PROXY-BYPASS - [0:0]
+:GCE-METADATA-PROXY-GUARD - [0:0]
+:GCE-METADATA-PROXY-LOOPBACK - [0:0]
+-A GCE-METADATA-PROXY-BYPASS -d 169.254.169.254 -p tcp -m multiport ! --dports 53,443 -j REJECT --reject-with tcp-reset
+-A GCE-METADATA-PROXY-BYPASS -s 169.254.169.254 -p tcp -m multiport ! --sports 53,443 -j REJECT --reject-with tcp-reset
+-I FORWARD 1 -j GCE-METADATA-PROXY-BYPASS
+-A GCE-METADATA-PROXY-GUARD -i lo -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+-A GCE-METADATA-PROXY-GUARD -d 127.0.0.0/8 -j DROP
+-I INPUT 1 -j GCE-METADATA-PROXY-GUARD
+COMMIT
+*nat
+:GCE-METADATA-PROXY-REDIRECT - [0:0]
+-A GCE-METADATA-PROXY-REDIRECT -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-REDIRECT -d 169.254.169.254 -p tcp -m tcp --dport 80 -j DNAT --to-destination 127.0.0.1:988
+-I PREROUTING 1 -j GCE-METADATA-PROXY-REDIRECT
+COMMIT
+"
+        );
+    }
+
+    #[test]
+    fn what_is_left_of_us_goes_and_what_is_of_others_stays() {
+        let filter = "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n:GCE-METADATA-PROXY-GUARD - [0:0]\n\
+                      -A FORWARD -j KUBE-FORWARD\n-A FORWARD -j GCE-METADATA-PROXY-GUARD\nCOMMIT\n";
+        assert_eq!(
+            ruleset(Family::V4, None, false, &saved(filter, "")),
+            "*filter\n:GCE-METADATA-PROXY-GUARD - [0:0]\n-D FORWARD -j GCE-METADATA-PROXY-GUARD\n\
+             -X GCE-METADATA-PROXY-GUARD\nCOMMIT\n"
+        );
+        assert_eq!(ruleset(Family::V4, None, false, &saved("", "")), "", "nothing to do, nothing done");
+    }
+}

@@ -118,3 +118,72 @@ fn condition(when: &When) -> String {
 fn list(ports: &[u16]) -> String {
     ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::{node, pod};
+    use super::*;
+
+    /// Without the comments.
+    fn bare(text: &str) -> String {
+        let bare = |line: &str| line.split(" comment ").next().expect("a line").to_owned() + "\n";
+        text.lines().map(bare).collect()
+    }
+
+    #[test]
+    fn a_node_s_rules_are_one_transaction() {
+        assert_eq!(
+            bare(&ruleset(&node(), true)),
+            "\
+add table inet gce_metadata_proxy
+delete table inet gce_metadata_proxy
+table inet gce_metadata_proxy {
+\tchain to_proxy {
+\t\ttype nat hook prerouting priority -110; policy accept;
+\t\tiifname \"ens4\" return
+\t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 127.0.0.1:988
+\t}
+\tchain no_bypass {
+\t\ttype filter hook forward priority -10; policy accept;
+\t\tip daddr 169.254.169.254 tcp dport != { 53, 443 } reject with tcp reset
+\t\tip saddr 169.254.169.254 tcp sport != { 53, 443 } reject with tcp reset
+\t\tip6 daddr fd20:ce::254 tcp dport != { 53 } reject with tcp reset
+\t\tip6 saddr fd20:ce::254 tcp sport != { 53 } reject with tcp reset
+\t}
+\tchain guard {
+\t\ttype filter hook input priority -10; policy accept;
+\t\tiifname \"lo\" return
+\t\tct status dnat return
+\t\tct state established,related return
+\t\tip daddr 127.0.0.0/8 drop
+\t}
+\tchain opened_loopback {
+\t}
+}
+"
+        );
+    }
+
+    #[test]
+    fn a_pod_s_rules_let_the_proxy_out() {
+        assert_eq!(
+            bare(&ruleset(&pod(), false)),
+            "\
+add table inet gce_metadata_proxy
+delete table inet gce_metadata_proxy
+table inet gce_metadata_proxy {
+\tchain to_proxy {
+\t\ttype nat hook output priority -110; policy accept;
+\t\tmeta skuid 10988 return
+\t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 127.0.0.1:8988
+\t}
+\tchain no_bypass {
+\t\ttype filter hook output priority -10; policy accept;
+\t\tmeta skuid 10988 return
+\t\tip daddr 169.254.169.254 tcp dport != { 53 } reject with tcp reset
+\t}
+}
+"
+        );
+    }
+}

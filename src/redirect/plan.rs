@@ -247,3 +247,57 @@ impl fmt::Display for Hosts {
         if is_one { write!(f, "{}", self.addr) } else { write!(f, "{}/{}", self.addr, self.prefix) }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::Opened;
+    use super::*;
+
+    /// A node's, with one port left open.
+    pub(in super::super) fn node() -> Plan {
+        Plan::new(&of_the_node([127, 0, 0, 1]), &["ens4".to_owned()])
+    }
+
+    /// A pod's, with IPv6 left open.
+    pub(in super::super) fn pod() -> Plan {
+        let settings = Settings {
+            mode: Mode::Sidecar { proxy_uid: 10988 },
+            to: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8988),
+            opened: Opened { ports: Vec::new(), ipv6: true },
+        };
+        Plan::new(&settings, &[])
+    }
+
+    fn of_the_node(to: [u8; 4]) -> Settings {
+        Settings {
+            mode: Mode::DaemonSet { uplinks: None },
+            to: SocketAddrV4::new(to.into(), 988),
+            opened: Opened { ports: vec![443], ipv6: false },
+        }
+    }
+
+    #[test]
+    fn rules_of_other_settings_are_marked_otherwise() {
+        let (marks, others) = (node().marks(), Plan::new(&of_the_node([127, 0, 0, 1]), &[]).marks());
+        assert!(!marks.iter().any(|mark| others.contains(mark)), "{marks:?}");
+        assert_eq!(marks, node().marks());
+    }
+
+    /// nft takes 128 bytes, and neither tool writes these signs as they are.
+    #[test]
+    fn marks_can_be_written_as_comments() {
+        let elsewhere = Plan::new(&of_the_node([10, 128, 0, 2]), &[]);
+        for mark in [node(), pod(), elsewhere].iter().flat_map(Plan::marks) {
+            assert!(mark.len() < 128 && !mark.contains(['"', '\'', '\\']), "{mark}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_network_is_kept_for_redirected_pods() {
+        let guard = Plan::new(&of_the_node([10, 128, 0, 2]), &[]).chains.pop().expect("a guard");
+        let last = guard.rules.last().expect("rules");
+        assert_eq!((guard.name, last.then), (Name::Guard, Then::Drop));
+        let to = Hosts { addr: IpAddr::from([10, 128, 0, 2]), prefix: 32 };
+        assert_eq!(last.when, [When::To(to), When::Port(988)]);
+    }
+}

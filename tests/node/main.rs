@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod check;
 mod daemonset;
 mod namespace;
 mod process;

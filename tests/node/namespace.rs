@@ -1,7 +1,7 @@
 //! [`Namespace`]: a network of its own, as a pod or a node has it.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -118,19 +118,19 @@ impl Kept {
         Some(Self { stream })
     }
 
-    /// The head and the body of the answer; nothing when the connection ends before.
-    pub fn ask(&mut self, target: &str) -> Option<String> {
+    /// The head and the body of the answer, or why there was none.
+    pub fn ask(&mut self, target: &str) -> Result<String, ErrorKind> {
         let request = format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n");
-        self.stream.write_all(request.as_bytes()).ok()?;
+        self.stream.write_all(request.as_bytes()).map_err(|error| error.kind())?;
         let mut answer = Vec::new();
         let mut part = [0; 4096];
         loop {
             if let Some(whole) = whole(&answer) {
-                return Some(whole);
+                return Ok(whole);
             }
-            match self.stream.read(&mut part) {
-                Ok(length @ 1..) => answer.extend_from_slice(&part[..length]),
-                Ok(0) | Err(_) => return None,
+            match self.stream.read(&mut part).map_err(|error| error.kind())? {
+                0 => return Err(ErrorKind::UnexpectedEof),
+                length => answer.extend_from_slice(&part[..length]),
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use super::namespace::Namespace;
 use super::process::{Ended, Process};
@@ -24,6 +26,9 @@ pub const WAYS_ROUND: [&str; 4] = [
 /// Where the mock listens.
 const MOCKS: [&str; 5] =
     ["169.254.169.254:80", "169.254.169.254:443", "169.254.169.254:8081", "169.254.169.254:8083", "[fd20:ce::254]:80"];
+
+/// How the proxy is started.
+pub const AS_A_PROXY: [&str; 2] = ["--upstream=http://169.254.169.254", "--log=info"];
 
 /// What a system test cannot do without.
 const TOOLS: [&str; 6] = ["ip", "nft", "iptables-restore", "ip6tables-restore", "curl", "setpriv"];
@@ -74,16 +79,16 @@ impl World {
 
     /// The proxy on the node, ready.
     pub fn proxy(&self, args: &[&str]) -> Process {
-        let common = ["--metrics-addr=127.0.0.1:989", "--upstream=http://169.254.169.254", "--log=info"];
-        let proxy = Process::start(&self.node, &[&common, args].concat());
+        let proxy = Process::start(&self.node, &[&AS_A_PROXY, args].concat());
         proxy.line("are known");
         proxy
     }
 
     /// Everything in a namespace that the redirect could change.
     pub fn state_of(namespace: &Namespace) -> String {
-        namespace.sh("nft -s list ruleset; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'; \
-             cat /proc/sys/net/ipv4/conf/all/route_localnet")
+        namespace.sh("nft -s list ruleset
+            for save in iptables-save ip6tables-save; do $save | sed '/^#/d; s/ .[0-9]*:[0-9]*.$//'; done
+            cat /proc/sys/net/ipv4/conf/all/route_localnet")
     }
 
     /// Whether the kernel routes loopback addresses there.
@@ -96,6 +101,48 @@ impl World {
 pub fn redirect(namespace: &Namespace, words: &str) -> Ended {
     let args: Vec<&str> = std::iter::once("redirect").chain(words.split_whitespace()).collect();
     Process::run(namespace, &args)
+}
+
+/// Waits until something holds.
+#[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous, and a test may sleep")]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let waiting = Instant::now();
+    while !holds() {
+        assert!(waiting.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Commands end well, or say why.
+pub fn succeeds(ended: &Ended) {
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// A place from where a way leads to the metadata server itself.
+pub fn is_open(place: &Namespace, way: &str) {
+    let answer = place.curl(&format!("{way}{KUBE_ENV}"));
+    assert_eq!(answer.status, 200, "{way} is closed: {answer:?}");
+    assert!(!answer.text.contains("gce-metadata-proxy"), "{way} leads to the proxy: {answer:?}");
+}
+
+/// A place from where a way leads nowhere.
+pub fn is_closed(place: &Namespace, way: &str) {
+    let answer = place.curl(&format!("{way}{KUBE_ENV}"));
+    assert_eq!((answer.code, answer.status), (7, 0), "{way} is not refused: {answer:?}");
+}
+
+/// A place that is served by the proxy, and by nobody else.
+pub fn is_protected(place: &Namespace) {
+    for host in [SERVER, "http://metadata.google.internal"] {
+        let token = place.curl(&format!("{host}{TOKEN}"));
+        assert!(token.status == 200 && token.text.contains("access_token"), "no token from {host}: {token:?}");
+        let secret = place.curl(&format!("{host}{KUBE_ENV}"));
+        assert_eq!(secret.status, 403, "{secret:?}");
+        assert!(secret.text.contains("gce-metadata-proxy") && secret.text.contains("concealed"), "{secret:?}");
+    }
+    for way in WAYS_ROUND {
+        is_closed(place, way);
+    }
 }
 
 /// The server's address itself, on port 80.
