@@ -10,4 +10,5 @@ mod check;
 mod daemonset;
 mod namespace;
 mod process;
+mod sidecar;
 mod world;
