@@ -8,6 +8,7 @@
 
 mod check;
 mod daemonset;
+mod handover;
 mod namespace;
 mod process;
 mod sidecar;
