@@ -23,7 +23,8 @@ pub(super) enum Subcommands {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Remove the rules, whatever they were installed with. Pods then reach the metadata server itself
+    /// Remove the rules, whatever they were installed with. Pods then reach the metadata server itself. End first what
+    /// keeps them (install --keep, or a proxy with --redirect): it would put them back
     Remove,
     /// Tell whether the rules stand as these flags would install them: exit code 0 if so, 1 if not
     Check {

@@ -24,7 +24,7 @@
 //! # Where the redirect ends
 //!
 //! At an address of the node's that the proxy listens on. 127.0.0.1, the default, cannot be reached from another machine
-//! even if the rules are lost, but needs the kernel's switch `route_localnet` (see [`route_localnet`]). An address of the
+//! even if the rules are lost, but needs the kernel's switch `route_localnet` (`route_localnet.rs`). An address of the
 //! node's network needs nothing but these rules, and without them is open to the network. `redirect to :port` would take
 //! the address of the interface by which the packet came, and Calico's have none.
 //!
@@ -139,8 +139,8 @@ pub enum State {
 pub enum Error {
     /// There is nothing to change rules with.
     #[error(
-        "neither nft nor iptables-restore can be used here (not on PATH, or the kernel lacks it); run this on the node, or \
-         in an image that has nftables"
+        "neither nft nor iptables-restore can be used here (not on PATH, or the kernel lacks it, or iptables-legacy lacks \
+         CAP_NET_RAW); run this on the node, or in an image that has nftables"
     )]
     NoTool,
     /// This process may not change the network.

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use crate::namespace::Namespace;
-use crate::process::{Ended, Process};
+use crate::process::{BINARY, Ended, Process};
 use crate::world::{
     KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, is_closed, is_open, is_protected, redirect, server, succeeds,
 };
@@ -199,10 +199,52 @@ fn without_privileges_it_says_what_is_missing() {
         ("env PATH=/nonexistent", "neither nft nor iptables-restore"),
     ] {
         for command in ["install", "remove", "check"] {
-            let line = format!("/usr/bin/{drop} {} redirect {command}", crate::process::BINARY);
+            let line = format!("/usr/bin/{drop} {BINARY} redirect {command}");
             let ended = Ended::of(world.node.command("sh").args(["-c", &line]));
             assert_eq!(ended.code, Some(1), "{line}: {ended:?}");
             assert!(ended.stderr.contains(missing), "{line}: {ended:?}");
         }
+    }
+}
+
+/// With everything else taken away, as a container has it.
+const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
+
+#[test]
+fn the_capability_net_admin_is_enough() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    for command in ["install --tool nft", "check --tool nft", "install --tool iptables", "remove", "install"] {
+        world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
+    }
+    is_protected(&world.pods[0]);
+}
+
+/// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
+#[test]
+fn a_switch_that_cannot_be_set_is_told_before_anything_is_changed() {
+    let world = World::new();
+    let line =
+        format!("mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; {BINARY} redirect install");
+    let install = |line: &str| Ended::of(world.node.command("sh").args(["-c", line]));
+    let refused = install(&line);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("route_localnet") && refused.stderr.contains("--to"), "{refused:?}");
+    is_open(&world.pods[0], SERVER);
+    succeeds(&install(&format!("{line} --to {NODE}:988")));
+    world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
+    succeeds(&install(&line));
+    succeeds(&redirect(&world.node, "remove"));
+    assert_eq!(World::route_localnet(&world.node), "1", "it was on before");
+}
+
+#[test]
+fn what_comes_by_an_uplink_is_not_redirected() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool} --uplink eth0 --uplink pod2")));
+        is_protected(&world.pods[0]);
+        is_closed(&world.pods[1], SERVER);
     }
 }
