@@ -1,5 +1,6 @@
 //! [`App`]: sockets bound, everything assembled, run until told to stop.
 
+use std::fs;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -76,6 +77,9 @@ impl App {
     pub fn bind(config: Config) -> Result<Self, StartError> {
         let policy = Arc::new(LivePolicy::load(config.policy.clone())?);
         let share = config.reuse_port;
+        if share {
+            want_migration();
+        }
         let bind = |addr, flag| server::bind(addr, share).map_err(|error| StartError::Listen { addr, flag, error });
         let mut listeners = server::inherited().map_err(StartError::Inherit)?;
         if listeners.is_empty() {
@@ -156,6 +160,18 @@ impl App {
             );
         }
         admin_drain.finish(Duration::ZERO).await;
+    }
+}
+
+/// When a listener closes, the kernel resets connections that are just being opened to it, unless it may hand them to another
+/// listener of the same address (Linux 5.14 and later; docs.kernel.org, ip-sysctl).
+fn want_migration() {
+    let switch = fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req");
+    if switch.is_ok_and(|value| value.trim() == "0") {
+        tracing::warn!(
+            "net.ipv4.tcp_migrate_req is 0: when another process takes over by --reuse-port, a connection that is just being \
+             opened may be reset; set it to 1 on the node"
+        );
     }
 }
 

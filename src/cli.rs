@@ -1,4 +1,7 @@
-//! The command line: what a person types, and what it comes to. The only file that knows clap.
+//! The command line: what a person types, and what it comes to. Nothing else knows clap.
+
+mod check;
+mod redirect;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -102,6 +105,14 @@ struct Args {
     #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = config::DRAIN_TIMEOUT)]
     drain_timeout: String,
 
+    /// Redirect this node's pods to the first --addr while serving, as `redirect install --keep` does. Needs nft or
+    /// iptables, root, and the capability `NET_ADMIN`
+    #[arg(long, env = "METADATA_PROXY_REDIRECT")]
+    redirect: bool,
+
+    #[command(flatten)]
+    opened: redirect::OpenedArgs,
+
     #[command(subcommand)]
     command: Option<Subcommands>,
 }
@@ -117,6 +128,12 @@ enum Subcommands {
     /// Look at policies
     #[command(subcommand)]
     Policy(Policies),
+    /// Bring pods' requests for metadata to the proxy, and close the ways round it
+    #[command(subcommand)]
+    Redirect(redirect::Subcommands),
+    /// Tell whether this pod, or this node, is protected: exit code 0 if so, 1 if something is open, 2 if something else
+    /// does not work
+    Check(check::CheckArgs),
     /// Run a mock metadata server alone
     #[cfg(feature = "mock")]
     Mock {
@@ -162,6 +179,10 @@ pub enum Command {
     Serve(Config),
     /// Answer a question about policies.
     Ask(Question),
+    /// Tell whether this place is protected.
+    Check(crate::check::Format),
+    /// Change or look at the kernel's rules; and log like this.
+    Redirect(crate::redirect::Command, Format, Levels),
     /// Serve as a mock metadata server.
     #[cfg(feature = "mock")]
     Mock(SocketAddr),
@@ -258,6 +279,14 @@ impl Args {
             return Some(Command::Ask(question));
         }
         let policy_mode = read.value("--policy-mode", &self.policy_mode, "enforce or audit", policy_mode);
+        if let Some(Subcommands::Check(args)) = &self.command {
+            return args.resolve(&mut read).map(Command::Check);
+        }
+        let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
+        let log = read.value("--log", &self.log, LEVELS, levels);
+        if let Some(Subcommands::Redirect(command)) = self.command {
+            return Some(Command::Redirect(command.resolve(&mut read)?, log_format?, log?));
+        }
         let allowed_hosts = read.values("--allowed-host", &self.allowed_host, "a host name without a port", host_name);
         let addrs = read.values("--addr", &self.addr, ADDRESS, address);
         let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
@@ -266,9 +295,8 @@ impl Args {
         let max_connections = read.value("--max-connections", &self.max_connections, LIMIT, limit);
         let max_hanging = read.value("--max-hanging", &self.max_hanging, "a whole number", |text| text.parse().ok());
         let on_overload = read.value("--overload", &self.overload, "reset or unavailable", overload);
-        let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
-        let log = read.value("--log", &self.log, LEVELS, levels);
         let drain_timeout = read.value("--drain-timeout", &self.drain_timeout, DURATION, duration);
+        let opened = self.opened.resolve(&mut read);
         // Only now, when every mistake has been written down.
         let config = Config {
             addrs,
@@ -285,6 +313,7 @@ impl Args {
             log_format: log_format?,
             log: log?,
             drain_timeout: drain_timeout?,
+            redirect: self.redirect.then_some(opened),
         };
         Some(match self.command {
             #[cfg(feature = "mock")]
@@ -402,7 +431,7 @@ fn duration(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn parse_line(line: &str) -> Result<Command, Stop> {
+    pub(super) fn parse_line(line: &str) -> Result<Command, Stop> {
         parse(std::iter::once("gce-metadata-proxy").chain(line.split_whitespace()).map(OsString::from))
     }
 
@@ -413,7 +442,7 @@ mod tests {
         }
     }
 
-    fn mistakes(line: &str) -> String {
+    pub(super) fn mistakes(line: &str) -> String {
         match parse_line(line) {
             Err(Stop::Usage(text)) => text,
             other => panic!("{line}: {other:?}"),

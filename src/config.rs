@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
 use crate::policy::Choice;
+use crate::redirect::Opened;
 use crate::server::Timeouts;
 use crate::telemetry::logging::{Format, Levels};
 use crate::upstream::Target;
@@ -41,6 +42,8 @@ pub struct Config {
     pub log: Levels,
     /// How long requests in flight may take once the process is told to stop.
     pub drain_timeout: Duration,
+    /// Whether pods are redirected here, and which ways round the proxy then stay open.
+    pub redirect: Option<Opened>,
 }
 
 /// The port that k8s-metadata-proxy has always had, on loopback: pods come by a redirect, nobody else can.

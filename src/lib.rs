@@ -38,6 +38,8 @@
 //! | which status an error has | [`layers::rescue`] |
 //! | in which order | [`stack`] |
 //! | when we stop | [`server::drain`] |
+//! | which packets come here, and which go nowhere | [`redirect`] |
+//! | whether a place is protected | [`check`] |
 //! | metric names, labels, buckets | [`telemetry::metrics`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
 //!
@@ -57,6 +59,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod check;
 pub mod cli;
 pub mod config;
 #[cfg(feature = "mock")]
@@ -68,6 +71,7 @@ pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;
 pub mod policy;
+pub mod redirect;
 pub mod reply;
 pub mod server;
 pub mod stack;

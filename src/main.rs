@@ -4,8 +4,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use gce_metadata_proxy::app::App;
+use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::redirect::{self, Redirect};
 use gce_metadata_proxy::server::drain;
 use gce_metadata_proxy::telemetry::logging;
 use gce_metadata_proxy::threads;
@@ -15,8 +17,7 @@ fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(Stop::Shown(text)) => {
-            // A reader that has seen enough (`--help | head`) is no failure.
-            let _ = io::stdout().write_all(text.as_bytes());
+            print(&text);
             return ExitCode::SUCCESS;
         }
         Err(Stop::Usage(text)) => {
@@ -24,8 +25,8 @@ fn main() -> ExitCode {
             return ExitCode::from(cli::USAGE);
         }
     };
-    match run(command) {
-        Ok(()) => ExitCode::SUCCESS,
+    match start(command) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("gce-metadata-proxy: {error}");
             ExitCode::FAILURE
@@ -33,28 +34,35 @@ fn main() -> ExitCode {
     }
 }
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-fn run(command: Command) -> Outcome {
-    match command {
-        Command::Ask(question) => print(&question.answer()?),
-        Command::Serve(config) => runtime(threads::count())?.block_on(serve(config)),
-        #[cfg(feature = "mock")]
-        Command::Mock(addr) => {
-            runtime(threads::count())?.block_on(async { gce_metadata_proxy::demo::mock(addr, drain::signals()?).await })
+fn start(command: Command) -> Outcome<ExitCode> {
+    runtime(threads::count())?.block_on(async {
+        match command {
+            Command::Serve(config) => serve(config).await?,
+            Command::Ask(question) => print(&question.answer()?),
+            Command::Check(format) => {
+                let report = check::run().await;
+                print(&report.render(format));
+                return Ok(ExitCode::from(report.exit_code()));
+            }
+            Command::Redirect(command, format, levels) => {
+                logging::start(format, &levels);
+                let is_as_wanted = redirect::run(command, drain::signals()?).await?;
+                return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
+            #[cfg(feature = "mock")]
+            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, drain::signals()?).await?,
+            #[cfg(feature = "mock")]
+            Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await?,
         }
-        #[cfg(feature = "mock")]
-        Command::Demo(config) => runtime(threads::count())?
-            .block_on(async { gce_metadata_proxy::demo::run(config, drain::signals()?).await }),
-    }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// A reader that has seen enough (`| head`) is no failure.
-fn print(text: &str) -> Outcome {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
 }
 
 fn runtime(threads: usize) -> io::Result<Runtime> {
@@ -64,9 +72,17 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
-async fn serve(config: Config) -> Outcome {
+async fn serve(config: Config) -> Outcome<()> {
     let stop = drain::signals()?;
     logging::start(config.log_format, &config.log);
-    App::bind(config)?.run(stop).await;
+    let opened = config.redirect.clone();
+    let app = App::bind(config)?;
+    if let Some(opened) = opened {
+        // From here on pods come to sockets that are bound already.
+        let redirect = Redirect::to_first(&app.addrs()?, opened)?;
+        redirect.install().await?;
+        tokio::spawn(redirect.keep());
+    }
+    app.run(stop).await;
     Ok(())
 }

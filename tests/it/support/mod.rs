@@ -128,5 +128,6 @@ pub fn config(upstream: SocketAddr) -> Config {
         log_format: Format::Text,
         log: "off".parse().expect("a level"),
         drain_timeout: Duration::from_secs(seconds),
+        redirect: None,
     }
 }

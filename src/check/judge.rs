@@ -1,0 +1,251 @@
+//! What each observation means, and what to do about it. Pure.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::probe::{Answer, Asked};
+use crate::redirect::METADATA_V4;
+use crate::reply;
+
+/// A token that takes longer than this makes every start of a program feel it.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// What an observation means, from good to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Protected,
+    /// Not open, and not working.
+    Trouble,
+    /// Open.
+    Unprotected,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// A name for scripts.
+    pub check: &'static str,
+    /// What it means.
+    pub verdict: Verdict,
+    /// What was tried.
+    pub tried: String,
+    /// What came of it.
+    pub seen: String,
+    /// What to do; nothing where all is well.
+    #[serde(rename = "do")]
+    pub advice: Option<&'static str>,
+    /// How long an answer took, where there was one.
+    pub milliseconds: Option<u64>,
+}
+
+const INSTALL: &str = "run 'gce-metadata-proxy redirect install' on this node; on the node itself, and in a pod with \
+                       hostNetwork: true, this is how it is, and only leaving the host's network helps";
+const CLOSE: &str = "unless it was left open on purpose (--redirect-allow): see with 'gce-metadata-proxy redirect check' on \
+                     the node whether the rules stand; if they do, its network does not pass through netfilter \
+                     (Dataplane V2), and a network policy must close this";
+const START: &str = "see whether the proxy of this node runs and is ready (its log, /readyz); until then nobody gets \
+                     metadata, and nobody gets the node's secrets";
+const CONCEAL: &str = "see that the proxy answers here (the first line), and which policy it has";
+
+pub(super) fn proxied(asked: &Asked) -> Finding {
+    let (verdict, seen, advice) = match &asked.outcome {
+        Ok(answer) if is_ours(answer) => (Verdict::Protected, "the proxy answers".to_owned(), None),
+        Ok(answer) => (Verdict::Unprotected, format!("not the proxy answers, but {}", who(answer)), Some(INSTALL)),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    of("proxied", asked, verdict, seen, advice)
+}
+
+pub(super) fn name(found: IpAddr, asked: &Asked) -> Finding {
+    let mut finding = Finding { check: "name", ..proxied(asked) };
+    if found != IpAddr::V4(METADATA_V4) {
+        finding.seen = format!("the name means {found}; there, {}", finding.seen);
+    }
+    finding
+}
+
+pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
+    Finding {
+        check: "name",
+        verdict: Verdict::Trouble,
+        tried: format!("look up {name}"),
+        seen: format!("it has no address: {error}"),
+        advice: Some(
+            "see which resolver this place uses: it must ask the metadata server's (169.254.169.254, port 53) for this \
+             name, or set GCE_METADATA_HOST=169.254.169.254",
+        ),
+        milliseconds: None,
+    }
+}
+
+/// A directory's answer may come without what is secret in it.
+pub(super) fn secret(asked: &Asked) -> Finding {
+    let holds_secrets = |answer: &Answer| {
+        let is_directory = asked.url.contains('?');
+        !is_directory || String::from_utf8_lossy(&answer.body).contains("kube-env")
+    };
+    let (verdict, seen, advice) = match &asked.outcome {
+        Ok(answer) if answer.status.is_success() && holds_secrets(answer) => {
+            (Verdict::Unprotected, format!("{} hands it out", who(answer)), Some(CONCEAL))
+        }
+        Ok(answer) if answer.status.is_success() => {
+            (Verdict::Protected, "an answer without what is secret".to_owned(), None)
+        }
+        Ok(answer) => refused(answer),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    of("concealed", asked, verdict, seen, advice)
+}
+
+pub(super) fn identity(asked: &Asked) -> Finding {
+    let (verdict, seen, advice) = match &asked.outcome {
+        Ok(answer) if answer.status.is_success() => {
+            let seen = format!("{} signs that this pod is the node", who(answer));
+            let advice = "see that the proxy answers here (the first line); if its policy allows identity tokens, see that \
+                          every pod of this node may pass for the node";
+            (Verdict::Unprotected, seen, Some(advice))
+        }
+        Ok(answer) => refused(answer),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    of("identity", asked, verdict, seen, advice)
+}
+
+pub(super) fn token(asked: &Asked) -> Finding {
+    /// The rest is nobody's business.
+    #[derive(Deserialize)]
+    struct Token {
+        expires_in: u64,
+    }
+    let (verdict, seen, advice) = match &asked.outcome {
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
+            (Verdict::Protected, "404: this machine has no service account".to_owned(), None)
+        }
+        Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
+            Ok(Token { expires_in }) if asked.took > SLOW => {
+                let advice = "see gce-metadata-proxy's upstream latency (/metrics): the server is slow, or refusing";
+                (Verdict::Trouble, format!("a token for {expires_in} s, slowly"), Some(advice))
+            }
+            Ok(Token { expires_in }) => (Verdict::Protected, format!("a token for {expires_in} s"), None),
+            Err(_) => {
+                let seen = format!("{} answers with something that is no token", who(answer));
+                (Verdict::Trouble, seen, Some("see who answers at this address (the first line)"))
+            }
+        },
+        Ok(answer) => {
+            let seen = format!("no token, but {} from {}", answer.status.as_u16(), who(answer));
+            (Verdict::Trouble, seen, Some("see the proxy's log and /readyz for what the metadata server says"))
+        }
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    of("token", asked, verdict, seen, advice)
+}
+
+/// Whether a connection could be opened that should not, or why not.
+pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>) -> Finding {
+    Finding {
+        check: "way_round",
+        verdict: if error.is_some() { Verdict::Protected } else { Verdict::Unprotected },
+        tried: format!("connect to {addr}"),
+        seen: error.map_or_else(|| "it is open".to_owned(), |error| format!("it is closed: {error}")),
+        advice: error.is_none().then_some(CLOSE),
+        milliseconds: None,
+    }
+}
+
+fn of(check: &'static str, asked: &Asked, verdict: Verdict, seen: String, advice: Option<&'static str>) -> Finding {
+    let milliseconds = asked.outcome.is_ok().then(|| u64::try_from(asked.took.as_millis()).unwrap_or(u64::MAX));
+    Finding { check, verdict, tried: format!("GET {}", asked.url), seen, advice, milliseconds }
+}
+
+fn refused(answer: &Answer) -> (Verdict, String, Option<&'static str>) {
+    let status = answer.status.as_u16();
+    match status {
+        403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
+        401 | 403..=405 => {
+            (Verdict::Protected, format!("{status}: {} does not have it, or refuses", who(answer)), None)
+        }
+        _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
+    }
+}
+
+fn is_ours(answer: &Answer) -> bool {
+    answer.server.as_ref().is_some_and(|server| reply::SERVER == server.as_str())
+}
+
+fn who(answer: &Answer) -> String {
+    match &answer.server {
+        _ if is_ours(answer) => "the proxy".to_owned(),
+        Some(server) => format!("{server:?}"),
+        None => "somebody without a name".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(status: u16, server: Option<&str>, body: &'static str) -> Asked {
+        let status = StatusCode::from_u16(status).expect("a status");
+        let answer = Answer { status, server: server.map(ToOwned::to_owned), body: body.into() };
+        Asked { url: "http://169.254.169.254/".to_owned(), outcome: Ok(answer), took: Duration::from_millis(3) }
+    }
+
+    fn failed() -> Asked {
+        Asked { outcome: Err(io::ErrorKind::ConnectionRefused.into()), ..asked(200, None, "") }
+    }
+
+    const OURS: Option<&str> = Some("gce-metadata-proxy");
+    const REAL: Option<&str> = Some("Metadata Server for VM");
+
+    #[test]
+    fn the_proxy_is_known_by_its_name() {
+        assert_eq!(proxied(&asked(200, OURS, "")).verdict, Verdict::Protected);
+        assert_eq!(proxied(&asked(200, REAL, "")).verdict, Verdict::Unprotected);
+        assert_eq!(proxied(&asked(200, None, "")).verdict, Verdict::Unprotected);
+        assert_eq!(proxied(&failed()).verdict, Verdict::Trouble);
+    }
+
+    #[test]
+    fn a_secret_is_open_only_where_it_is_handed_out() {
+        for (status, verdict) in [
+            (200, Verdict::Unprotected),
+            (403, Verdict::Protected),
+            (404, Verdict::Protected),
+            (429, Verdict::Trouble),
+            (503, Verdict::Trouble),
+        ] {
+            assert_eq!(secret(&asked(status, REAL, "x")).verdict, verdict, "{status}");
+            assert_eq!(identity(&asked(status, REAL, "x")).verdict, verdict, "{status}");
+        }
+        let directory = |body| Asked { url: "http://h/a/?recursive=true".to_owned(), ..asked(200, OURS, body) };
+        assert_eq!(secret(&directory(r#"{"cluster-name":"a"}"#)).verdict, Verdict::Protected);
+        assert_eq!(secret(&directory(r#"{"kube-env":"a"}"#)).verdict, Verdict::Unprotected);
+    }
+
+    #[test]
+    fn a_token_is_judged_by_its_form_and_never_shown() {
+        let token = |status, body, took| token(&Asked { took, ..asked(status, REAL, body) });
+        let whole = r#"{"access_token":"ya29.secret","expires_in":3599,"token_type":"Bearer"}"#;
+        let (soon, late) = (Duration::from_millis(2), Duration::from_millis(1001));
+        assert_eq!(token(200, whole, soon).verdict, Verdict::Protected);
+        assert!(!format!("{:?}", token(200, whole, soon)).contains("ya29"));
+        assert_eq!(token(200, whole, late).verdict, Verdict::Trouble);
+        assert_eq!(token(200, "<html>", soon).verdict, Verdict::Trouble);
+        assert_eq!(token(404, "", soon).verdict, Verdict::Protected);
+        assert_eq!(token(503, "", soon).verdict, Verdict::Trouble);
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_told() {
+        let elsewhere = name(IpAddr::from([10, 0, 0, 1]), &asked(200, REAL, ""));
+        assert!(elsewhere.seen.contains("10.0.0.1"), "{elsewhere:?}");
+        assert_eq!((elsewhere.check, elsewhere.verdict), ("name", Verdict::Unprotected));
+    }
+}

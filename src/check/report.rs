@@ -1,0 +1,75 @@
+//! [`Report`]: all findings, for a person or for a script.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::judge::{Finding, Verdict};
+
+/// How a report is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For a person.
+    Text,
+    /// For a script.
+    Json,
+}
+
+/// All findings, and what they come to: the worst of them.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    verdict: Verdict,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    pub(super) fn new(findings: Vec<Finding>) -> Self {
+        let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Trouble);
+        Self { verdict, findings }
+    }
+
+    /// 0 if protected, 1 if unprotected, 2 if in trouble.
+    pub fn exit_code(&self) -> u8 {
+        match self.verdict {
+            Verdict::Protected => 0,
+            Verdict::Unprotected => 1,
+            Verdict::Trouble => 2,
+        }
+    }
+
+    /// In a format, with a final newline.
+    pub fn render(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.to_string(),
+            Format::Json => serde_json::to_string_pretty(self).expect("text and numbers are always JSON") + "\n",
+        }
+    }
+}
+
+/// A line for each finding, one more where there is something to do, and the sum.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            let mark = match finding.verdict {
+                Verdict::Protected => "ok      ",
+                Verdict::Trouble => "TROUBLE ",
+                Verdict::Unprotected => "OPEN    ",
+            };
+            write!(f, "{mark}{}: {}", finding.tried, finding.seen)?;
+            if let Some(milliseconds) = finding.milliseconds {
+                write!(f, " ({milliseconds} ms)")?;
+            }
+            writeln!(f)?;
+            if let Some(advice) = finding.advice {
+                writeln!(f, "        to do: {advice}")?;
+            }
+        }
+        f.write_str(match self.verdict {
+            Verdict::Protected => {
+                "Protected: the proxy stands before the metadata server here, and there is no way round it.\n"
+            }
+            Verdict::Trouble => "In trouble: nothing was found open here, but not everything works.\n",
+            Verdict::Unprotected => "Unprotected: what is marked OPEN can be reached from here.\n",
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! `gce-metadata-proxy redirect`: what it does, and what it says.
+
+use std::future::Future;
+
+use super::{AGAIN, Error, Redirect, State, remove};
+
+/// What is to be done with the kernel's rules.
+#[derive(Debug)]
+pub enum Command {
+    /// Install them.
+    Install(Redirect),
+    /// Install them, and put them back whenever they are changed, until told to stop.
+    Keep(Redirect),
+    /// Print what would be installed.
+    Print(Redirect),
+    /// Remove whatever is there.
+    Remove,
+    /// Tell whether they are there.
+    Check(Redirect),
+}
+
+/// Does it, and tells on standard output. Returns whether all is as it was wanted.
+pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<bool, Error> {
+    match command {
+        Command::Install(redirect) => {
+            let tool = redirect.install().await?;
+            println!("the redirect is installed with {tool}; it stays until 'redirect remove'");
+        }
+        Command::Keep(redirect) => {
+            let tool = redirect.install().await?;
+            tracing::info!(%tool, "the redirect is installed, and looked at every {} s", AGAIN.as_secs());
+            tokio::select! {
+                () = redirect.keep() => {}
+                () = stop => tracing::info!("the redirect stays; 'redirect remove' removes it"),
+            }
+        }
+        Command::Print(redirect) => print!("{}", redirect.text().await?),
+        Command::Remove => {
+            for tool in remove().await? {
+                println!("nothing of the redirect is left in {tool}");
+            }
+        }
+        Command::Check(redirect) => return Ok(tell(&redirect.state().await?)),
+    }
+    Ok(true)
+}
+
+fn tell(state: &State) -> bool {
+    match state {
+        State::Installed => println!("the redirect is installed"),
+        State::Absent => println!("the redirect is not installed; 'redirect install' with the same flags installs it"),
+        State::Differs(what) => {
+            println!(
+                "the redirect is not as these flags would have it: {what}; 'redirect install' with them repairs it"
+            );
+        }
+    }
+    *state == State::Installed
+}

@@ -1,0 +1,305 @@
+//! The rules for iptables, where nftables is not: chains of our own in the tables `nat` and `filter`, and a jump to each
+//! from the first place of the chain that the kernel calls.
+//!
+//! A table is replaced in one go; from one table to the next there is a moment. `filter` comes first, so that in this
+//! moment the way round the proxy is closed.
+
+use std::fmt::Write;
+
+use super::plan::{Hook, Name, Plan, Rule, Then, When};
+use super::{Error, State, tool};
+
+/// With what the names of our chains begin; at most 28 letters fit.
+const PREFIX: &str = "GCE-METADATA-PROXY-";
+
+/// An empty chain that remembers who told the kernel to route loopback addresses.
+const OPENED_LOOPBACK: &str = "GCE-METADATA-PROXY-LOOPBACK";
+
+const TABLES: [&str; 2] = ["filter", "nat"];
+
+/// One of the two families; iptables has a set of tools for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn save(self) -> &'static str {
+        match self {
+            Self::V4 => "iptables-save",
+            Self::V6 => "ip6tables-save",
+        }
+    }
+
+    fn restore(self) -> &'static str {
+        match self {
+            Self::V4 => "iptables-restore",
+            Self::V6 => "ip6tables-restore",
+        }
+    }
+
+    fn tables(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &TABLES,
+            // Nothing is redirected there, only closed.
+            Self::V6 => &["filter"],
+        }
+    }
+
+    /// IPv6 is left out where the machine has none, and hence no way round the proxy by it.
+    fn all() -> impl Iterator<Item = Self> {
+        let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
+        [Self::V4, Self::V6].into_iter().filter(move |family| *family == Self::V4 || has_v6)
+    }
+
+    fn has(self, rule: &Rule) -> bool {
+        rule.is_either() || rule.is_v6() == (self == Self::V6)
+    }
+}
+
+/// Whether the tools are here and work.
+pub(super) async fn is_usable() -> bool {
+    tool::exists("iptables-restore") && tool::run("iptables-save", &["-t", "nat"], "").await.is_ok()
+}
+
+pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
+    for family in Family::all() {
+        let text = ruleset(family, Some(plan), opened_loopback, &saved(family).await?);
+        restore(family, &text).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn remove() -> Result<(), Error> {
+    for family in Family::all() {
+        let text = ruleset(family, None, false, &saved(family).await?);
+        restore(family, &text).await?;
+    }
+    Ok(())
+}
+
+/// What stands of a plan.
+pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
+    let mut listing = String::new();
+    let (mut marks, mut jumps) = (Vec::new(), 0);
+    for family in Family::all() {
+        listing.extend(saved(family).await?.into_iter().map(|table| table.text));
+        for chain in &plan.chains {
+            let rules: Vec<&Rule> = chain.rules.iter().filter(|rule| family.has(rule)).collect();
+            if has_chain(family, chain.name) {
+                marks.extend(rules.into_iter().map(|rule| plan.mark(rule)));
+                jumps += 1;
+            }
+        }
+    }
+    let ours = listing.lines().filter(|line| line.contains(PREFIX) && *line != format!(":{OPENED_LOOPBACK} - [0:0]"));
+    if ours.count() == 0 {
+        return Ok(State::Absent);
+    }
+    let rules = listing.lines().filter(|line| line.starts_with(&format!("-A {PREFIX}"))).count();
+    let jumping = listing.lines().filter(|line| is_jump(line)).count();
+    Ok(State::compare(&marks, &listing, rules == marks.len() && jumping == jumps))
+}
+
+/// Whether it was these rules' installation that told the kernel to route loopback addresses.
+pub(super) async fn opened_loopback() -> Result<bool, Error> {
+    let saved = saved(Family::V4).await?;
+    Ok(saved.iter().any(|table| table.text.contains(OPENED_LOOPBACK)))
+}
+
+/// A table as `iptables-save` prints it.
+#[derive(Debug)]
+pub(super) struct Saved {
+    table: &'static str,
+    text: String,
+}
+
+async fn saved(family: Family) -> Result<Vec<Saved>, Error> {
+    let mut saved = Vec::new();
+    for table in family.tables() {
+        saved.push(Saved { table, text: tool::run(family.save(), &["-t", table], "").await? });
+    }
+    Ok(saved)
+}
+
+async fn restore(family: Family, text: &str) -> Result<(), Error> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    // What others have there stays; and another program that changes rules is waited for.
+    tool::run(family.restore(), &["--noflush", "--wait", "5"], text).await.map(drop)
+}
+
+/// The transactions that put a plan, or nothing, in the place of what is there of ours.
+pub(super) fn ruleset(family: Family, plan: Option<&Plan>, opened_loopback: bool, saved: &[Saved]) -> String {
+    let mut text = String::new();
+    for Saved { table, text: saved } in saved {
+        let chains = plan.map_or(&[][..], |plan| &plan.chains).iter();
+        let chains: Vec<_> =
+            chains.filter(|chain| table_of(chain.name) == *table && has_chain(family, chain.name)).collect();
+        let mut wanted: Vec<String> = chains.iter().map(|chain| name(chain.name)).collect();
+        if opened_loopback && family == Family::V4 && *table == "filter" {
+            wanted.push(OPENED_LOOPBACK.to_owned());
+        }
+        let left: Vec<&str> =
+            saved.lines().filter_map(chain_of_ours).filter(|old| !wanted.iter().any(|new| new == old)).collect();
+        if wanted.is_empty() && left.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "*{table}");
+        // To name a chain is to make it, or to empty it.
+        for chain in wanted.iter().map(String::as_str).chain(left.iter().copied()) {
+            let _ = writeln!(text, ":{chain} - [0:0]");
+        }
+        for jump in saved.lines().filter(|line| is_jump(line)) {
+            let _ = writeln!(text, "-D {}", jump.trim_start_matches("-A "));
+        }
+        for (plan, chain) in plan.iter().flat_map(|plan| chains.iter().map(move |chain| (plan, chain))) {
+            for rule in chain.rules.iter().filter(|rule| family.has(rule)) {
+                let words = words(rule);
+                let _ = writeln!(text, "-A {} {words} -m comment --comment \"{}\"", name(chain.name), plan.mark(rule));
+            }
+            let _ = writeln!(text, "-I {} 1 -j {}", hook(chain.hook), name(chain.name));
+        }
+        for chain in left {
+            let _ = writeln!(text, "-X {chain}");
+        }
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
+/// All transactions of both families, as if nothing were there yet.
+pub(super) fn text(plan: &Plan, opened_loopback: bool) -> String {
+    let sections = Family::all().map(|family| {
+        let empty: Vec<Saved> = family.tables().iter().map(|table| Saved { table, text: String::new() }).collect();
+        format!("# {} --noflush\n{}", family.restore(), ruleset(family, Some(plan), opened_loopback, &empty))
+    });
+    sections.collect()
+}
+
+/// In IPv6 there is nothing but ways to close.
+fn has_chain(family: Family, name: Name) -> bool {
+    family == Family::V4 || name == Name::Bypass
+}
+
+/// The name of the chain that a line declares, if it is ours.
+fn chain_of_ours(line: &str) -> Option<&str> {
+    line.strip_prefix(':')?.split(' ').next().filter(|name| name.starts_with(PREFIX))
+}
+
+/// Whether a line is a jump from a chain of the kernel's to one of ours.
+fn is_jump(line: &str) -> bool {
+    line.starts_with("-A ") && !line.starts_with(&format!("-A {PREFIX}")) && line.contains(&format!(" -j {PREFIX}"))
+}
+
+fn table_of(name: Name) -> &'static str {
+    match name {
+        Name::Redirect => "nat",
+        Name::Bypass | Name::Guard => "filter",
+    }
+}
+
+fn name(name: Name) -> String {
+    let own = match name {
+        Name::Redirect => "REDIRECT",
+        Name::Bypass => "BYPASS",
+        Name::Guard => "GUARD",
+    };
+    format!("{PREFIX}{own}")
+}
+
+fn hook(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Prerouting => "PREROUTING",
+        Hook::Forward => "FORWARD",
+        Hook::Input => "INPUT",
+        Hook::Output => "OUTPUT",
+    }
+}
+
+fn words(rule: &Rule) -> String {
+    let mut words: Vec<String> = rule.when.iter().map(condition).collect();
+    words.push(match rule.then {
+        Then::Leave => "-j RETURN".to_owned(),
+        Then::SendTo(to) => format!("-j DNAT --to-destination {to}"),
+        Then::Reset => "-j REJECT --reject-with tcp-reset".to_owned(),
+        Then::Drop => "-j DROP".to_owned(),
+    });
+    words.join(" ")
+}
+
+fn condition(when: &When) -> String {
+    match when {
+        When::From(interface) => format!("-i {interface}"),
+        When::Uid(uid) => format!("-m owner --uid-owner {uid}"),
+        When::To(hosts) => format!("-d {hosts}"),
+        When::By(hosts) => format!("-s {hosts}"),
+        When::Port(port) => format!("-p tcp -m tcp --dport {port}"),
+        When::PortsBut(ports) => format!("-p tcp -m multiport ! --dports {}", list(ports)),
+        When::SourcePortsBut(ports) => format!("-p tcp -m multiport ! --sports {}", list(ports)),
+        When::Redirected => "-m conntrack --ctstate DNAT".to_owned(),
+        When::Established => "-m conntrack --ctstate RELATED,ESTABLISHED".to_owned(),
+    }
+}
+
+fn list(ports: &[u16]) -> String {
+    ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::node;
+    use super::*;
+
+    fn saved(filter: &str, nat: &str) -> [Saved; 2] {
+        [Saved { table: "filter", text: filter.to_owned() }, Saved { table: "nat", text: nat.to_owned() }]
+    }
+
+    /// Without the comments.
+    fn bare(text: &str) -> String {
+        let bare = |line: &str| line.split(" -m comment ").next().expect("a line").to_owned() + "\n";
+        text.lines().map(bare).collect()
+    }
+
+    #[test]
+    fn a_node_s_rules_begin_with_what_closes() {
+        assert_eq!(
+            bare(&ruleset(Family::V4, Some(&node()), true, &saved("", ""))),
+            "\
+*filter
+:GCE-METADATA-PROXY-BYPASS - [0:0]
+:GCE-METADATA-PROXY-GUARD - [0:0]
+:GCE-METADATA-PROXY-LOOPBACK - [0:0]
+-A GCE-METADATA-PROXY-BYPASS -d 169.254.169.254 -p tcp -m multiport ! --dports 53,443 -j REJECT --reject-with tcp-reset
+-A GCE-METADATA-PROXY-BYPASS -s 169.254.169.254 -p tcp -m multiport ! --sports 53,443 -j REJECT --reject-with tcp-reset
+-I FORWARD 1 -j GCE-METADATA-PROXY-BYPASS
+-A GCE-METADATA-PROXY-GUARD -i lo -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+-A GCE-METADATA-PROXY-GUARD -d 127.0.0.0/8 -j DROP
+-I INPUT 1 -j GCE-METADATA-PROXY-GUARD
+COMMIT
+*nat
+:GCE-METADATA-PROXY-REDIRECT - [0:0]
+-A GCE-METADATA-PROXY-REDIRECT -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-REDIRECT -d 169.254.169.254 -p tcp -m tcp --dport 80 -j DNAT --to-destination 127.0.0.1:988
+-I PREROUTING 1 -j GCE-METADATA-PROXY-REDIRECT
+COMMIT
+"
+        );
+    }
+
+    #[test]
+    fn what_is_left_of_us_goes_and_what_is_of_others_stays() {
+        let filter = "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n:GCE-METADATA-PROXY-GUARD - [0:0]\n\
+                      -A FORWARD -j KUBE-FORWARD\n-A FORWARD -j GCE-METADATA-PROXY-GUARD\nCOMMIT\n";
+        assert_eq!(
+            ruleset(Family::V4, None, false, &saved(filter, "")),
+            "*filter\n:GCE-METADATA-PROXY-GUARD - [0:0]\n-D FORWARD -j GCE-METADATA-PROXY-GUARD\n\
+             -X GCE-METADATA-PROXY-GUARD\nCOMMIT\n"
+        );
+        assert_eq!(ruleset(Family::V4, None, false, &saved("", "")), "", "nothing to do, nothing done");
+    }
+}

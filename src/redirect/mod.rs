@@ -1,0 +1,381 @@
+//! The redirect: rules in the kernel that bring pods' requests for metadata to the proxy, and close every other way.
+//!
+//! # What stands where
+//!
+//! On a node ([`Mode::DaemonSet`]) a packet of a pod's comes in from outside, as far as the node's network namespace is
+//! concerned, and the node's own packets do not; hence three chains:
+//!
+//! - *redirect*, before routing: TCP to 169.254.169.254:80 goes to the proxy. Not what comes in by an uplink, which is the
+//!   interface by which the node itself reaches the metadata server: no pod is there, and a neighbour that used the node as
+//!   a router would get the node's tokens.
+//! - *bypass*, where packets are forwarded: other TCP to or from the metadata server is reset, all but DNS. That is HTTPS
+//!   on 443, 8081, 8083, whatever else Google opens there some day, the same at `fd20:ce::254`, and connections that were open
+//!   before the redirect. (A destination is rewritten only for the first packet of a connection. To delete conntrack's
+//!   entries would need another tool, and a packet could come between; what is redirected is never forwarded, so whatever
+//!   is forwarded is wrong, however old.) If the first chain were lost, this one would still keep pods from the server.
+//! - *guard*, where packets are received: nobody but redirected pods and the node itself reaches the proxy's port.
+//!
+//! In a pod ([`Mode::Sidecar`]) all packets are the pod's own; the proxy's are told apart by its user id, as service meshes
+//! do it.
+//!
+//! Nothing is removed when the proxy ends. While it is away, pods get a refused connection, and nobody gets the node's
+//! tokens from the server itself.
+//!
+//! # Where the redirect ends
+//!
+//! At an address of the node's that the proxy listens on. 127.0.0.1, the default, cannot be reached from another machine
+//! even if the rules are lost, but needs the kernel's switch `route_localnet` (`route_localnet.rs`). An address of the
+//! node's network needs nothing but these rules, and without them is open to the network. `redirect to :port` would take
+//! the address of the interface by which the packet came, and Calico's have none.
+//!
+//! # How the rules get there
+//!
+//! By the tools that the system brings, `nft` or else `iptables-restore`, fed with text that a person can read, print
+//! (`--dry-run`), and compare with what `nft list ruleset` prints. The crates that need no tool were looked at: rustables is
+//! under the GPL and built with libclang, nftnl is C, netlink-bindings and netlink-packet-netfilter speak the kernel's
+//! messages and leave the compiler from rules to its bytecode to us; and iptables has no other interface than its tools. The
+//! price is that the redirect cannot be installed from an image that holds the proxy alone. That is no loss: a process
+//! that pods talk to should not be allowed to change the node's network, so the redirect is better kept by a container of
+//! its own (`redirect install --keep`), as root with `CAP_NET_ADMIN` and no port open.
+//!
+//! Every rule carries a comment with its reason and a fingerprint of the whole plan. By those a rule that was lost, or that
+//! stems from other settings or another release, is recognised in the listing of any version of either tool; what cannot
+//! be recognised is replaced.
+//!
+//! # What it does not do
+//!
+//! Pods with `hostNetwork: true` are the node, and reach the server itself. Networks that do not pass packets through
+//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules: `gce-metadata-proxy check` in a pod
+//! tells.
+
+mod command;
+mod iptables;
+mod nft;
+mod plan;
+mod route_localnet;
+mod tool;
+mod uplinks;
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
+use std::{fmt, io};
+
+use tokio::time::sleep;
+
+pub use command::{Command, run};
+pub use plan::{METADATA_V4, METADATA_V6};
+
+use plan::Plan;
+
+/// Between two looks at the rules. Something that flushes them (a firewall's reload) leaves the node open for as long.
+pub const AGAIN: Duration = Duration::from_secs(30);
+
+/// The redirect as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redirect {
+    /// What it does.
+    pub settings: Settings,
+    /// With which tool; nothing for the first that works.
+    pub tool: Option<Tool>,
+}
+
+/// What the redirect does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Whose packets are redirected.
+    pub mode: Mode,
+    /// Where the proxy listens.
+    pub to: SocketAddrV4,
+    /// Ways round the proxy that stay open.
+    pub opened: Opened,
+}
+
+/// Whose packets are redirected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// Those of all pods of this node, except of those in the node's own network.
+    DaemonSet {
+        /// Interfaces by which no pod's packets come; nothing to look for the one to the metadata server.
+        uplinks: Option<Vec<String>>,
+    },
+    /// Those of this pod, except the proxy's own.
+    Sidecar {
+        /// The user that the proxy, and nothing else in the pod, runs as.
+        proxy_uid: u32,
+    },
+}
+
+/// Ways round the proxy that stay open.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// TCP ports of 169.254.169.254.
+    pub ports: Vec<u16>,
+    /// Whether `fd20:ce::254` stays open.
+    pub ipv6: bool,
+}
+
+/// What puts rules into the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// `nft`.
+    Nft,
+    /// `iptables-restore` and its kin.
+    Iptables,
+}
+
+/// What stands of a redirect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// All of it, and nothing else.
+    Installed,
+    /// Nothing.
+    Absent,
+    /// Something else; what, for a person.
+    Differs(String),
+}
+
+/// Why the rules could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is nothing to change rules with.
+    #[error(
+        "neither nft nor iptables-restore can be used here (not on PATH, or the kernel lacks it, or iptables-legacy lacks \
+         CAP_NET_RAW); run this on the node, or in an image that has nftables"
+    )]
+    NoTool,
+    /// This process may not change the network.
+    #[error(
+        "CAP_NET_ADMIN is missing; run this as root, or in a container with runAsUser: 0 and capabilities.add: [NET_ADMIN]"
+    )]
+    NoCapability,
+    /// This process may, and the tools that it starts may not.
+    #[error(
+        "CAP_NET_ADMIN does not pass to nft and iptables when they are started by a user that is not root; run this with \
+         runAsUser: 0, which needs no capability besides NET_ADMIN"
+    )]
+    LostCapability,
+    /// A tool failed.
+    #[error("{tool} failed: {said}")]
+    Tool {
+        /// Its name.
+        tool: &'static str,
+        /// Its words.
+        said: String,
+    },
+    /// The proxy listens where pods cannot be redirected to.
+    #[error(
+        "--redirect needs an IPv4 address of the node's own as the first --addr, such as 127.0.0.1:988, not {0}: what is \
+         redirected must end at one address, which is kept from everybody else"
+    )]
+    Address(String),
+    /// The kernel cannot be told to route loopback addresses.
+    #[error(
+        "cannot set net.ipv4.conf.all.route_localnet ({0}), without which pods cannot be redirected to a loopback address; \
+         set it to 1 on the node, or make /proc/sys writable here (a privileged container), or let the proxy listen on the \
+         node's own address and name that with --to"
+    )]
+    RouteLocalnet(io::Error),
+}
+
+impl Redirect {
+    /// Of this node's pods, to the first of these addresses.
+    pub fn to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, Error> {
+        let to = match addrs.first() {
+            Some(SocketAddr::V4(to)) if !to.ip().is_unspecified() => *to,
+            other => return Err(Error::Address(other.map_or_else(|| "none".to_owned(), ToString::to_string))),
+        };
+        Ok(Self { settings: Settings { mode: Mode::DaemonSet { uplinks: None }, to, opened }, tool: None })
+    }
+
+    /// Puts the rules in place of whatever is there of an earlier redirect. Returns the tool that did it.
+    pub async fn install(&self) -> Result<Tool, Error> {
+        tool::may_change_the_network()?;
+        let tool = self.tool().await?;
+        let other = tool.other().if_usable().await;
+        let plan = self.plan();
+        let mut opened_loopback = tool.opened_loopback().await?;
+        if let Some(other) = other {
+            opened_loopback |= other.opened_loopback().await?;
+        }
+        let opens_loopback = self.needs_route_localnet() && !route_localnet::is_on();
+        if opens_loopback {
+            route_localnet::can_be_set()?;
+            opened_loopback = true;
+        }
+        tool.install(&plan, opened_loopback).await?;
+        // Loopback is guarded by now.
+        if opens_loopback {
+            route_localnet::set(true)?;
+        }
+        if let Some(other) = other {
+            other.remove().await?;
+        }
+        Ok(tool)
+    }
+
+    /// The text that [`install`](Redirect::install) would put into the kernel.
+    pub async fn text(&self) -> Result<String, Error> {
+        let opens_loopback = self.needs_route_localnet() && !route_localnet::is_on();
+        Ok(self.tool().await?.text(&self.plan(), opens_loopback))
+    }
+
+    /// What stands of it.
+    pub async fn state(&self) -> Result<State, Error> {
+        tool::may_change_the_network()?;
+        let state = self.tool().await?.state(&self.plan()).await?;
+        if state == State::Installed && self.needs_route_localnet() && !route_localnet::is_on() {
+            let what = "the rules are there, but net.ipv4.conf.all.route_localnet is 0: redirected packets are dropped";
+            return Ok(State::Differs(what.to_owned()));
+        }
+        Ok(state)
+    }
+
+    /// Looks at the rules every 30 s and puts them back where they are not as they should be, for as long as it is polled.
+    pub async fn keep(self) {
+        loop {
+            sleep(AGAIN).await;
+            match self.reassert().await {
+                Ok(State::Installed) => {}
+                Ok(State::Absent) => tracing::error!(
+                    "the redirect was gone: pods may have reached the metadata server round the proxy in the last {} s; it \
+                     is back. Find out what flushes the rules",
+                    AGAIN.as_secs()
+                ),
+                Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed; it is back as it was"),
+                Err(error) => tracing::error!(%error, "the redirect cannot be looked after; trying again"),
+            }
+        }
+    }
+
+    /// What was found, and is no more.
+    async fn reassert(&self) -> Result<State, Error> {
+        let found = self.state().await?;
+        if found != State::Installed {
+            self.install().await?;
+        }
+        Ok(found)
+    }
+
+    async fn tool(&self) -> Result<Tool, Error> {
+        match self.tool {
+            Some(tool) => tool.if_usable().await.ok_or(Error::NoTool),
+            None => first_usable().await.ok_or(Error::NoTool),
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let uplinks = match &self.settings.mode {
+            Mode::DaemonSet { uplinks: Some(named) } => named.clone(),
+            Mode::DaemonSet { uplinks: None } => uplinks::find(),
+            Mode::Sidecar { .. } => Vec::new(),
+        };
+        Plan::new(&self.settings, &uplinks)
+    }
+
+    fn needs_route_localnet(&self) -> bool {
+        matches!(self.settings.mode, Mode::DaemonSet { .. }) && plan::is_loopback(self.settings.to)
+    }
+}
+
+/// Removes every redirect, whichever tool and settings it was installed with. Returns the tools that were asked.
+pub async fn remove() -> Result<Vec<Tool>, Error> {
+    tool::may_change_the_network()?;
+    let mut asked = Vec::new();
+    for tool in [Tool::Nft, Tool::Iptables] {
+        if let Some(tool) = tool.if_usable().await {
+            if tool.opened_loopback().await? {
+                // While the rules still guard it.
+                route_localnet::set(false)?;
+            }
+            tool.remove().await?;
+            asked.push(tool);
+        }
+    }
+    if asked.is_empty() { Err(Error::NoTool) } else { Ok(asked) }
+}
+
+async fn first_usable() -> Option<Tool> {
+    match Tool::Nft.if_usable().await {
+        None => Tool::Iptables.if_usable().await,
+        usable => usable,
+    }
+}
+
+impl Tool {
+    async fn if_usable(self) -> Option<Self> {
+        let is_usable = match self {
+            Self::Nft => nft::is_usable().await,
+            Self::Iptables => iptables::is_usable().await,
+        };
+        is_usable.then_some(self)
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Nft => Self::Iptables,
+            Self::Iptables => Self::Nft,
+        }
+    }
+
+    async fn install(self, plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
+        match self {
+            Self::Nft => nft::install(plan, opened_loopback).await,
+            Self::Iptables => iptables::install(plan, opened_loopback).await,
+        }
+    }
+
+    async fn remove(self) -> Result<(), Error> {
+        match self {
+            Self::Nft => nft::remove().await,
+            Self::Iptables => iptables::remove().await,
+        }
+    }
+
+    async fn state(self, plan: &Plan) -> Result<State, Error> {
+        match self {
+            Self::Nft => nft::state(plan).await,
+            Self::Iptables => iptables::state(plan).await,
+        }
+    }
+
+    async fn opened_loopback(self) -> Result<bool, Error> {
+        match self {
+            Self::Nft => nft::opened_loopback().await,
+            Self::Iptables => iptables::opened_loopback().await,
+        }
+    }
+
+    fn text(self, plan: &Plan, opened_loopback: bool) -> String {
+        match self {
+            Self::Nft => nft::ruleset(plan, opened_loopback),
+            Self::Iptables => iptables::text(plan, opened_loopback),
+        }
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nft => "nft",
+            Self::Iptables => "iptables",
+        })
+    }
+}
+
+impl State {
+    /// Finds the marks of a plan in a listing; `is_all` says whether the listing has as many rules as the plan.
+    fn compare(marks: &[String], listing: &str, is_all: bool) -> Self {
+        let found: Vec<&str> = listing.split("comment \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let count = |mark: &str| found.iter().filter(|found| **found == mark).count();
+        let missing = marks.iter().filter(|mark| count(mark) == 0).count();
+        if missing > 0 {
+            Self::Differs(format!("{missing} of {} rules are missing or are of other settings", marks.len()))
+        } else if is_all {
+            Self::Installed
+        } else {
+            Self::Differs(
+                "there are rules or chains besides those that were installed, or jumps to them are missing".to_owned(),
+            )
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The rules for nftables: one table of our own, replaced as a whole in one transaction.
+
+use std::fmt::Write;
+
+use super::plan::{Chain, Hook, Name, Plan, Rule, Then, When};
+use super::{Error, State, tool};
+
+const TABLE: &str = "inet gce_metadata_proxy";
+
+/// An empty chain that remembers who told the kernel to route loopback addresses.
+const OPENED_LOOPBACK: &str = "opened_loopback";
+
+/// Whether `nft` is here and the kernel has nftables.
+pub(super) async fn is_usable() -> bool {
+    tool::exists("nft") && tool::run("nft", &["list", "tables"], "").await.is_ok()
+}
+
+pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
+    tool::run("nft", &["-f", "-"], &ruleset(plan, opened_loopback)).await.map(drop)
+}
+
+pub(super) async fn remove() -> Result<(), Error> {
+    // To delete what is not there is an error; to add it first is none, and both are one transaction.
+    tool::run("nft", &["-f", "-"], &format!("add table {TABLE}\ndelete table {TABLE}\n")).await.map(drop)
+}
+
+/// What stands of a plan.
+pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
+    let Some(listing) = listing().await? else { return Ok(State::Absent) };
+    // The table, its chains and its rules have a handle each.
+    let markers = usize::from(opened_loopback_in(&listing));
+    let expected = 1 + plan.chains.len() + plan.marks().len() + markers;
+    let found = listing.matches("# handle ").count();
+    Ok(State::compare(&plan.marks(), &listing, found == expected))
+}
+
+/// Whether it was these rules' installation that told the kernel to route loopback addresses.
+pub(super) async fn opened_loopback() -> Result<bool, Error> {
+    Ok(listing().await?.is_some_and(|listing| opened_loopback_in(&listing)))
+}
+
+fn opened_loopback_in(listing: &str) -> bool {
+    listing.contains(&format!("chain {OPENED_LOOPBACK} "))
+}
+
+/// The table with everything in it; nothing if it is not there.
+async fn listing() -> Result<Option<String>, Error> {
+    let tables = tool::run("nft", &["list", "tables"], "").await?;
+    if !tables.lines().any(|line| line.trim() == format!("table {TABLE}")) {
+        return Ok(None);
+    }
+    tool::run("nft", &["-a", "-f", "-"], &format!("list table {TABLE}\n")).await.map(Some)
+}
+
+/// The whole transaction.
+pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
+    let mut text = format!("add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
+    for chain in &plan.chains {
+        let _ = writeln!(text, "\tchain {} {{\n\t\t{}", name(chain.name), hook(chain));
+        for rule in &chain.rules {
+            let _ = writeln!(text, "\t\t{} comment \"{}\"", words(rule), plan.mark(rule));
+        }
+        text.push_str("\t}\n");
+    }
+    if opened_loopback {
+        let _ = writeln!(text, "\tchain {OPENED_LOOPBACK} {{\n\t}}");
+    }
+    text + "}\n"
+}
+
+/// `redirect` is a word of nft's own.
+fn name(name: Name) -> &'static str {
+    match name {
+        Name::Redirect => "to_proxy",
+        Name::Bypass => "no_bypass",
+        Name::Guard => "guard",
+    }
+}
+
+/// Ten before the usual place: of two rules that rewrite a destination the first wins, and kube-proxy's are at the usual.
+fn hook(chain: &Chain) -> String {
+    let hook = match chain.hook {
+        Hook::Prerouting => "prerouting",
+        Hook::Forward => "forward",
+        Hook::Input => "input",
+        Hook::Output => "output",
+    };
+    let (kind, priority) = if chain.name == Name::Redirect { ("nat", -110) } else { ("filter", -10) };
+    format!("type {kind} hook {hook} priority {priority}; policy accept;")
+}
+
+fn words(rule: &Rule) -> String {
+    let mut words: Vec<String> = rule.when.iter().map(condition).collect();
+    words.push(match rule.then {
+        Then::Leave => "return".to_owned(),
+        Then::SendTo(to) => format!("dnat ip to {to}"),
+        Then::Reset => "reject with tcp reset".to_owned(),
+        Then::Drop => "drop".to_owned(),
+    });
+    words.join(" ")
+}
+
+fn condition(when: &When) -> String {
+    let family = |is_v6| if is_v6 { "ip6" } else { "ip" };
+    match when {
+        When::From(interface) => format!("iifname \"{interface}\""),
+        When::Uid(uid) => format!("meta skuid {uid}"),
+        When::To(hosts) => format!("{} daddr {hosts}", family(hosts.is_v6())),
+        When::By(hosts) => format!("{} saddr {hosts}", family(hosts.is_v6())),
+        When::Port(port) => format!("tcp dport {port}"),
+        When::PortsBut(ports) => format!("tcp dport != {{ {} }}", list(ports)),
+        When::SourcePortsBut(ports) => format!("tcp sport != {{ {} }}", list(ports)),
+        When::Redirected => "ct status dnat".to_owned(),
+        When::Established => "ct state established,related".to_owned(),
+    }
+}
+
+fn list(ports: &[u16]) -> String {
+    ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tests::{node, pod};
+    use super::*;
+
+    /// Without the comments.
+    fn bare(text: &str) -> String {
+        let bare = |line: &str| line.split(" comment ").next().expect("a line").to_owned() + "\n";
+        text.lines().map(bare).collect()
+    }
+
+    #[test]
+    fn a_node_s_rules_are_one_transaction() {
+        assert_eq!(
+            bare(&ruleset(&node(), true)),
+            "\
+add table inet gce_metadata_proxy
+delete table inet gce_metadata_proxy
+table inet gce_metadata_proxy {
+\tchain to_proxy {
+\t\ttype nat hook prerouting priority -110; policy accept;
+\t\tiifname \"ens4\" return
+\t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 127.0.0.1:988
+\t}
+\tchain no_bypass {
+\t\ttype filter hook forward priority -10; policy accept;
+\t\tip daddr 169.254.169.254 tcp dport != { 53, 443 } reject with tcp reset
+\t\tip saddr 169.254.169.254 tcp sport != { 53, 443 } reject with tcp reset
+\t\tip6 daddr fd20:ce::254 tcp dport != { 53 } reject with tcp reset
+\t\tip6 saddr fd20:ce::254 tcp sport != { 53 } reject with tcp reset
+\t}
+\tchain guard {
+\t\ttype filter hook input priority -10; policy accept;
+\t\tiifname \"lo\" return
+\t\tct status dnat return
+\t\tct state established,related return
+\t\tip daddr 127.0.0.0/8 drop
+\t}
+\tchain opened_loopback {
+\t}
+}
+"
+        );
+    }
+
+    #[test]
+    fn a_pod_s_rules_let_the_proxy_out() {
+        assert_eq!(
+            bare(&ruleset(&pod(), false)),
+            "\
+add table inet gce_metadata_proxy
+delete table inet gce_metadata_proxy
+table inet gce_metadata_proxy {
+\tchain to_proxy {
+\t\ttype nat hook output priority -110; policy accept;
+\t\tmeta skuid 10988 return
+\t\tip daddr 169.254.169.254 tcp dport 80 dnat ip to 127.0.0.1:8988
+\t}
+\tchain no_bypass {
+\t\ttype filter hook output priority -10; policy accept;
+\t\tmeta skuid 10988 return
+\t\tip daddr 169.254.169.254 tcp dport != { 53 } reject with tcp reset
+\t}
+}
+"
+        );
+    }
+}

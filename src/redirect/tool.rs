@@ -1,0 +1,73 @@
+//! Running `nft`, `iptables` and their like.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::Error;
+
+/// They wait for each other's locks and for the kernel's, which took 5 s on a busy machine that was removing namespaces.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A bit of the kernel's capability sets.
+const CAP_NET_ADMIN: u32 = 12;
+
+/// Whether a tool is on `PATH`.
+pub(super) fn exists(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(tool)).any(|file: PathBuf| file.is_file())
+}
+
+/// Runs a tool with this on its standard input, and returns what it wrote.
+pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
+    let failed = |error: io::Error| Error::Tool { tool, said: error.to_string() };
+    let mut child = Command::new(tool)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let mut stdin = child.stdin.take().expect("piped");
+    let talk = async {
+        // A tool that refuses at once does not read; what it says is what counts.
+        let _ = stdin.write_all(input.as_bytes()).await;
+        drop(stdin);
+        child.wait_with_output().await
+    };
+    let output = timeout(PATIENCE, talk)
+        .await
+        .map_err(|_| Error::Tool { tool, said: format!("no answer within {} s", PATIENCE.as_secs()) })?
+        .map_err(failed)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(Error::Tool { tool, said: if said.is_empty() { output.status.to_string() } else { said } })
+}
+
+/// Says beforehand what the tools say in riddles: that they may not change the network.
+pub(super) fn may_change_the_network() -> Result<(), Error> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let has = |set: &str| {
+        let set = field(set).and_then(|set| u64::from_str_radix(set, 16).ok());
+        // Where it cannot be told, the tools will.
+        set.is_none_or(|set| set >> CAP_NET_ADMIN & 1 == 1)
+    };
+    let is_root = field("Uid:").is_none_or(|ids| ids.split_whitespace().nth(1) == Some("0"));
+    match (has("CapEff:"), is_root || has("CapAmb:")) {
+        (false, _) => Err(Error::NoCapability),
+        // A program that is started by anybody but root has no capability that is not ambient.
+        (true, false) => Err(Error::LostCapability),
+        (true, true) => Ok(()),
+    }
+}

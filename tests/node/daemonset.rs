@@ -1,0 +1,250 @@
+//! The redirect on a node, for its pods.
+
+use std::io::ErrorKind;
+
+use crate::namespace::Namespace;
+use crate::process::{BINARY, Ended, Process};
+use crate::world::{
+    KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, is_closed, is_open, is_protected, redirect, server, succeeds,
+};
+
+const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
+
+/// Rules of others, which say yes to everything, as kube-proxy and Docker have them. They were there first and stay.
+fn have_rules_of_others(node: &Namespace) {
+    for rule in ["iptables -A FORWARD", "iptables -A INPUT", "iptables -t nat -A PREROUTING", "ip6tables -A FORWARD"] {
+        node.sh(&format!("{rule} -j ACCEPT"));
+    }
+}
+
+fn a_node_is_protected_from_first_to_last(tool: &str) {
+    let world = World::new();
+    have_rules_of_others(&world.node);
+    let [pod, other] = &world.pods;
+    let before = World::state_of(&world.node);
+    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+        is_open(pod, way);
+    }
+    let mut kept = pod.connect(server());
+    assert!(kept.ask(KUBE_ENV).is_ok_and(|answer| answer.contains(" 200 ")));
+    let mut waiting = pod.connect(server());
+    let waiting = pod.spawn(move || waiting.ask(&format!("{KUBE_ENV}?wait_for_change=true&timeout_sec=3")));
+
+    succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+    assert_eq!(kept.ask(KUBE_ENV), Err(ErrorKind::ConnectionReset), "a connection older than the redirect lives");
+    let waited = waiting.join().expect("no panic");
+    assert_eq!(waited, Err(ErrorKind::WouldBlock), "a connection older than the redirect gets its answer");
+    is_closed(pod, SERVER);
+
+    let proxy = world.proxy(&[ON_LOOPBACK]);
+    is_protected(pod);
+    is_protected(other);
+    is_open(&world.node, SERVER);
+    let installed = World::state_of(&world.node);
+    succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+    assert_eq!(World::state_of(&world.node), installed, "to install twice is to install once");
+
+    proxy.kill();
+    is_closed(pod, SERVER);
+    for way in WAYS_ROUND {
+        is_closed(pod, way);
+    }
+    let proxy = world.proxy(&[ON_LOOPBACK]);
+    is_protected(pod);
+
+    succeeds(&redirect(&world.node, "remove"));
+    assert_eq!(World::state_of(&world.node), before);
+    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+        is_open(pod, way);
+    }
+    assert_eq!(proxy.terminate().code(), Some(0));
+}
+
+#[test]
+fn nft_protects_a_node_from_first_to_last() {
+    a_node_is_protected_from_first_to_last("nft");
+}
+
+#[test]
+fn iptables_protects_a_node_from_first_to_last() {
+    a_node_is_protected_from_first_to_last("iptables");
+}
+
+/// What others did to the rules of each tool, one by one.
+const DAMAGE: [(&str, [&str; 4]); 2] = [
+    (
+        "nft",
+        [
+            "nft flush chain inet gce_metadata_proxy to_proxy",
+            "nft delete chain inet gce_metadata_proxy no_bypass",
+            "nft insert rule inet gce_metadata_proxy no_bypass accept",
+            "echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet",
+        ],
+    ),
+    (
+        "iptables",
+        [
+            "iptables -t nat -F",
+            "iptables -D FORWARD -j GCE-METADATA-PROXY-BYPASS",
+            "iptables -I GCE-METADATA-PROXY-BYPASS -j RETURN",
+            "ip6tables -F GCE-METADATA-PROXY-BYPASS",
+        ],
+    ),
+];
+
+#[test]
+fn what_is_half_installed_is_noticed_and_repaired() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    for (tool, damages) in DAMAGE {
+        let check = || redirect(&world.node, &format!("check --tool {tool}")).code;
+        assert_eq!(check(), Some(1), "{tool} has nothing yet");
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        assert_eq!(check(), Some(0));
+        for damage in damages {
+            world.node.sh(damage);
+            assert_eq!(check(), Some(1), "not noticed: {damage}");
+            succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+            assert_eq!(check(), Some(0), "not repaired: {damage}");
+            is_protected(pod);
+        }
+        assert_eq!(redirect(&world.node, &format!("check --tool {tool} --to 127.0.0.1:1988")).code, Some(1));
+    }
+    assert_eq!(redirect(&world.node, "check --tool nft").code, Some(1), "the tool used last has taken over");
+}
+
+#[test]
+fn the_node_s_own_address_is_guarded() {
+    let world = World::new();
+    let to = format!("{NODE}:988");
+    let _proxy = world.proxy(&["--addr", &to]);
+    let ask = format!("http://{to}{TOKEN}");
+    assert_eq!(world.outside.curl(&ask).status, 200, "without a redirect the network reaches the proxy");
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool} --to {to}")));
+        assert_eq!(World::route_localnet(&world.node), "0", "there is no need of it");
+        is_protected(&world.pods[0]);
+        assert_eq!(world.node.curl(&ask).status, 200, "the node itself");
+        assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy");
+        assert_eq!(world.pods[0].curl(&ask).code, 28, "{tool} lets a pod reach the proxy round the redirect");
+    }
+}
+
+/// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node reaches what listens on its loopback
+/// (CVE-2020-8558), the admin port included.
+#[test]
+fn loopback_stays_the_node_s_own() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let attacker = &world.pods[1];
+    attacker.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet; ip addr flush dev lo; \
+         ip route add 127.0.0.0/8 via 10.8.2.1 src 10.8.2.2");
+    let attack = || attacker.curl("http://127.0.0.1:989/healthz").status;
+    world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
+    assert_eq!(attack(), 200, "an attack that works, were there no guard");
+    world.node.sh("echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet");
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        assert_eq!(World::route_localnet(&world.node), "1");
+        assert_eq!(attack(), 0, "{tool}");
+    }
+}
+
+#[test]
+fn a_way_round_can_be_allowed() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool} --redirect-allow 443,ipv6")));
+        is_open(pod, WAYS_ROUND[0]);
+        is_closed(pod, WAYS_ROUND[1]);
+        is_closed(pod, WAYS_ROUND[2]);
+        is_open(pod, WAYS_ROUND[3]);
+    }
+}
+
+#[test]
+fn the_proxy_itself_can_install_the_redirect() {
+    let world = World::new();
+    let proxy = world.proxy(&[ON_LOOPBACK, "--redirect"]);
+    is_protected(&world.pods[0]);
+    assert_eq!(proxy.terminate().code(), Some(0));
+    is_closed(&world.pods[0], SERVER);
+    let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("0.0.0.0:988") && refused.stderr.contains("--addr"), "{refused:?}");
+}
+
+#[test]
+fn what_is_flushed_comes_back() {
+    let world = World::new();
+    let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
+    keeper.line("the redirect is installed");
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
+    world.node.sh("nft flush ruleset");
+    assert_eq!(redirect(&world.node, "check").code, Some(1));
+    keeper.line("the redirect was gone");
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
+    assert_eq!(keeper.terminate().code(), Some(0));
+    assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
+}
+
+#[test]
+fn without_privileges_it_says_what_is_missing() {
+    let world = World::new();
+    for (drop, missing) in [
+        ("setpriv --bounding-set -net_admin --inh-caps -net_admin", "CAP_NET_ADMIN is missing"),
+        ("setpriv --reuid 10988 --clear-groups", "CAP_NET_ADMIN is missing"),
+        ("env PATH=/nonexistent", "neither nft nor iptables-restore"),
+    ] {
+        for command in ["install", "remove", "check"] {
+            let line = format!("/usr/bin/{drop} {BINARY} redirect {command}");
+            let ended = Ended::of(world.node.command("sh").args(["-c", &line]));
+            assert_eq!(ended.code, Some(1), "{line}: {ended:?}");
+            assert!(ended.stderr.contains(missing), "{line}: {ended:?}");
+        }
+    }
+}
+
+/// With everything else taken away, as a container has it.
+const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
+
+#[test]
+fn the_capability_net_admin_is_enough() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    for command in ["install --tool nft", "check --tool nft", "install --tool iptables", "remove", "install"] {
+        world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
+    }
+    is_protected(&world.pods[0]);
+}
+
+/// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
+#[test]
+fn a_switch_that_cannot_be_set_is_told_before_anything_is_changed() {
+    let world = World::new();
+    let line =
+        format!("mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; {BINARY} redirect install");
+    let install = |line: &str| Ended::of(world.node.command("sh").args(["-c", line]));
+    let refused = install(&line);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("route_localnet") && refused.stderr.contains("--to"), "{refused:?}");
+    is_open(&world.pods[0], SERVER);
+    succeeds(&install(&format!("{line} --to {NODE}:988")));
+    world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
+    succeeds(&install(&line));
+    succeeds(&redirect(&world.node, "remove"));
+    assert_eq!(World::route_localnet(&world.node), "1", "it was on before");
+}
+
+#[test]
+fn what_comes_by_an_uplink_is_not_redirected() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    for tool in ["nft", "iptables"] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool} --uplink eth0 --uplink pod2")));
+        is_protected(&world.pods[0]);
+        is_closed(&world.pods[1], SERVER);
+    }
+}

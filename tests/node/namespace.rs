@@ -1,0 +1,152 @@
+//! [`Namespace`]: a network of its own, as a pod or a node has it.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Longer than anything takes that works; what hangs fails the test.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was seen of a request made with curl.
+#[derive(Debug)]
+pub struct Curl {
+    /// curl's own exit code: 0 for any answer, 7 for a refused connection, 28 for none in time.
+    pub code: i32,
+    /// 0 without an answer.
+    pub status: u16,
+    /// The answer, head and body.
+    pub text: String,
+}
+
+/// A network namespace. It ends with this value.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    pub fn new(name: &str) -> Self {
+        let namespace = Self { name: name.to_owned() };
+        run("ip", &["netns", "add", name]);
+        // What `ip netns exec` shows as /etc/hosts: the name that Google's resolver knows.
+        fs::create_dir_all(namespace.etc()).expect("root may write to /etc");
+        let hosts = "127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n";
+        fs::write(namespace.etc().join("hosts"), hosts).expect("root may write to /etc");
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `ip` in here.
+    pub fn ip(&self, words: &str) {
+        let words: Vec<&str> = ["-n", &self.name].into_iter().chain(words.split(' ')).collect();
+        run("ip", &words);
+    }
+
+    /// A command that runs in here.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// Runs a shell's line in here to its good end, and returns what it wrote.
+    pub fn sh(&self, line: &str) -> String {
+        let output = self.command("sh").args(["-c", line]).output().expect("ip is here");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "in {}: {line}: {error}", self.name);
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// A request with the header that metadata wants.
+    pub fn curl(&self, url: &str) -> Curl {
+        let args = ["-s", "-i", "-g", "--max-time", "5", "-H", "Metadata-Flavor: Google", url];
+        let output = self.command("curl").args(args).output().expect("ip is here");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Curl { code: output.status.code().expect("not killed"), status, text }
+    }
+
+    /// Does something on a thread that is in here: the sockets that it opens are this namespace's wherever they are used.
+    pub fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let namespace = File::open(format!("/run/netns/{}", self.name)).expect("it is there");
+        thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter");
+            work()
+        })
+    }
+
+    /// A connection that is kept.
+    pub fn connect(&self, addr: SocketAddr) -> Kept {
+        self.spawn(move || Kept::open(addr)).join().expect("no panic").expect("somebody listens")
+    }
+
+    fn etc(&self) -> PathBuf {
+        PathBuf::from("/etc/netns").join(&self.name)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let removed = Command::new("ip").args(["netns", "del", &self.name]).status();
+        if !removed.is_ok_and(|status| status.success()) || fs::remove_dir_all(self.etc()).is_err() {
+            eprintln!("the namespace {} could not be removed whole", self.name);
+        }
+    }
+}
+
+/// A connection that is kept, and blocks.
+pub struct Kept {
+    stream: TcpStream,
+}
+
+impl Kept {
+    /// Nothing where nobody listens.
+    pub fn open(addr: SocketAddr) -> Option<Self> {
+        let stream = TcpStream::connect_timeout(&addr, PATIENCE).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).expect("not zero");
+        Some(Self { stream })
+    }
+
+    /// The head and the body of the answer, or why there was none.
+    pub fn ask(&mut self, target: &str) -> Result<String, ErrorKind> {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n");
+        self.stream.write_all(request.as_bytes()).map_err(|error| error.kind())?;
+        let mut answer = Vec::new();
+        let mut part = [0; 4096];
+        loop {
+            if let Some(whole) = whole(&answer) {
+                return Ok(whole);
+            }
+            match self.stream.read(&mut part).map_err(|error| error.kind())? {
+                0 => return Err(ErrorKind::UnexpectedEof),
+                length => answer.extend_from_slice(&part[..length]),
+            }
+        }
+    }
+}
+
+fn whole(answer: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let length = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    (body.len() == length.unwrap_or(0)).then(|| text.to_owned())
+}
+
+/// Runs a program to its good end.
+pub fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output();
+    let output = output.unwrap_or_else(|error| panic!("{program} cannot be run: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {said}", args.join(" "));
+}

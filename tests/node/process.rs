@@ -1,0 +1,97 @@
+//! [`Process`]: the real binary in a namespace.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::namespace::{Namespace, run};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_gce-metadata-proxy");
+
+/// A debug build on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running binary. It ends with this value.
+pub struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+/// What a binary that ended has left.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Process {
+    /// Starts it in a namespace.
+    pub fn start(namespace: &Namespace, args: &[&str]) -> Self {
+        Self::spawn(namespace.command(BINARY).args(args))
+    }
+
+    /// Starts a command that becomes it.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built for this test");
+        let (send, lines) = channel();
+        let readers: [Box<dyn Read + Send>; 2] =
+            [Box::new(child.stdout.take().expect("piped")), Box::new(child.stderr.take().expect("piped"))];
+        for reader in readers {
+            let send = send.clone();
+            thread::spawn(move || {
+                BufReader::new(reader).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+            });
+        }
+        Self { child, lines }
+    }
+
+    /// Waits for a line with this.
+    pub fn line(&self, wanted: &str) {
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(wanted) => return,
+                Ok(line) => seen.push(line),
+                Err(error) => panic!("no line with {wanted:?} ({error}); it wrote {seen:#?}"),
+            }
+        }
+    }
+
+    /// Ends it without a word.
+    pub fn kill(mut self) {
+        self.child.kill().expect("still running");
+        self.child.wait().expect("it can be waited for");
+    }
+
+    /// Ends it as a kubelet does.
+    pub fn terminate(mut self) -> ExitStatus {
+        run("kill", &["-TERM", &self.child.id().to_string()]);
+        self.child.wait().expect("it can be waited for")
+    }
+
+    /// Runs it to its end.
+    pub fn run(namespace: &Namespace, args: &[&str]) -> Ended {
+        Ended::of(namespace.command(BINARY).args(args))
+    }
+}
+
+impl Ended {
+    /// Runs a command to its end.
+    pub fn of(command: &mut Command) -> Self {
+        let output = command.output().expect("it can be run");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already where a test waited for its end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,177 @@
+//! [`World`]: a node, two pods, and the metadata server.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::namespace::Namespace;
+use super::process::{Ended, Process};
+
+pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
+
+/// Where pods are meant to ask.
+pub const SERVER: &str = "http://169.254.169.254";
+
+/// The ways round the proxy.
+pub const WAYS_ROUND: [&str; 4] = [
+    "http://169.254.169.254:443",
+    "http://169.254.169.254:8081",
+    "http://169.254.169.254:8083",
+    "http://[fd20:ce::254]",
+];
+
+/// Where the mock listens.
+const MOCKS: [&str; 5] =
+    ["169.254.169.254:80", "169.254.169.254:443", "169.254.169.254:8081", "169.254.169.254:8083", "[fd20:ce::254]:80"];
+
+/// How the proxy is started.
+pub const AS_A_PROXY: [&str; 2] = ["--upstream=http://169.254.169.254", "--log=info"];
+
+/// What a system test cannot do without.
+const TOOLS: [&str; 6] = ["ip", "nft", "iptables-restore", "ip6tables-restore", "curl", "setpriv"];
+
+/// The node's own address.
+pub const NODE: &str = "10.128.0.2";
+
+/// Worlds of this process so far.
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+/// A node with two pods, and beyond its uplink the metadata server. The order is the order of the end: processes first.
+pub struct World {
+    _mocks: Vec<Process>,
+    pub pods: [Namespace; 2],
+    pub node: Namespace,
+    pub outside: Namespace,
+}
+
+impl World {
+    pub fn new() -> Self {
+        demand_root_and_tools();
+        let world = format!("metadata-{}-{}", std::process::id(), WORLDS.fetch_add(1, Relaxed));
+        let namespace = |part| Namespace::new(&format!("{world}-{part}"));
+        let (outside, node, pods) = (namespace("outside"), namespace("node"), [namespace("pod1"), namespace("pod2")]);
+
+        join(&node, "eth0", &outside, "eth0");
+        address(&node, "eth0", &format!("{NODE}/24"), "fd00:a::2/64");
+        address(&outside, "eth0", "10.128.0.1/24", "fd00:a::1/64");
+        address(&outside, "lo", "169.254.169.254/32", "fd20:ce::254/128");
+        gateway(&node, "10.128.0.1", "fd00:a::1");
+        gateway(&outside, NODE, "fd00:a::2");
+        for (number, pod) in (1..).zip(&pods) {
+            let interface = format!("pod{number}");
+            join(&node, &interface, pod, "eth0");
+            address(&node, &interface, &format!("10.8.{number}.1/24"), &format!("fd00:b:{number}::1/64"));
+            address(pod, "eth0", &format!("10.8.{number}.2/24"), &format!("fd00:b:{number}::2/64"));
+            gateway(pod, &format!("10.8.{number}.1"), &format!("fd00:b:{number}::1"));
+        }
+        node.sh("echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
+
+        let mocks = MOCKS.iter().map(|addr| {
+            let mock = Process::start(&outside, &["mock", "--addr", addr]);
+            mock.line("mock metadata server on");
+            mock
+        });
+        Self { _mocks: mocks.collect(), pods, node, outside }
+    }
+
+    /// The proxy on the node, ready.
+    pub fn proxy(&self, args: &[&str]) -> Process {
+        let proxy = Process::start(&self.node, &[&AS_A_PROXY, args].concat());
+        proxy.line("are known");
+        proxy
+    }
+
+    /// Everything in a namespace that the redirect could change.
+    pub fn state_of(namespace: &Namespace) -> String {
+        namespace.sh("nft -s list ruleset
+            for save in iptables-save ip6tables-save; do $save | sed '/^#/d; s/ .[0-9]*:[0-9]*.$//'; done
+            cat /proc/sys/net/ipv4/conf/all/route_localnet")
+    }
+
+    /// Whether the kernel routes loopback addresses there.
+    pub fn route_localnet(namespace: &Namespace) -> String {
+        namespace.sh("cat /proc/sys/net/ipv4/conf/all/route_localnet").trim().to_owned()
+    }
+}
+
+/// Runs `redirect` with these words.
+pub fn redirect(namespace: &Namespace, words: &str) -> Ended {
+    let args: Vec<&str> = std::iter::once("redirect").chain(words.split_whitespace()).collect();
+    Process::run(namespace, &args)
+}
+
+/// Waits until something holds.
+#[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous, and a test may sleep")]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let waiting = Instant::now();
+    while !holds() {
+        assert!(waiting.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Commands end well, or say why.
+pub fn succeeds(ended: &Ended) {
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+/// A place from where a way leads to the metadata server itself.
+pub fn is_open(place: &Namespace, way: &str) {
+    let answer = place.curl(&format!("{way}{KUBE_ENV}"));
+    assert_eq!(answer.status, 200, "{way} is closed: {answer:?}");
+    assert!(!answer.text.contains("gce-metadata-proxy"), "{way} leads to the proxy: {answer:?}");
+}
+
+/// A place from where a way leads nowhere.
+pub fn is_closed(place: &Namespace, way: &str) {
+    let answer = place.curl(&format!("{way}{KUBE_ENV}"));
+    assert_eq!((answer.code, answer.status), (7, 0), "{way} is not refused: {answer:?}");
+}
+
+/// A place that is served by the proxy, and by nobody else.
+pub fn is_protected(place: &Namespace) {
+    for host in [SERVER, "http://metadata.google.internal"] {
+        let token = place.curl(&format!("{host}{TOKEN}"));
+        assert!(token.status == 200 && token.text.contains("access_token"), "no token from {host}: {token:?}");
+        let secret = place.curl(&format!("{host}{KUBE_ENV}"));
+        assert_eq!(secret.status, 403, "{secret:?}");
+        assert!(secret.text.contains("gce-metadata-proxy") && secret.text.contains("concealed"), "{secret:?}");
+    }
+    for way in WAYS_ROUND {
+        is_closed(place, way);
+    }
+}
+
+/// The server's address itself, on port 80.
+pub fn server() -> SocketAddr {
+    ([169, 254, 169, 254], 80).into()
+}
+
+fn join(one: &Namespace, name: &str, other: &Namespace, peer: &str) {
+    one.ip(&format!("link add {name} type veth peer name {peer} netns {}", other.name()));
+}
+
+fn address(namespace: &Namespace, interface: &str, v4: &str, v6: &str) {
+    namespace.ip(&format!("link set {interface} up"));
+    namespace.ip(&format!("addr add {v4} dev {interface}"));
+    // Without the second in which the kernel looks whether somebody else has it.
+    namespace.ip(&format!("-6 addr add {v6} dev {interface} nodad"));
+}
+
+fn gateway(namespace: &Namespace, v4: &str, v6: &str) {
+    namespace.ip(&format!("route add default via {v4}"));
+    namespace.ip(&format!("-6 route add default via {v6}"));
+}
+
+fn demand_root_and_tools() {
+    let id = Command::new("id").arg("-u").output().expect("id is everywhere");
+    assert_eq!(id.stdout, b"0\n", "this test makes network namespaces and needs root");
+    let path = std::env::var("PATH").expect("a PATH");
+    for tool in TOOLS {
+        let is_here = std::env::split_paths(&path).any(|folder| folder.join(tool).exists());
+        assert!(is_here, "{tool} is missing; apt-get install iproute2 nftables iptables curl util-linux");
+    }
+}
