@@ -37,7 +37,8 @@
 //! | which status an error has | [`layers::rescue`] |
 //! | in which order | [`stack`] |
 //! | when we stop | [`server::drain`] |
-//! | metric names, labels, buckets | [`telemetry::metrics`] |
+//! | when a filter begins and ends | [`layers::latency`] |
+//! | metric names and labels | [`telemetry::table`]; buckets: [`telemetry::histogram`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
 //!
 //! # Words

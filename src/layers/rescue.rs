@@ -11,11 +11,13 @@ use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use super::latency;
 use crate::error::{Error, Overload};
 use crate::reply::{self, Body};
 use crate::server::Arrival;
 use crate::server::Reset;
 use crate::telemetry::Metrics;
+use crate::telemetry::latency::RequestOutcome;
 
 /// Makes [`Rescue`].
 #[derive(Debug, Clone)]
@@ -95,11 +97,18 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let answer = match ready!(this.inner.poll(cx)) {
+        let answer = ready!(this.inner.poll(cx));
+        let outcome = match &answer {
+            Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
+            Ok(_) => RequestOutcome::Passed,
+            Err(error) => outcome_of(error),
+        };
+        latency::ends_as(outcome);
+        let answer = match answer {
             Ok(answer) => answer,
             Err(error) => this.rescue.rescue(&error, *this.peer)?.map(A::from),
         };
-        this.rescue.metrics.count_answer(answer.status());
+        this.rescue.metrics.count_answer(outcome, answer.status());
         Poll::Ready(Ok(answer))
     }
 }
@@ -155,6 +164,22 @@ fn status_of(error: &Error) -> StatusCode {
         | Error::Concealed(_) => StatusCode::FORBIDDEN,
         // Never 502: Python's library retries 503 and gives up on 502.
         Error::Overloaded(_) | Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+fn outcome_of(error: &Error) -> RequestOutcome {
+    match error {
+        Error::Malformed(_)
+        | Error::TargetTooLong(_)
+        | Error::Method(_)
+        | Error::Host(_)
+        | Error::Forwarded(_)
+        | Error::Flavor
+        | Error::Path(_)
+        | Error::Query(_)
+        | Error::Concealed(_) => RequestOutcome::Refused,
+        Error::Overloaded(_) => RequestOutcome::Shed,
+        Error::Upstream(_) => RequestOutcome::Failed,
     }
 }
 

@@ -38,21 +38,6 @@ impl Endpoint {
         }
     }
 
-    /// A name from a closed set, for metric labels.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Root => "root",
-            Self::Versions => "versions",
-            Self::Token(_) => "token",
-            Self::Identity(_) => "identity",
-            Self::ServiceAccounts => "service_accounts",
-            Self::Directory => "directory",
-            Self::Leaf => "leaf",
-            Self::Legacy => "legacy",
-            Self::Unknown => "unknown",
-        }
-    }
-
     fn of_v1<'a>(path: &MetadataPath, mut rest: impl Iterator<Item = &'a str>) -> Self {
         let service_accounts = rest.next() == Some("instance") && rest.next() == Some("service-accounts");
         if !service_accounts {

@@ -1,21 +1,30 @@
-//! Every metric: its name, its labels, its buckets, once.
+//! [`Metrics`]: what is counted and measured.
 //!
 //! Labels come from closed sets only. A path, a URL, an address or an audience as a label would let any pod make series
 //! without end.
 
 use std::net::SocketAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use http::StatusCode;
-use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::core::Collector;
+use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use super::compat::RequestCount;
+use super::labels::{Label, labels};
+use super::latency::{Latency, RequestOutcome};
+use super::process;
 use super::shed_log::ShedLog;
+use super::table::{self, Row};
 use crate::error::Overload;
 
 /// What is counted and measured, with the handles that the request path uses.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Where time goes.
+    pub latency: &'static Latency,
+    request_count: Arc<RequestCount>,
     answers: [IntCounter; CODES.len()],
     /// Answers that were a refusal or a failure of the proxy's own, by [`Error::reason`](crate::error::Error::reason).
     pub refusals: IntCounterVec,
@@ -46,20 +55,6 @@ pub struct Metrics {
     /// Seconds that the default account's token has left, as of the last scrape; 0 while there is none.
     pub default_token_expiry: IntGauge,
     on_scrape: OnScrape,
-    /// From sending a request to the upstream until its answer can be passed on.
-    pub upstream_duration: Histogram,
-}
-
-macro_rules! labels {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $label:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $name { $($(#[$variant_doc])* $variant),+ }
-
-        impl $name {
-            const ALL: [&str; [$($label),+].len()] = [$($label),+];
-        }
-    };
 }
 
 labels! {
@@ -120,9 +115,6 @@ const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// For want of what something was refused or closed.
 const SHEDS: [&str; 5] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer"];
 
-/// From an answer on the same machine to the deadline of 2.5 s, and what a hanging GET may take beyond.
-const UPSTREAM_SECONDS: [f64; 12] = [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 2.5, 10.0, 60.0, 300.0];
-
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
@@ -133,98 +125,37 @@ impl Metrics {
     /// All metrics at zero, in a registry of their own.
     pub fn new() -> Self {
         let registry = Registry::new();
-        let answers =
-            counters(&registry, "metadata_proxy_requests_total", "Requests answered, by class of status.", &["code"]);
-        let token_requests = counters(
-            &registry,
-            "metadata_proxy_token_requests_total",
-            "Requests for tokens, by how they were answered.",
-            &["outcome"],
-        );
-        let sheds = counters(
-            &registry,
-            "metadata_proxy_sheds_total",
-            "Requests and connections refused, and idle connections closed, for want of room.",
-            &["reason"],
-        );
-        let token_flights = counters(
-            &registry,
-            "metadata_proxy_token_flights_total",
-            "Tokens fetched from the metadata server, by cause and outcome.",
-            &["cause", "outcome"],
-        );
+        let latency = Latency::leak();
+        let request_count = Arc::new(RequestCount::new());
+        for exported in [latency.exported(), request_count.exported(), process::exported()] {
+            registry.register(Box::new(exported)).expect("the table's names are distinct");
+        }
+        let answers = counters(&registry, &table::REQUESTS);
+        let sheds = counters(&registry, &table::SHEDS);
+        let token_requests = counters(&registry, &table::TOKEN_REQUESTS);
+        let token_flights = counters(&registry, &table::TOKEN_FLIGHTS);
         let metrics = Self {
+            latency,
+            request_count,
             answers: CODES.map(|code| answers.with_label_values(&[code])),
-            refusals: counters(
-                &registry,
-                "metadata_proxy_refusals_total",
-                "Requests that got a refusal or a failure made by the proxy, by reason.",
-                &["reason"],
-            ),
+            refusals: counters(&registry, &table::REFUSALS),
             sheds: SHEDS.map(|reason| sheds.with_label_values(&[reason])),
             shed_log: ShedLog::default(),
-            resets: register(
-                &registry,
-                IntCounter::new("metadata_proxy_resets_total", "Connections of clients that were reset."),
-            ),
-            in_flight: register(&registry, IntGauge::new("metadata_proxy_in_flight", "Requests in flight.")),
-            in_flight_peak: register(
-                &registry,
-                IntGauge::new("metadata_proxy_in_flight_peak", "Most requests in flight since the last scrape."),
-            ),
-            in_flight_limit: register(
-                &registry,
-                IntGauge::new("metadata_proxy_in_flight_limit", "Most requests in flight that are let in."),
-            ),
-            hanging: register(
-                &registry,
-                IntGauge::new("metadata_proxy_hanging", "wait_for_change requests to the metadata server under way."),
-            ),
-            connections: register(
-                &registry,
-                IntGauge::new("metadata_proxy_connections", "Open connections of clients."),
-            ),
-            accepted: register(
-                &registry,
-                IntCounter::new("metadata_proxy_connections_total", "Connections of clients accepted."),
-            ),
-            upstream_requests: counters(
-                &registry,
-                "metadata_proxy_upstream_requests_total",
-                "Requests sent to the metadata server, by outcome.",
-                &["outcome"],
-            ),
-            upstream_duration: register(
-                &registry,
-                Histogram::with_opts(
-                    HistogramOpts::new(
-                        "metadata_proxy_upstream_duration_seconds",
-                        "From sending a request to the metadata server until its answer can be passed on.",
-                    )
-                    .buckets(UPSTREAM_SECONDS.to_vec()),
-                ),
-            ),
-            token_requests: TokenOutcome::ALL.map(|outcome| token_requests.with_label_values(&[outcome])),
-            token_flights: FlightCause::ALL
-                .map(|cause| FlightOutcome::ALL.map(|outcome| token_flights.with_label_values(&[cause, outcome]))),
-            token_evictions: register(
-                &registry,
-                IntCounter::new(
-                    "metadata_proxy_token_evictions_total",
-                    "Keys that the token cache gave up for others.",
-                ),
-            ),
-            token_entries: register(
-                &registry,
-                IntGauge::new("metadata_proxy_token_entries", "Keys in the token cache."),
-            ),
-            default_token_expiry: register(
-                &registry,
-                IntGauge::new(
-                    "metadata_proxy_default_token_expiry_seconds",
-                    "Seconds that the default account's token has left; 0 while there is none.",
-                ),
-            ),
+            resets: counter(&registry, &table::RESETS),
+            in_flight: gauge(&registry, &table::IN_FLIGHT),
+            in_flight_peak: gauge(&registry, &table::IN_FLIGHT_PEAK),
+            in_flight_limit: gauge(&registry, &table::IN_FLIGHT_LIMIT),
+            hanging: gauge(&registry, &table::HANGING),
+            connections: gauge(&registry, &table::CONNECTIONS),
+            accepted: counter(&registry, &table::ACCEPTED),
+            upstream_requests: counters(&registry, &table::UPSTREAM_REQUESTS),
+            token_requests: TokenOutcome::ALL.map(|outcome| token_requests.with_label_values(&[outcome.label()])),
+            token_flights: FlightCause::ALL.map(|cause| {
+                FlightOutcome::ALL.map(|outcome| token_flights.with_label_values(&[cause.label(), outcome.label()]))
+            }),
+            token_evictions: counter(&registry, &table::TOKEN_EVICTIONS),
+            token_entries: gauge(&registry, &table::TOKEN_ENTRIES),
+            default_token_expiry: gauge(&registry, &table::DEFAULT_TOKEN_EXPIRY),
             on_scrape: OnScrape::default(),
             registry,
         };
@@ -233,7 +164,8 @@ impl Metrics {
     }
 
     /// Counts an answer to a client.
-    pub fn count_answer(&self, status: StatusCode) {
+    pub fn count_answer(&self, outcome: RequestOutcome, status: StatusCode) {
+        self.request_count.count(outcome, status);
         let class = usize::from(status.as_u16() / 100).clamp(1, CODES.len());
         self.answers[class - 1].inc();
     }
@@ -294,19 +226,30 @@ impl Metrics {
     }
 
     fn describe_build(&self) {
-        let opts = Opts::new("metadata_proxy_build_info", "1, with the version of the running binary.")
-            .const_label("version", env!("CARGO_PKG_VERSION"));
-        register(&self.registry, IntGauge::with_opts(opts)).set(1);
+        let info = IntGaugeVec::new(opts(&table::BUILD_INFO), table::BUILD_INFO.labels);
+        register(&self.registry, info).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     }
 }
 
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+fn counters(registry: &Registry, row: &Row) -> IntCounterVec {
+    register(registry, IntCounterVec::new(opts(row), row.labels))
 }
 
-fn register<M: prometheus::core::Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<M>) -> M {
-    let metric = metric.expect("the names in this file are valid");
-    registry.register(Box::new(metric.clone())).expect("the names in this file are distinct");
+fn counter(registry: &Registry, row: &Row) -> IntCounter {
+    register(registry, IntCounter::with_opts(opts(row)))
+}
+
+fn gauge(registry: &Registry, row: &Row) -> IntGauge {
+    register(registry, IntGauge::with_opts(opts(row)))
+}
+
+fn opts(row: &Row) -> Opts {
+    Opts::new(row.name, row.help)
+}
+
+fn register<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<M>) -> M {
+    let metric = metric.expect("the table's names are valid");
+    registry.register(Box::new(metric.clone())).expect("the table's names are distinct");
     metric
 }
 
@@ -318,7 +261,7 @@ mod tests {
     fn an_answer_is_counted_under_its_class() {
         let metrics = Metrics::new();
         for code in [200, 301, 403, 404, 503] {
-            metrics.count_answer(StatusCode::from_u16(code).expect("a status"));
+            metrics.count_answer(RequestOutcome::Passed, StatusCode::from_u16(code).expect("a status"));
         }
         let text = metrics.render();
         for line in [

@@ -12,5 +12,6 @@ mod overload;
 mod process;
 mod support;
 mod survival;
+mod telemetry;
 mod tokens;
 mod upstream;
