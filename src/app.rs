@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::admin::statusz::Sources;
 use crate::admin::{Admin, Readiness};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::hanging::Watches;
@@ -20,6 +21,7 @@ use crate::metadata::host::AllowedHosts;
 use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
+use crate::telemetry::history::History;
 use crate::tokens::MetadataServer;
 use crate::upstream::{Client, Forward, Health};
 use crate::warm::WarmStart;
@@ -95,14 +97,28 @@ impl App {
         let health = Arc::new(Health::default());
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
-        let admin_drain = serve_operators(admin, Admin::new(Arc::clone(&metrics), readiness.clone()));
-
-        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&metrics)));
         let store = Arc::new(Store::new(Arc::clone(&metrics)));
-        let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
-        let leaves = Arc::new(Leaves::default());
         let seats = Arc::new(Seats::new(config.max_in_flight));
         let watches = Arc::new(Watches::new(config.max_hanging));
+        let history = Arc::new(History::default());
+        let admin_drain = serve_operators(
+            admin,
+            Admin::new(Sources {
+                began: Instant::now(),
+                config: config.clone(),
+                readiness: readiness.clone(),
+                health: Arc::clone(&health),
+                metrics: Arc::clone(&metrics),
+                history: Arc::clone(&history),
+                seats: Arc::clone(&seats),
+                watches: Arc::clone(&watches),
+                store: Arc::clone(&store),
+            }),
+        );
+
+        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&metrics)));
+        let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
+        let leaves = Arc::new(Leaves::default());
         metrics.on_scrape(gauges(&store, &seats, &watches));
         let connections = Arc::new(Connections::new(config.max_connections, Arc::clone(&metrics)));
         let stack = stack::assemble(Parts {
@@ -117,6 +133,7 @@ impl App {
             watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),
+            audit: config.audit,
             forward: forward.clone(),
         });
         let mut accepting = JoinSet::new();
@@ -128,10 +145,15 @@ impl App {
         }
         want_files(config.max_connections + config.max_in_flight + config.max_hanging);
         readiness.serving();
-        let warm_start = tokio::spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
+        let mut behind = JoinSet::new();
+        behind.spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
+        behind.spawn({
+            let latency = metrics.latency;
+            async move { history.run(latency).await }
+        });
 
         shutdown.await;
-        warm_start.abort();
+        behind.abort_all();
         drain.close_doors();
         while accepting.join_next().await.is_some() {}
         let cut = drain.finish(config.drain_timeout).await;

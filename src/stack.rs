@@ -18,6 +18,7 @@ use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
 use crate::server::Stack;
 use crate::telemetry::Metrics;
+use crate::telemetry::audit::Audit;
 use crate::telemetry::latency::Filter;
 use crate::tokens::MetadataServer;
 use crate::upstream::Forward;
@@ -40,6 +41,8 @@ pub struct Parts {
     pub leaves: Arc<Leaves>,
     /// Tokens.
     pub tokens: Tokens<MetadataServer>,
+    /// Whether they are written down when they are handed out.
+    pub audit: Audit,
     /// Everything else.
     pub forward: Forward,
 }
@@ -53,7 +56,7 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
     let times = parts.metrics.latency;
     ServiceBuilder::new()
         // Outermost, so that refusals are measured, too.
-        .layer(TotalLayer::new(times))
+        .layer(TotalLayer::new(times, parts.metrics.talkers))
         // Outside everything that decides, so that every refusal and failure below is given its form once.
         .layer(RescueLayer::new(parts.metrics, parts.on_overload))
         // Before everything that decides, so that all of it works on one reading of the request.
@@ -70,7 +73,7 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         // Before the token cache only because its lookup is the cheaper one; they share no path.
         .layer(track(times, Filter::Leaves, KnownLeavesLayer::new(parts.leaves)))
         // Innermost of what answers here: everything above has had its say, and what it lets through is cached.
-        .layer(track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens)))
+        .layer(track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens, parts.audit)))
         .layer(ProbeLayer::new(times, Filter::Forward))
         .service(parts.forward)
 }

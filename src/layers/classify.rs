@@ -77,7 +77,7 @@ where
 }
 
 fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, Error> {
-    let principal = principal_of(arrival.peer);
+    let (principal, peer) = (principal_of(arrival.peer), Some(arrival.peer));
     let (head, body) = arrival.request.into_parts();
     let method = method_of(&head.method)?;
     check_framing(&head.headers, &body)?;
@@ -92,7 +92,7 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, E
         return Err(Error::Flavor);
     }
     let query = Query::parse(target.query())?;
-    Ok(Request { method, endpoint, path, query, principal, host, headers: head.headers })
+    Ok(Request { method, endpoint, path, query, principal, peer, host, headers: head.headers })
 }
 
 /// Every caller is the node, until pods can be told apart.

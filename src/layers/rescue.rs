@@ -1,5 +1,6 @@
 //! rescue: turns every [`Error`] into an answer. The only place that chooses a status for one.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -33,6 +34,16 @@ pub enum OnOverload {
     Reset,
     /// It gets a 503, and its connection is closed.
     Unavailable,
+}
+
+/// As the flag says it.
+impl fmt::Display for OnOverload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "reset",
+            Self::Unavailable => "unavailable",
+        })
+    }
 }
 
 /// The service of this layer. It fails only where the connection is to be reset.
@@ -115,14 +126,10 @@ where
 
 impl RescueLayer {
     fn rescue(&self, error: &Error, peer: SocketAddr) -> Result<Response<Body>, Reset> {
-        self.metrics.refusals.with_label_values(&[error.reason()]).inc();
-        tracing::debug!(%peer, reason = error.reason(), "{error}");
-        if let Error::Overloaded(overload) = error {
-            self.metrics.shed(*overload, peer);
-            if *overload == Overload::InFlight && self.on_overload == OnOverload::Reset {
-                self.metrics.resets.inc();
-                return Err(Reset);
-            }
+        self.metrics.refused(error, peer);
+        if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
+            self.metrics.resets.inc();
+            return Err(Reset);
         }
         Ok(answer(error))
     }

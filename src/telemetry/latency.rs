@@ -231,13 +231,13 @@ impl FilterTimes {
         self.wait.record(duration);
     }
 
-    /// What the filter does itself, whatever the outcome.
-    pub fn all_work(&self) -> Snapshot {
-        let mut all = Snapshot::empty(&WORK);
-        for work in &self.work {
-            all.add(&work.snapshot());
+    /// What the filter does itself, whatever the outcome; and how long requests wait in it.
+    pub fn snapshots(&self) -> (Snapshot, Snapshot) {
+        let mut work = Snapshot::empty(&WORK);
+        for outcome in &self.work {
+            work.add(&outcome.snapshot());
         }
-        all
+        (work, self.wait.snapshot())
     }
 }
 

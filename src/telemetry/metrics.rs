@@ -5,18 +5,22 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use http::StatusCode;
 use prometheus::core::Collector;
+use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use tokio::time::Instant;
 
 use super::compat::RequestCount;
 use super::labels::{Label, labels};
 use super::latency::{Latency, RequestOutcome};
 use super::process;
-use super::shed_log::ShedLog;
+use super::sampled::Sampled;
 use super::table::{self, Row};
-use crate::error::Overload;
+use super::talkers::{Talker, Talkers};
+use crate::error::{Error, Overload};
 
 /// What is counted and measured, with the handles that the request path uses.
 #[derive(Debug)]
@@ -26,14 +30,16 @@ pub struct Metrics {
     pub latency: &'static Latency,
     request_count: Arc<RequestCount>,
     answers: [IntCounter; CODES.len()],
-    /// Answers that were a refusal or a failure of the proxy's own, by [`Error::reason`](crate::error::Error::reason).
-    pub refusals: IntCounterVec,
+    refusals: IntCounterVec,
     /// Connections of clients that are open now.
     pub connections: IntGauge,
     /// Connections of clients that were accepted.
     pub accepted: IntCounter,
     sheds: [IntCounter; SHEDS.len()],
-    shed_log: ShedLog,
+    shed_log: Sampled,
+    refusal_log: Sampled,
+    /// Who asks most.
+    pub talkers: &'static Talkers,
     /// Connections that were reset in place of an answer, or at once.
     pub resets: IntCounter,
     /// Requests in flight, as of the last scrape.
@@ -140,7 +146,10 @@ impl Metrics {
             answers: CODES.map(|code| answers.with_label_values(&[code])),
             refusals: counters(&registry, &table::REFUSALS),
             sheds: SHEDS.map(|reason| sheds.with_label_values(&[reason])),
-            shed_log: ShedLog::default(),
+            shed_log: Sampled::new(Duration::from_secs(1)),
+            refusal_log: Sampled::new(Duration::from_secs(10)),
+            // As long-lived as the histograms, and for the same reason.
+            talkers: Box::leak(Box::default()),
             resets: counter(&registry, &table::RESETS),
             in_flight: gauge(&registry, &table::IN_FLIGHT),
             in_flight_peak: gauge(&registry, &table::IN_FLIGHT_PEAK),
@@ -170,33 +179,71 @@ impl Metrics {
         self.answers[class - 1].inc();
     }
 
-    /// Counts a request that was refused for want of room, and says so, at most once a second.
-    pub fn shed(&self, overload: Overload, peer: SocketAddr) {
-        let reason = match overload {
-            Overload::InFlight => 0,
-            Overload::Hanging => 1,
-        };
-        self.sheds[reason].inc();
-        self.shed_log.note(SHEDS[reason], Some(peer));
+    /// Counts a request that was refused or failed here, and says so, now and then.
+    pub fn refused(&self, error: &Error, peer: SocketAddr) {
+        let reason = error.reason();
+        self.refusals.with_label_values(&[reason]).inc();
+        tracing::debug!(%peer, reason, "{error}");
+        match error {
+            Error::Overloaded(Overload::InFlight) => self.shed(0, Some(peer)),
+            Error::Overloaded(Overload::Hanging) => self.shed(1, Some(peer)),
+            // That is told where the metadata server's health changes.
+            Error::Upstream(_) => {}
+            _ => {
+                if let Some(count) = self.refusal_log.due(Instant::now()) {
+                    tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");
+                }
+            }
+        }
     }
 
     /// Counts a connection that was reset at once, because all others are in use.
-    pub fn shed_connection(&self) {
-        self.sheds[2].inc();
+    pub fn shed_connection(&self, peer: SocketAddr) {
         self.resets.inc();
-        self.shed_log.note(SHEDS[2], None);
+        self.talkers.note(peer.ip(), RequestOutcome::Shed, Instant::now());
+        self.shed(2, Some(peer));
     }
 
     /// Counts a connection that was closed to let another in.
     pub fn shed_idle_connection(&self) {
-        self.sheds[3].inc();
-        self.shed_log.note(SHEDS[3], None);
+        self.shed(3, None);
     }
 
     /// Counts a connection that was cut because its client does not read its answer, and others want its seat.
     pub fn shed_unread_answer(&self) {
-        self.sheds[4].inc();
-        self.shed_log.note(SHEDS[4], None);
+        self.shed(4, None);
+    }
+
+    /// Counts what there was no room for, and says so, at most once a second, with those who ask most.
+    fn shed(&self, reason: usize, peer: Option<SocketAddr>) {
+        self.sheds[reason].inc();
+        let now = Instant::now();
+        let Some(count) = self.shed_log.due(now) else { return };
+        let talkers = self.talkers.top(3, now);
+        let told = |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
+        let talkers: Vec<String> = talkers.iter().map(told).collect();
+        tracing::warn!(
+            reason = SHEDS[reason],
+            count,
+            peer = peer.map(tracing::field::display),
+            last_minute = talkers.join("; "),
+            "overloaded: refusing or closing what there is no room for"
+        );
+    }
+
+    /// What was refused or failed here so far, by reason.
+    pub fn refusals(&self) -> Vec<(String, u64)> {
+        counted(&self.refusals)
+    }
+
+    /// What came of requests to the metadata server so far.
+    pub fn upstream_outcomes(&self) -> Vec<(String, u64)> {
+        counted(&self.upstream_requests)
+    }
+
+    /// What was refused or closed for want of room so far, by reason.
+    pub fn sheds(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        SHEDS.into_iter().zip(self.sheds.iter().map(IntCounter::get))
     }
 
     /// The counter of requests for tokens that were answered in this way.
@@ -229,6 +276,19 @@ impl Metrics {
         let info = IntGaugeVec::new(opts(&table::BUILD_INFO), table::BUILD_INFO.labels);
         register(&self.registry, info).with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     }
+}
+
+/// The series of a counter with one label.
+fn counted(counters: &IntCounterVec) -> Vec<(String, u64)> {
+    let families = counters.collect();
+    let mut counted: Vec<_> = families.iter().flat_map(MetricFamily::get_metric).map(value).collect();
+    counted.sort();
+    counted
+}
+
+fn value(metric: &Metric) -> (String, u64) {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts whole things")]
+    (metric.get_label()[0].value().to_owned(), metric.get_counter().get_value() as u64)
 }
 
 fn counters(registry: &Registry, row: &Row) -> IntCounterVec {

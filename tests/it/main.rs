@@ -10,6 +10,7 @@ mod framing;
 mod handover;
 mod overload;
 mod process;
+mod statusz;
 mod support;
 mod survival;
 mod telemetry;

@@ -1,7 +1,7 @@
 //! [`Total`]: the whole request, from outside everything.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -16,27 +16,29 @@ use super::trace;
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
+use crate::telemetry::talkers::Talkers;
 
 /// Of the access lines: one for each request, at debug.
 const ACCESS: &str = "gce_metadata_proxy::access";
 
 /// Makes [`Total`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct TotalLayer {
     latency: &'static Latency,
+    talkers: &'static Talkers,
 }
 
 /// The service of this layer.
 #[derive(Debug, Clone)]
 pub struct Total<S> {
     inner: S,
-    latency: &'static Latency,
+    layer: TotalLayer,
 }
 
 impl TotalLayer {
-    /// Requests are measured here.
-    pub fn new(latency: &'static Latency) -> Self {
-        Self { latency }
+    /// Requests are measured here, and whose they are is noted there.
+    pub fn new(latency: &'static Latency, talkers: &'static Talkers) -> Self {
+        Self { latency, talkers }
     }
 }
 
@@ -44,7 +46,7 @@ impl<S> Layer<S> for TotalLayer {
     type Service = Total<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Total { inner, latency: self.latency }
+        Total { inner, layer: *self }
     }
 }
 
@@ -61,11 +63,12 @@ where
     }
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        let mut underway = Underway::new(self.latency, &arrival);
+        let (peer, talkers) = (arrival.peer.ip(), self.layer.talkers);
+        let mut underway = Underway::new(self.layer.latency, &arrival);
         trace::begin(underway.began);
         let inner = self.inner.call(arrival);
         underway.endpoint = trace::endpoint();
-        ResponseFuture { inner, underway: Some(underway) }
+        ResponseFuture { inner, underway: Some(underway), peer, talkers }
     }
 }
 
@@ -76,6 +79,8 @@ pin_project! {
         #[pin]
         inner: F,
         underway: Option<Underway>,
+        peer: IpAddr,
+        talkers: &'static Talkers,
     }
 }
 
@@ -90,9 +95,11 @@ where
         let answer = ready!(this.inner.poll(cx));
         let mut underway = this.underway.take().expect("a future is not polled again after it was ready");
         underway.outcome = trace::outcome();
+        let now = Instant::now();
+        this.talkers.note(*this.peer, underway.outcome, now);
         Poll::Ready(match answer {
             Ok(answer) => {
-                underway.first_byte(answer.status());
+                underway.first_byte(answer.status(), now);
                 Ok(answer.map(|body| TimedBody::new(body, underway)))
             }
             Err(reset) => {
@@ -146,8 +153,8 @@ impl Underway {
         self.is_head
     }
 
-    fn first_byte(&mut self, status: StatusCode) {
-        self.latency.requests.first_byte.record(self.endpoint, self.outcome, self.began.elapsed());
+    fn first_byte(&mut self, status: StatusCode, now: Instant) {
+        self.latency.requests.first_byte.record(self.endpoint, self.outcome, now - self.began);
         if let Some(line) = &mut self.line {
             line.status = Some(status);
         }
