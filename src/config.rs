@@ -56,7 +56,7 @@ impl Config {
             ("--overload", self.on_overload.to_string()),
             ("--log-format", self.log_format.to_string()),
             // It may have been changed since the start.
-            ("--log", logging::in_force().unwrap_or_else(|| self.log.to_string())),
+            ("--log", logging::in_force().as_ref().unwrap_or(&self.log).to_string()),
             ("--audit", (self.audit == Audit::On).to_string()),
             ("--drain-timeout", format!("{}ms", self.drain_timeout.as_millis())),
         ]

@@ -79,7 +79,10 @@ impl Admin {
             "/metrics" => page(StatusCode::OK, PROMETHEUS, self.sources.metrics.render()),
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readyz(query.is_some_and(|query| query.starts_with("verbose"))),
-            "/loglevel" => text(StatusCode::OK, logging::in_force().unwrap_or_else(|| "off".to_owned()) + "\n"),
+            "/loglevel" => text(
+                StatusCode::OK,
+                logging::in_force().map_or_else(|| "off\n".to_owned(), |levels| format!("{levels}\n")),
+            ),
             _ => text(StatusCode::NOT_FOUND, "There is no such page; / lists them.\n"),
         }
     }

@@ -34,7 +34,8 @@ pub const WORK: [u64; 19] = [
 
 /// Upper bounds of what includes waiting for somebody else, in nanoseconds: from an answer from memory to the upstream's
 /// deadline of 2.5 s, the 3 s and 5 s after which client libraries give up, and what a hanging GET may take.
-pub const TIME: [u64; 17] = [
+pub const TIME: [u64; 18] = [
+    10_000,
     30_000,
     100_000,
     300_000,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::IsTerminal;
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -68,8 +68,13 @@ impl fmt::Display for Levels {
     }
 }
 
-/// The levels in force. There is one for the process, as there is one place where its lines go.
-static IN_FORCE: OnceLock<Handle<Targets, Registry>> = OnceLock::new();
+/// The levels in force. There is one set for the process, as there is one place where its lines go.
+static IN_FORCE: OnceLock<InForce> = OnceLock::new();
+
+struct InForce {
+    filter: Handle<Targets, Registry>,
+    levels: Mutex<Levels>,
+}
 
 /// Begins to log to standard error. Later calls change nothing.
 pub fn start(format: Format, levels: &Levels) {
@@ -80,18 +85,31 @@ pub fn start(format: Format, levels: &Levels) {
     };
     // It fails only where logging has begun already, and then it logs.
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
-        let _ = IN_FORCE.set(handle);
+        let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
     }
 }
 
 /// Has other lines written from now on. False where logging was never started.
 pub fn change(levels: &Levels) -> bool {
-    IN_FORCE.get().is_some_and(|handle| handle.reload(with_audit(levels)).is_ok())
+    IN_FORCE.get().is_some_and(|in_force| {
+        let is_changed = in_force.filter.reload(with_audit(levels)).is_ok();
+        if is_changed {
+            in_force.lock().clone_from(levels);
+        }
+        is_changed
+    })
 }
 
 /// The levels in force; nothing where logging was never started.
-pub fn in_force() -> Option<String> {
-    IN_FORCE.get()?.with_current(ToString::to_string).ok()
+pub fn in_force() -> Option<Levels> {
+    IN_FORCE.get().map(|in_force| in_force.lock().clone())
+}
+
+impl InForce {
+    fn lock(&self) -> MutexGuard<'_, Levels> {
+        // They are replaced whole, so a panic elsewhere cannot leave them half written.
+        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Audit lines are asked for by a flag of their own, and no level takes them away.

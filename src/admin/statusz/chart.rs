@@ -10,7 +10,7 @@ const WIDTH: f64 = 320.0;
 const HEIGHT: f64 = 120.0;
 
 /// Room for the names of the lines of the scale, and below the last of them.
-const LEFT: f64 = 44.0;
+const LEFT: f64 = 50.0;
 const MARGIN: f64 = 6.0;
 
 type Pick = fn(&Quantiles) -> f64;
@@ -47,7 +47,7 @@ pub(super) fn draw(out: &mut String, name: &str, course: &[Option<Quantiles>], s
         let y = scale.y(10f64.powi(decade));
         let text = super::page::time(10f64.powi(decade));
         write!(out, r#"<path class="grid" d="M{LEFT} {y:.1}H{WIDTH}"/>"#)?;
-        write!(out, r#"<text x="{:.1}" y="{:.1}">{text}</text>"#, LEFT - 4.0, y + 3.0)?;
+        write!(out, r#"<text x="{:.1}" y="{:.1}">{text}</text>"#, LEFT - 4.0, y + 4.0)?;
     }
     for (class, pick) in LINES {
         let path = path(course, |quantiles| scale.y(pick(quantiles)));

@@ -16,11 +16,11 @@ p{margin:4px 0}a{color:var(--p50)}.dim{color:var(--dim)}.good{color:var(--good)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
 th,td{text-align:left;padding:3px 14px 3px 0;border-bottom:1px solid var(--line);vertical-align:top}\
 th{color:var(--dim);font-weight:500;white-space:nowrap}.n{text-align:right;white-space:nowrap}\
-.b{overflow-wrap:anywhere;min-width:9em}\
+.k{white-space:nowrap}.b{overflow-wrap:anywhere;min-width:9em}\
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:0 32px;align-items:start}\
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,270px),1fr));gap:10px}\
 figure{margin:0;padding:8px 10px;background:var(--card);border-radius:6px}figcaption{font-size:13px}\
-svg{display:block;width:100%;height:auto}svg text{font-size:9px;fill:var(--dim);text-anchor:end}\
+svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);text-anchor:end}\
 svg path{fill:none;stroke-width:1.6;stroke-linecap:round;stroke-linejoin:round}.grid{stroke:var(--line);stroke-width:.7!important}\
 .p50{stroke:var(--p50)}.p90{stroke:var(--p90);stroke-dasharray:4 3}.p99{stroke:var(--p99)}\
 .k50{color:var(--p50)}.k90{color:var(--p90)}.k99{color:var(--p99)}meter{width:7em}";
@@ -173,19 +173,19 @@ fn requests(out: &mut String, status: &Status) -> fmt::Result {
 }
 
 fn tokens(out: &mut String, status: &Status) -> fmt::Result {
-    table(out, &["account", "kind", "parameters", "#age", "#left", "#requests"], |out| {
+    table(out, &["account", "#left", "#age", "#requests", "kind", "parameters"], |out| {
         for token in &status.tokens {
             let seconds = |seconds: Option<u64>| seconds.map_or_else(|| "none".to_owned(), span);
             write!(
                 out,
-                "<tr><td class=b>{}</td><td>{}</td><td class=b>{}</td><td class=n>{}</td><td class=n>{}</td>\
-                 <td class=n>{}</td></tr>",
+                "<tr><td class=b>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td>{}</td>\
+                 <td class=b>{}</td></tr>",
                 Text(&token.account),
+                seconds(token.expires_in_seconds.map(u64::from)),
+                seconds(token.age_seconds),
+                token.requests,
                 token.kind,
                 Text(&token.parameters),
-                seconds(token.age_seconds),
-                seconds(token.expires_in_seconds.map(u64::from)),
-                token.requests,
             )?;
         }
         Ok(())
@@ -222,7 +222,7 @@ fn counts(out: &mut String, what: &str, counts: &[Count]) -> fmt::Result {
 fn flags(out: &mut String, status: &Status) -> fmt::Result {
     table(out, &["flag", "value"], |out| {
         for flag in &status.flags {
-            write!(out, "<tr><td>{}</td><td class=b>{}</td></tr>", flag.name, Text(&flag.value))?;
+            write!(out, "<tr><td class=k>{}</td><td class=b>{}</td></tr>", flag.name, Text(&flag.value))?;
         }
         Ok(())
     })
