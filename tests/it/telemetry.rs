@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gce_metadata_proxy::mock::{Fault, Handle, Mock};
 use gce_metadata_proxy::telemetry::table::{Row, TABLE};
 
-use crate::support::{Connection, Proxy, get, raw};
+use crate::support::{Connection, Proxy, get, metric_becomes, raw, request};
 
 const README: &str = include_str!("../../README.md");
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -210,5 +210,22 @@ async fn a_hundred_thousand_different_requests_add_no_series() {
     let now = series(&get(proxy.metrics_addr, "/metrics").await.body);
     let more: Vec<_> = now.difference(&known).collect();
     assert!(more.is_empty(), "{more:?}");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_counted_as_cut_and_what_it_asked_for_as_abandoned() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.fault(Fault::Hang);
+    let mut client = Connection::open(proxy.addr).await;
+    client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
+    metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
+    drop(client);
+    for (metric, outcome) in [("request", "cut"), ("upstream", "abandoned")] {
+        let series =
+            format!("metadata_proxy_{metric}_duration_seconds_count{{endpoint=\"leaf\",outcome=\"{outcome}\"}}");
+        metric_becomes(proxy.metrics_addr, &series, 1).await;
+    }
     proxy.stop().await;
 }
