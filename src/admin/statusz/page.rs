@@ -16,7 +16,7 @@ p{margin:4px 0}a{color:var(--p50)}.dim{color:var(--dim)}.good{color:var(--good)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
 th,td{text-align:left;padding:3px 14px 3px 0;border-bottom:1px solid var(--line);vertical-align:top}\
 th{color:var(--dim);font-weight:500;white-space:nowrap}.n{text-align:right;white-space:nowrap}\
-.k{white-space:nowrap}.b{overflow-wrap:anywhere;min-width:9em}\
+.k{white-space:nowrap}.b{overflow-wrap:anywhere;min-width:9em}.w{min-width:24em}\
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:0 32px;align-items:start}\
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,270px),1fr));gap:10px}\
 figure{margin:0;padding:8px 10px;background:var(--card);border-radius:6px}figcaption{font-size:13px}\
@@ -179,7 +179,7 @@ fn tokens(out: &mut String, status: &Status) -> fmt::Result {
             write!(
                 out,
                 "<tr><td class=b>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td>{}</td>\
-                 <td class=b>{}</td></tr>",
+                 <td class=\"b w\">{}</td></tr>",
                 Text(&token.account),
                 seconds(token.expires_in_seconds.map(u64::from)),
                 seconds(token.age_seconds),
