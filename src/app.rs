@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::admin::statusz::Sources;
 use crate::admin::{Admin, Readiness};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::conceal::ConcealLayer;
@@ -23,6 +24,7 @@ use crate::policy::{LivePolicy, LoadError};
 use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
+use crate::telemetry::history::History;
 use crate::tokens::MetadataServer;
 use crate::upstream::{Client, Forward, Health};
 use crate::warm::WarmStart;
@@ -103,21 +105,32 @@ impl App {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { config, policy, listeners, admin } = self;
         let metrics = Arc::new(Metrics::new());
-        let follow_policy = tokio::spawn({
-            let (policy, metrics) = (Arc::clone(&policy), Arc::clone(&metrics));
-            async move { policy.follow(&metrics).await }
-        });
         let health = Arc::new(Health::default());
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
-        let admin_drain = serve_operators(admin, Admin::new(Arc::clone(&metrics), readiness.clone()));
-
-        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&metrics)));
         let store = Arc::new(Store::new(Arc::clone(&metrics)));
-        let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
-        let leaves = Arc::new(Leaves::default());
         let seats = Arc::new(Seats::new(config.max_in_flight));
         let watches = Arc::new(Watches::new(config.max_hanging));
+        let history = Arc::new(History::default());
+        let admin_drain = serve_operators(
+            admin,
+            Admin::new(Sources {
+                began: Instant::now(),
+                config: config.clone(),
+                policy: Arc::clone(&policy),
+                readiness: readiness.clone(),
+                health: Arc::clone(&health),
+                metrics: Arc::clone(&metrics),
+                history: Arc::clone(&history),
+                seats: Arc::clone(&seats),
+                watches: Arc::clone(&watches),
+                store: Arc::clone(&store),
+            }),
+        );
+
+        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&metrics)));
+        let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
+        let leaves = Arc::new(Leaves::default());
         metrics.on_scrape(gauges(&store, &seats, &watches));
         let connections = Arc::new(Connections::new(config.max_connections, Arc::clone(&metrics)));
         let stack = stack::assemble(Parts {
@@ -129,10 +142,11 @@ impl App {
                 let connections = Arc::clone(&connections);
                 MakeRoom::by(move || connections.cut_unread())
             },
-            conceal: ConcealLayer::new(policy, config.policy_mode, Arc::clone(&metrics)),
+            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&metrics)),
             watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),
+            audit: config.audit,
             forward: forward.clone(),
         });
         let mut accepting = JoinSet::new();
@@ -144,11 +158,19 @@ impl App {
         }
         want_files(config.max_connections + config.max_in_flight + config.max_hanging);
         readiness.serving();
-        let warm_start = tokio::spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
+        let mut behind = JoinSet::new();
+        behind.spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
+        behind.spawn({
+            let metrics = Arc::clone(&metrics);
+            async move { policy.follow(&metrics).await }
+        });
+        behind.spawn({
+            let latency = metrics.latency;
+            async move { history.run(latency).await }
+        });
 
         shutdown.await;
-        warm_start.abort();
-        follow_policy.abort();
+        behind.abort_all();
         drain.close_doors();
         while accepting.join_next().await.is_some() {}
         let cut = drain.finish(config.drain_timeout).await;

@@ -16,7 +16,8 @@ use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
 use crate::metadata::host::AllowedHosts;
 use crate::policy::{Choice, Recursive, Source};
-use crate::telemetry::logging::{Format, Levels};
+use crate::telemetry::audit::Audit;
+use crate::telemetry::logging::{Format, Levels, LevelsError};
 use crate::upstream::Target;
 
 /// Exit code for bad usage, from BSD's sysexits: it tells a supervisor that another try will not help.
@@ -37,7 +38,7 @@ struct Args {
     )]
     addr: Vec<String>,
 
-    /// Address to serve operators on: /metrics, /healthz, /readyz
+    /// Address to serve operators on: /statusz in a browser, /metrics, /healthz, /readyz, ...
     #[arg(long, value_name = "HOST:PORT", env = "METADATA_PROXY_METRICS_ADDR", default_value = "127.0.0.1:989")]
     metrics_addr: String,
 
@@ -100,6 +101,11 @@ struct Args {
     /// Which log lines are written: a level, or levels by module as in `info,gce_metadata_proxy=debug`
     #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = config::LOG)]
     log: String,
+
+    /// Write a line for each token that is handed out: client, account, scopes, how it was answered, expiry; never
+    /// the token
+    #[arg(long, env = "METADATA_PROXY_AUDIT")]
+    audit: bool,
 
     /// How long requests in flight may take after SIGTERM or SIGINT, as in 10s, 500ms or 1m
     #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = config::DRAIN_TIMEOUT)]
@@ -265,7 +271,7 @@ impl Args {
         if let Some(Subcommands::Mock { addr }) = &self.command {
             return read.value("mock --addr", addr, ADDRESS, address).map(Command::Mock);
         }
-        let recursive = self.recursive.as_deref();
+        let recursive = self.recursive.as_deref().filter(|text| !text.is_empty());
         let recursive = recursive.map(|text| read.value("--recursive", text, "refuse or redact", recursive_read));
         let policy = Choice { source: Source::named(&self.policy), recursive: recursive.flatten() };
         let question = match &self.command {
@@ -283,7 +289,7 @@ impl Args {
             return args.resolve(&mut read).map(Command::Check);
         }
         let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
-        let log = read.value("--log", &self.log, LEVELS, levels);
+        let log = read.value("--log", &self.log, LevelsError::EXPECTED, |text| text.parse().ok());
         if let Some(Subcommands::Redirect(command)) = self.command {
             return Some(Command::Redirect(command.resolve(&mut read)?, log_format?, log?));
         }
@@ -312,6 +318,7 @@ impl Args {
             on_overload: on_overload?,
             log_format: log_format?,
             log: log?,
+            audit: if self.audit { Audit::On } else { Audit::Off },
             drain_timeout: drain_timeout?,
             redirect: self.redirect.then_some(opened),
         };
@@ -325,7 +332,6 @@ impl Args {
 
 const ADDRESS: &str = "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
 const UPSTREAM: &str = "http://HOST or http://HOST:PORT, without a path";
-const LEVELS: &str = "error, warn, info, debug, trace or off, for all or by module (info,gce_metadata_proxy=debug)";
 const LIMIT: &str = "a whole number, at least 1";
 const DURATION: &str = "a number with ms, s or m behind it, such as 10s";
 
@@ -370,14 +376,6 @@ fn address(text: &str) -> Option<SocketAddr> {
 fn host_name(text: &str) -> Option<String> {
     let is_name = !text.contains(':') && AllowedHosts::with([text.to_owned()]).admit(text.as_bytes()).is_ok();
     is_name.then(|| text.to_owned())
-}
-
-/// A word without `=` would be taken for the name of a module, and everything else would be off.
-fn levels(text: &str) -> Option<Levels> {
-    const WORDS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-    let is_level = |word: &str| WORDS.iter().any(|level| level.eq_ignore_ascii_case(word));
-    let makes_sense = |part: &str| is_level(part.split_once('=').map_or(part, |(_, level)| level));
-    text.split(',').all(makes_sense).then(|| text.parse().ok())?
 }
 
 fn limit(text: &str) -> Option<usize> {
@@ -504,6 +502,26 @@ mod tests {
     fn help_and_version_are_no_mistakes() {
         assert!(matches!(parse_line("--help"), Err(Stop::Shown(text)) if text.contains("METADATA_PROXY_ADDR")));
         assert!(matches!(parse_line("-V"), Err(Stop::Shown(text)) if text.contains(env!("CARGO_PKG_VERSION"))));
+    }
+
+    #[test]
+    fn every_flag_can_be_told_and_typed_again() {
+        let told = serve(
+            "--allowed-host a,b --reuse-port --audit --overload unavailable --log-format json --policy strict \
+             --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6",
+        )
+        .flags();
+        let command = Args::command();
+        let known = command.get_arguments().filter_map(clap::Arg::get_long);
+        let missing: Vec<&str> =
+            known.filter(|known| !told.iter().any(|(flag, _)| flag.trim_start_matches("--") == *known)).collect();
+        assert!(missing.is_empty(), "not in Config::flags: {missing:?}");
+        let switches = ["--reuse-port", "--audit", "--redirect"];
+        let type_it = |(flag, value): &(&str, String)| {
+            if switches.contains(flag) { (*flag).to_owned() } else { format!("{flag}={value}") }
+        };
+        let typed = told.iter().map(type_it);
+        assert_eq!(serve(&typed.collect::<Vec<_>>().join(" ")).flags(), told);
     }
 
     #[test]

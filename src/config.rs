@@ -8,7 +8,8 @@ use crate::layers::rescue::OnOverload;
 use crate::policy::Choice;
 use crate::redirect::Opened;
 use crate::server::Timeouts;
-use crate::telemetry::logging::{Format, Levels};
+use crate::telemetry::audit::Audit;
+use crate::telemetry::logging::{self, Format, Levels};
 use crate::upstream::Target;
 
 /// Everything that a person can choose.
@@ -40,10 +41,40 @@ pub struct Config {
     pub log_format: Format,
     /// Which log lines there are.
     pub log: Levels,
+    /// Whether each token that is handed out is written down.
+    pub audit: Audit,
     /// How long requests in flight may take once the process is told to stop.
     pub drain_timeout: Duration,
     /// Whether pods are redirected here, and which ways round the proxy then stay open.
     pub redirect: Option<Opened>,
+}
+
+impl Config {
+    /// Each flag with its value in force, as it would be typed.
+    pub fn flags(&self) -> Vec<(&'static str, String)> {
+        let list = |values: Vec<String>| values.join(",");
+        vec![
+            ("--addr", list(self.addrs.iter().map(ToString::to_string).collect())),
+            ("--metrics-addr", self.metrics_addr.to_string()),
+            ("--upstream", format!("http://{}", self.upstream)),
+            ("--policy", self.policy.source.to_string()),
+            ("--policy-mode", self.policy_mode.to_string()),
+            ("--recursive", self.policy.recursive.map(|recursive| recursive.to_string()).unwrap_or_default()),
+            ("--allowed-host", list(self.allowed_hosts.clone())),
+            ("--reuse-port", self.reuse_port.to_string()),
+            ("--max-in-flight", self.max_in_flight.to_string()),
+            ("--max-connections", self.max_connections.to_string()),
+            ("--max-hanging", self.max_hanging.to_string()),
+            ("--overload", self.on_overload.to_string()),
+            ("--log-format", self.log_format.to_string()),
+            // It may have been changed since the start.
+            ("--log", logging::in_force().as_ref().unwrap_or(&self.log).to_string()),
+            ("--audit", (self.audit == Audit::On).to_string()),
+            ("--redirect", self.redirect.is_some().to_string()),
+            ("--redirect-allow", self.redirect.as_ref().map(ToString::to_string).unwrap_or_default()),
+            ("--drain-timeout", format!("{}ms", self.drain_timeout.as_millis())),
+        ]
+    }
 }
 
 /// The port that k8s-metadata-proxy has always had, on loopback: pods come by a redirect, nobody else can.

@@ -41,6 +41,8 @@
 //! | which packets come here, and which go nowhere | [`redirect`] |
 //! | whether a place is protected | [`check`] |
 //! | metric names, labels, buckets | [`telemetry::metrics`] |
+//! | when a filter begins and ends | [`layers::latency`] |
+//! | metric names and labels | [`telemetry::table`]; buckets: [`telemetry::histogram`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
 //!
 //! # Words

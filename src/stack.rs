@@ -9,6 +9,7 @@ use crate::layers::conceal::ConcealLayer;
 use crate::layers::discovery::{self, DiscoveryLayer};
 use crate::layers::hanging::{HangingLayer, Watches};
 use crate::layers::in_flight::{InFlightLayer, MakeRoom, SeatedBody, Seats};
+use crate::layers::latency::{ProbeLayer, TimedBody, TotalLayer, track};
 use crate::layers::leaves::{KnownLeavesLayer, Leaves};
 use crate::layers::rescue::{OnOverload, RescueLayer};
 use crate::layers::token_cache::{TokenCacheLayer, Tokens};
@@ -17,6 +18,8 @@ use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
 use crate::server::Stack;
 use crate::telemetry::Metrics;
+use crate::telemetry::audit::Audit;
+use crate::telemetry::latency::Filter;
 use crate::tokens::MetadataServer;
 use crate::upstream::Forward;
 
@@ -40,33 +43,39 @@ pub struct Parts {
     pub leaves: Arc<Leaves>,
     /// Tokens.
     pub tokens: Tokens<MetadataServer>,
+    /// Whether they are written down when they are handed out.
+    pub audit: Audit,
     /// Everything else.
     pub forward: Forward,
 }
 
-/// Assembles the stack that answers pods.
-pub fn assemble(parts: Parts) -> impl Stack<Body = SeatedBody<Body>, Future: Send> + Send + 'static {
+/// Assembles the stack that answers pods. Each filter is tracked under its name, so that its cost is known.
+pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
     let asks_nothing_more = {
         let (leaves, tokens) = (Arc::clone(&parts.leaves), parts.tokens.clone());
         move |request: &Request| discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
     };
+    let times = parts.metrics.latency;
     ServiceBuilder::new()
-        // Outermost, so that every refusal and failure below is given its form once.
+        // Outermost, so that refusals are measured, too.
+        .layer(TotalLayer::new(times, parts.metrics.talkers))
+        // Outside everything that decides, so that every refusal and failure below is given its form once.
         .layer(RescueLayer::new(parts.metrics, parts.on_overload))
         // Before everything that decides, so that all of it works on one reading of the request.
-        .layer(ClassifyLayer::new(parts.hosts))
+        .layer(track(times, Filter::Classify, ClassifyLayer::new(parts.hosts)))
         // Before any real work, because refusing must be the cheapest path; what asks nothing more of the
         // upstream gets by without a seat.
-        .layer(InFlightLayer::new(parts.seats, asks_nothing_more, parts.make_room))
+        .layer(track(times, Filter::InFlight, InFlightLayer::new(parts.seats, asks_nothing_more, parts.make_room)))
         // Before the policy, because "is this a metadata server?" is answered alike to everybody.
-        .layer(DiscoveryLayer)
+        .layer(track(times, Filter::Discovery, DiscoveryLayer))
         // Before anything that keeps answers, so that nothing kept can outrun the policy.
-        .layer(parts.conceal)
+        .layer(track(times, Filter::Conceal, parts.conceal))
         // Below the policy, so that a watch is of what may be seen, and above what is known, since a watch is of the future.
-        .layer(HangingLayer::new(parts.watches))
+        .layer(track(times, Filter::Hanging, HangingLayer::new(parts.watches)))
         // Before the token cache only because its lookup is the cheaper one; they share no path.
-        .layer(KnownLeavesLayer::new(parts.leaves))
+        .layer(track(times, Filter::Leaves, KnownLeavesLayer::new(parts.leaves)))
         // Innermost of what answers here: everything above has had its say, and what it lets through is cached.
-        .layer(TokenCacheLayer::new(parts.tokens))
+        .layer(track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens, parts.audit)))
+        .layer(ProbeLayer::new(times, Filter::Forward))
         .service(parts.forward)
 }

@@ -1,91 +1,168 @@
 //! The pages of the admin listener.
 
 use std::future::{Ready, ready};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode, Uri};
 use http_body_util::Full;
+use percent_encoding::percent_decode_str;
 use tower::Service;
 
-use super::Readiness;
+use super::statusz::{self, Sources, Status};
 use crate::reply;
 use crate::server::Arrival;
 use crate::server::Reset;
-use crate::telemetry::Metrics;
+use crate::telemetry::logging::{self, Levels, LevelsError};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// A page shows text that pods have a say in, so it may do nothing but look as it looks.
+const CONTENT_POLICY: HeaderValue =
+    HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
 
 const INDEX: &str = "\
 gce-metadata-proxy
 
-/metrics          Prometheus metrics
-/healthz          200 as long as the process lives; does not depend on the metadata server
-/readyz           200 ready or degraded, 503 starting or draining
-/readyz?verbose   the same as JSON
+/statusz               what goes on, on one page, for a browser
+/statusz?format=json   the same as JSON
+/flagz                 the flags in force
+/metrics               Prometheus metrics
+/healthz               200 as long as the process lives; does not depend on the metadata server
+/readyz                200 ready or degraded, 503 starting or draining
+/readyz?verbose        the same as JSON
+/loglevel              which lines are logged; from this machine: PUT /loglevel?levels=info,gce_metadata_proxy=debug
 ";
 
 /// Answers operators.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
+    sources: Arc<Sources>,
 }
+
+type Page = Response<Full<Bytes>>;
 
 impl Admin {
     /// Shows these.
-    pub fn new(metrics: Arc<Metrics>, readiness: Readiness) -> Self {
-        Self { metrics, readiness }
+    pub fn new(sources: Sources) -> Self {
+        Self { sources: Arc::new(sources) }
     }
 
-    fn answer(&self, method: &http::Method, uri: &http::Uri) -> Response<Full<Bytes>> {
-        if !matches!(*method, http::Method::GET | http::Method::HEAD) {
-            let mut response =
-                page(StatusCode::METHOD_NOT_ALLOWED, reply::PLAIN_TEXT, "Only GET and HEAD are allowed here.\n");
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
-        }
-        match uri.path() {
-            "/" => page(StatusCode::OK, reply::PLAIN_TEXT, INDEX),
-            "/metrics" => page(StatusCode::OK, PROMETHEUS, self.metrics.render()),
-            "/healthz" => page(StatusCode::OK, reply::PLAIN_TEXT, "ok\n"),
-            "/readyz" => self.readyz(uri.query().is_some_and(|query| query.starts_with("verbose"))),
-            _ => page(StatusCode::NOT_FOUND, reply::PLAIN_TEXT, "There is no such page; / lists them.\n"),
+    fn answer(&self, method: &Method, uri: &Uri, peer: SocketAddr) -> Page {
+        match (method, uri.path()) {
+            (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()),
+            (&Method::PUT, "/loglevel") => set_levels(uri.query(), peer),
+            (_, "/loglevel") => not_allowed("GET, HEAD, PUT"),
+            _ => not_allowed("GET, HEAD"),
         }
     }
 
-    fn readyz(&self, verbose: bool) -> Response<Full<Bytes>> {
-        let state = self.readiness.state();
+    fn show(&self, path: &str, query: Option<&str>) -> Page {
+        match path {
+            "/" => text(StatusCode::OK, INDEX),
+            "/statusz" if value(query, "format").as_deref() == Some("json") => self.statusz_json(),
+            "/statusz" => {
+                let mut response = page(StatusCode::OK, HTML, statusz::html(&Status::of(&self.sources)));
+                response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
+                response
+            }
+            "/flagz" => {
+                let flags = self.sources.config.flags().into_iter();
+                let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
+                text(StatusCode::OK, lines.concat())
+            }
+            "/metrics" => page(StatusCode::OK, PROMETHEUS, self.sources.metrics.render()),
+            "/healthz" => text(StatusCode::OK, "ok\n"),
+            "/readyz" => self.readyz(query.is_some_and(|query| query.starts_with("verbose"))),
+            "/loglevel" => text(
+                StatusCode::OK,
+                logging::in_force().map_or_else(|| "off\n".to_owned(), |levels| format!("{levels}\n")),
+            ),
+            _ => text(StatusCode::NOT_FOUND, "There is no such page; / lists them.\n"),
+        }
+    }
+
+    fn statusz_json(&self) -> Page {
+        let json =
+            serde_json::to_string_pretty(&Status::of(&self.sources)).expect("numbers and strings are always JSON");
+        page(StatusCode::OK, JSON, json + "\n")
+    }
+
+    fn readyz(&self, verbose: bool) -> Page {
+        let state = self.sources.readiness.state();
         let status = if state.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if verbose {
             let json = serde_json::to_string(&state).expect("a tag and a string are always JSON");
             page(status, JSON, json + "\n")
         } else {
-            page(status, reply::PLAIN_TEXT, format!("{state}\n"))
+            text(status, format!("{state}\n"))
         }
     }
 }
 
-fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+/// Whoever can log in to the node may have more written; whoever can merely reach the port might fill its disk.
+fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
+    if !peer.ip().to_canonical().is_loopback() {
+        return text(
+            StatusCode::FORBIDDEN,
+            "Log levels can be changed from this machine only (by its loopback address).\n",
+        );
+    }
+    let Some(levels) = value(query, "levels") else {
+        return text(StatusCode::BAD_REQUEST, "PUT /loglevel?levels=LEVELS, please.\n");
+    };
+    match levels.parse::<Levels>() {
+        Ok(parsed) if logging::change(&parsed) => {
+            tracing::warn!(%peer, levels = %parsed, "log levels were changed");
+            text(StatusCode::OK, format!("{parsed}\n"))
+        }
+        Ok(_) => text(StatusCode::CONFLICT, "This process does not log.\n"),
+        Err(LevelsError) => text(StatusCode::BAD_REQUEST, format!("Expected {}.\n", LevelsError::EXPECTED)),
+    }
+}
+
+/// The value of a key in a query.
+fn value(query: Option<&str>, key: &str) -> Option<String> {
+    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.find(|(name, _)| *name == key)?.1;
+    percent_decode_str(value).decode_utf8().ok().map(Into::into)
+}
+
+fn not_allowed(allowed: &'static str) -> Page {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, format!("Only {allowed} are allowed here.\n"));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
+    page(status, reply::PLAIN_TEXT, body)
+}
+
+fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, content_type);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
 impl<B> Service<Arrival<B>> for Admin {
-    type Response = Response<Full<Bytes>>;
+    type Response = Page;
     type Error = Reset;
-    type Future = Ready<Result<Self::Response, Reset>>;
+    type Future = Ready<Result<Page, Reset>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        ready(Ok(self.answer(arrival.request.method(), arrival.request.uri())))
+        ready(Ok(self.answer(arrival.request.method(), arrival.request.uri(), arrival.peer)))
     }
 }

@@ -13,6 +13,7 @@ use http::{HeaderMap, Version, header};
 use http_body::Body;
 use tower::{Layer, Service};
 
+use super::latency;
 use super::outcome::Outcome;
 use crate::error::{Error, Malformed};
 use crate::metadata::host::AllowedHosts;
@@ -66,14 +67,17 @@ where
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
         match read(arrival, &self.hosts) {
-            Ok(request) => Outcome::passed(self.inner.call(request)),
+            Ok(request) => {
+                latency::asks_for((&request.endpoint).into());
+                Outcome::passed(self.inner.call(request))
+            }
             Err(error) => Outcome::decided(Err(error)),
         }
     }
 }
 
 fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, Error> {
-    let (peer, principal) = (arrival.peer, principal_of(arrival.peer));
+    let (principal, peer) = (principal_of(arrival.peer), Some(arrival.peer));
     let (head, body) = arrival.request.into_parts();
     let method = method_of(&head.method)?;
     check_framing(&head.headers, &body)?;

@@ -70,6 +70,11 @@ impl Watches {
         Self { limit, under_way: Mutex::default() }
     }
 
+    /// Most that there may be at once.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// How many are under way.
     pub fn count(&self) -> usize {
         self.lock().len()

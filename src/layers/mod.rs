@@ -5,6 +5,7 @@ pub mod conceal;
 pub mod discovery;
 pub mod hanging;
 pub mod in_flight;
+pub mod latency;
 pub mod leaves;
 mod outcome;
 pub mod rescue;

@@ -1,5 +1,6 @@
 //! rescue: turns every [`Error`] into an answer. The only place that chooses a status for one.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,11 +12,13 @@ use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
+use super::latency;
 use crate::error::{Error, Overload};
 use crate::reply::{self, Body};
 use crate::server::Arrival;
 use crate::server::Reset;
 use crate::telemetry::Metrics;
+use crate::telemetry::latency::RequestOutcome;
 
 /// Makes [`Rescue`].
 #[derive(Debug, Clone)]
@@ -31,6 +34,16 @@ pub enum OnOverload {
     Reset,
     /// It gets a 503, and its connection is closed.
     Unavailable,
+}
+
+/// As the flag says it.
+impl fmt::Display for OnOverload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "reset",
+            Self::Unavailable => "unavailable",
+        })
+    }
 }
 
 /// The service of this layer. It fails only where the connection is to be reset.
@@ -95,25 +108,28 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let answer = match ready!(this.inner.poll(cx)) {
+        let answer = ready!(this.inner.poll(cx));
+        let outcome = match &answer {
+            Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
+            Ok(_) => RequestOutcome::Passed,
+            Err(error) => outcome_of(error),
+        };
+        latency::ends_as(outcome);
+        let answer = match answer {
             Ok(answer) => answer,
             Err(error) => this.rescue.rescue(&error, *this.peer)?.map(A::from),
         };
-        this.rescue.metrics.count_answer(answer.status());
+        this.rescue.metrics.count_answer(outcome, answer.status());
         Poll::Ready(Ok(answer))
     }
 }
 
 impl RescueLayer {
     fn rescue(&self, error: &Error, peer: SocketAddr) -> Result<Response<Body>, Reset> {
-        self.metrics.refusals.with_label_values(&[error.reason()]).inc();
-        tracing::debug!(%peer, reason = error.reason(), "{error}");
-        if let Error::Overloaded(overload) = error {
-            self.metrics.shed(*overload, peer);
-            if *overload == Overload::InFlight && self.on_overload == OnOverload::Reset {
-                self.metrics.resets.inc();
-                return Err(Reset);
-            }
+        self.metrics.refused(error, peer);
+        if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
+            self.metrics.resets.inc();
+            return Err(Reset);
         }
         Ok(answer(error))
     }
@@ -154,6 +170,22 @@ fn status_of(error: &Error) -> StatusCode {
         Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
         Error::Overloaded(_) | Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+fn outcome_of(error: &Error) -> RequestOutcome {
+    match error {
+        Error::Malformed(_)
+        | Error::TargetTooLong(_)
+        | Error::Method(_)
+        | Error::Host(_)
+        | Error::Forwarded(_)
+        | Error::Flavor
+        | Error::Path(_)
+        | Error::Query(_)
+        | Error::Concealed(_) => RequestOutcome::Refused,
+        Error::Overloaded(_) => RequestOutcome::Shed,
+        Error::Upstream(_) => RequestOutcome::Failed,
     }
 }
 

@@ -41,21 +41,6 @@ impl Endpoint {
         }
     }
 
-    /// A name from a closed set, for metric labels.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Root => "root",
-            Self::Versions => "versions",
-            Self::Token(_) => "token",
-            Self::Identity(_) => "identity",
-            Self::ServiceAccounts => "service_accounts",
-            Self::Directory => "directory",
-            Self::Leaf => "leaf",
-            Self::Legacy => "legacy",
-            Self::Unknown => "unknown",
-        }
-    }
-
     fn of_v1(path: &MetadataPath, below: &str) -> Self {
         let Some(below) =
             below.strip_prefix("instance/service-accounts").filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))

@@ -1,6 +1,6 @@
 //! [`Request`]: a request after it was read. Everything behind `layers::classify` sees this and no HTTP.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use http::HeaderMap;
 use serde::Deserialize;
@@ -20,8 +20,8 @@ pub struct Request {
     pub query: Query,
     /// On whose behalf.
     pub principal: Principal,
-    /// Where it came from; for logs, since decisions are about the principal.
-    pub peer: SocketAddr,
+    /// The other end of the connection; none for a request of the proxy's own. It is for the record and decides nothing.
+    pub peer: Option<SocketAddr>,
     /// Under which name the client reached us; absent only where HTTP/1.0 lets it be.
     pub host: Option<Host>,
     /// As sent; `upstream::forward` decides which of them go on.
@@ -54,15 +54,12 @@ impl Request {
             path,
             query,
             principal: Principal::Node,
-            peer: NOBODY,
+            peer: None,
             host: None,
             headers: HeaderMap::new(),
         }
     }
 }
-
-/// The proxy itself.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The methods of the metadata server that only read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]

@@ -1,5 +1,7 @@
 //! The policy file: what a person writes, as types. The JSON Schema in `policies/schema.json` is made from them.
 
+use std::fmt;
+
 use http::StatusCode;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -232,6 +234,16 @@ pub enum Recursive {
     Refuse,
     /// It is answered without what is concealed.
     Redact,
+}
+
+/// As it is typed.
+impl fmt::Display for Recursive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refuse => "refuse",
+            Self::Redact => "redact",
+        })
+    }
 }
 
 /// What becomes of a directory's listing.

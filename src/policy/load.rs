@@ -1,5 +1,6 @@
 //! Where policies come from: the binary, or a file.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -112,14 +113,22 @@ impl Source {
     }
 
     fn invalid(&self, error: &serde_saphyr::Error) -> LoadError {
-        let path = match self {
-            Self::BuiltIn(built_in) => PathBuf::from(format!("{built_in:?}")),
-            Self::File(path) => path.clone(),
-        };
+        let path = PathBuf::from(self.to_string());
         let (line, column) = error.location().map_or((1, 1), |location| (location.line(), location.column()));
         let what = error.without_snippet().to_string();
         let what = what.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(&what).to_owned();
         LoadError::Invalid { path, line, column, what }
+    }
+}
+
+/// As it is typed.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn(BuiltIn::Compat) => f.write_str("compat"),
+            Self::BuiltIn(BuiltIn::Strict) => f.write_str("strict"),
+            Self::File(path) => path.display().fmt(f),
+        }
     }
 }
 

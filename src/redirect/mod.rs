@@ -114,6 +114,15 @@ pub struct Opened {
     pub ipv6: bool,
 }
 
+/// As it is typed.
+impl fmt::Display for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ports = self.ports.iter().map(ToString::to_string);
+        let ways: Vec<String> = ports.chain(self.ipv6.then(|| "ipv6".to_owned())).collect();
+        f.write_str(&ways.join(","))
+    }
+}
+
 /// What puts rules into the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {

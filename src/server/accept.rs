@@ -132,7 +132,7 @@ where
         self.metrics.accepted.inc();
         let activity = Arc::new(Activity::new());
         let Some(place) = self.connections.admit(&activity) else {
-            self.metrics.shed_connection();
+            self.metrics.shed_connection(peer);
             stream.close_by_reset(true);
             return;
         };

@@ -1,12 +1,18 @@
-//! Log lines: text for a terminal, JSON for a cluster.
+//! Log lines: text for a terminal, JSON for a cluster; which ones can be changed while the process runs.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
+use tracing_subscriber::{Layer, Registry, fmt as lines};
+
+use super::audit;
 
 /// The form of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,24 +23,118 @@ pub enum Format {
     Json,
 }
 
+/// As the flag says it.
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
+    }
+}
+
 /// Which lines are written, in tracing's syntax: `info,gce_metadata_proxy=debug`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Levels(Targets);
 
-impl FromStr for Levels {
-    type Err = tracing_subscriber::filter::ParseError;
+/// What is wrong with levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected {}", LevelsError::EXPECTED)]
+pub struct LevelsError;
 
-    fn from_str(levels: &str) -> Result<Self, Self::Err> {
-        levels.parse().map(Self)
+impl LevelsError {
+    /// What would be right.
+    pub const EXPECTED: &str =
+        "error, warn, info, debug, trace or off, for all or by module (info,gce_metadata_proxy=debug)";
+}
+
+impl FromStr for Levels {
+    type Err = LevelsError;
+
+    /// A word without `=` that is no level would be taken for the name of a module, and everything else would be off; so it
+    /// is refused.
+    fn from_str(levels: &str) -> Result<Self, LevelsError> {
+        const WORDS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+        let is_level = |word: &str| WORDS.iter().any(|level| level.eq_ignore_ascii_case(word));
+        let makes_sense = |part: &str| is_level(part.split_once('=').map_or(part, |(_, level)| level));
+        let targets = levels.split(',').all(makes_sense).then(|| levels.parse().ok()).flatten();
+        targets.map(Self).ok_or(LevelsError)
     }
+}
+
+impl fmt::Display for Levels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The levels in force. There is one set for the process, as there is one place where its lines go.
+static IN_FORCE: OnceLock<InForce> = OnceLock::new();
+
+struct InForce {
+    filter: Handle<Targets, Registry>,
+    levels: Mutex<Levels>,
 }
 
 /// Begins to log to standard error. Later calls change nothing.
 pub fn start(format: Format, levels: &Levels) {
+    let (filter, handle) = reload::Layer::new(with_audit(levels));
     let lines = match format {
-        Format::Text => fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
-        Format::Json => fmt::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed(),
+        Format::Text => lines::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
+        Format::Json => lines::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed(),
     };
     // It fails only where logging has begun already, and then it logs.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(levels.0.clone())).try_init();
+    if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
+        let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
+    }
+}
+
+/// Has other lines written from now on. False where logging was never started.
+pub fn change(levels: &Levels) -> bool {
+    IN_FORCE.get().is_some_and(|in_force| {
+        let is_changed = in_force.filter.reload(with_audit(levels)).is_ok();
+        if is_changed {
+            in_force.lock().clone_from(levels);
+        }
+        is_changed
+    })
+}
+
+/// The levels in force; nothing where logging was never started.
+pub fn in_force() -> Option<Levels> {
+    IN_FORCE.get().map(|in_force| in_force.lock().clone())
+}
+
+impl InForce {
+    fn lock(&self) -> MutexGuard<'_, Levels> {
+        // They are replaced whole, so a panic elsewhere cannot leave them half written.
+        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Audit lines are asked for by a flag of their own, and no level takes them away.
+fn with_audit(levels: &Levels) -> Targets {
+    levels.0.clone().with_target(audit::TARGET, Level::INFO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_words_for_all_or_by_module() {
+        for levels in ["info", "WARN", "off", "info,gce_metadata_proxy=debug", "gce_metadata_proxy::access=debug,off"] {
+            assert!(levels.parse::<Levels>().is_ok(), "{levels}");
+        }
+        for levels in ["", "loud", "info,loud", "info,a=loud"] {
+            assert_eq!(levels.parse::<Levels>(), Err(LevelsError), "{levels}");
+        }
+    }
+
+    #[test]
+    fn no_level_takes_audit_lines_away() {
+        let targets = with_audit(&"off".parse().expect("a level"));
+        assert!(targets.would_enable(audit::TARGET, &Level::INFO));
+        assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR));
+    }
 }

@@ -59,6 +59,16 @@ impl TokenKey {
         Some((Self { principal: request.principal, account: account.clone(), kind, params: params.into() }, form))
     }
 
+    /// The value of a parameter that changes the token.
+    pub fn param(&self, param: Param) -> Option<&str> {
+        self.params.iter().find(|(known, _)| *known == param).map(|(_, value)| &**value)
+    }
+
+    /// The parameters that change the token, with their values.
+    pub fn params(&self) -> impl Iterator<Item = (Param, &str)> {
+        self.params.iter().map(|(param, value)| (*param, &**value))
+    }
+
     /// The request that asks the metadata server for this token.
     pub fn request(&self) -> Request {
         let account = &self.account;

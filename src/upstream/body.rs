@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Failure;
 use super::pool::Lease;
+use super::timing::Asked;
 use crate::reply::Body;
 
 /// Largest body that is held until it is whole, in bytes. With 200 requests in flight this is 6.3 MiB at the very worst.
@@ -82,11 +83,25 @@ pub struct Streamed {
     incoming: Incoming,
     stall: Pin<Box<Sleep>>,
     lease: Option<Lease>,
+    asked: Option<Asked>,
 }
 
 impl Streamed {
     fn new(begun: Bytes, incoming: Incoming, lease: Lease) -> Self {
-        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL)), lease: Some(lease) }
+        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL)), lease: Some(lease), asked: None }
+    }
+
+    /// Its end is that of this exchange.
+    pub(super) fn measured_by(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+    }
+
+    fn failed(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        self.lease = None;
+        if let Some(asked) = self.asked.take() {
+            asked.fail();
+        }
+        Poll::Ready(Some(Err(failure)))
     }
 }
 
@@ -100,19 +115,18 @@ impl http_body::Body for Streamed {
         }
         let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
             ready!(self.stall.as_mut().poll(cx));
-            self.lease = None;
-            return Poll::Ready(Some(Err(Failure::TimedOut(STALL))));
+            return self.failed(Failure::TimedOut(STALL));
         };
         self.stall.as_mut().reset(Instant::now() + STALL);
         Poll::Ready(match frame {
             Some(Ok(frame)) => Some(Ok(frame)),
-            Some(Err(_)) => {
-                self.lease = None;
-                Some(Err(Failure::CutShort))
-            }
+            Some(Err(_)) => return self.failed(Failure::CutShort),
             None => {
                 if let Some(lease) = self.lease.take() {
                     lease.finish();
+                }
+                if let Some(asked) = self.asked.take() {
+                    asked.end();
                 }
                 None
             }

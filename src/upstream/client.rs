@@ -13,14 +13,16 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::pool::{Lease, Pool};
+use super::timing::Asked;
 use super::{Failure, Health, body};
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::metadata::host::host_and_port;
 use crate::reply::Body;
 use crate::telemetry::Metrics;
+use crate::telemetry::latency::EndpointClass;
 
 /// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
 /// after 3 s, and a 503 that they see beats a time-out that they do not understand.
@@ -84,10 +86,19 @@ impl Client {
     }
 
     /// Sends a request and returns the answer with a body that is whole, or too large to hold.
-    pub async fn send(&self, request: Request<Empty<Bytes>>, patience: Patience) -> Result<Response<Body>, Failure> {
-        let asked = Instant::now();
-        let answer = self.within(patience, request).await;
-        self.metrics.upstream_duration.observe(asked.elapsed().as_secs_f64());
+    pub async fn send(
+        &self,
+        request: Request<Empty<Bytes>>,
+        endpoint: EndpointClass,
+        patience: Patience,
+    ) -> Result<Response<Body>, Failure> {
+        let mut asked = Asked::now(self.metrics.latency, endpoint);
+        let mut answer = self.within(patience, request, &mut asked).await;
+        match answer.as_mut().map(Response::body_mut) {
+            Ok(Body::Whole(_)) => asked.end(),
+            Ok(Body::Streamed(body)) => body.measured_by(asked),
+            Err(_) => asked.fail(),
+        }
         match &answer {
             Ok(_) => self.health.answered(),
             Err(failure) => self.health.failed(failure),
@@ -97,11 +108,17 @@ impl Client {
         answer
     }
 
-    async fn within(&self, patience: Patience, request: Request<Empty<Bytes>>) -> Result<Response<Body>, Failure> {
+    async fn within(
+        &self,
+        patience: Patience,
+        request: Request<Empty<Bytes>>,
+        asked: &mut Asked,
+    ) -> Result<Response<Body>, Failure> {
         match patience {
             Patience::Ordinary => {
                 let answered = async {
                     let (response, lease) = self.exchange(request).await?;
+                    asked.first_byte(response.status());
                     body::take(response, lease).await
                 };
                 bounded(FIRST_BYTE, answered).await
@@ -112,6 +129,7 @@ impl Client {
                     Some(seconds) => bounded(Duration::from_secs(seconds.into()) + MARGIN, exchange).await?,
                     None => exchange.await?,
                 };
+                asked.first_byte(response.status());
                 bounded(FIRST_BYTE, body::take(response, lease)).await
             }
         }

@@ -35,7 +35,10 @@ impl Forward {
 
     /// Asks the upstream this.
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
-        let response = self.client.send(outgoing(request, &self.client), patience_for(request)).await?;
+        let response = self
+            .client
+            .send(outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request))
+            .await?;
         Ok(clean(response))
     }
 }

@@ -9,6 +9,7 @@ mod failure;
 mod forward;
 mod health;
 mod pool;
+mod timing;
 
 pub use body::Streamed;
 pub use client::{Client, Patience, Target, TargetError};

@@ -1,6 +1,7 @@
 //! Audit: what a policy would do, told and not done.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,16 @@ pub enum Mode {
     Enforce,
     /// What it would conceal is logged and served.
     Audit,
+}
+
+/// As it is typed.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enforce => "enforce",
+            Self::Audit => "audit",
+        })
+    }
 }
 
 /// Between two lines about one client and one rule.
@@ -46,7 +57,7 @@ impl AuditLog {
             Decision::Redact => (0, "would have what is concealed cut out of its answer".to_owned()),
             Decision::Conceal(cause) => (policy.place_of(cause), format!("would be refused: {cause}")),
         };
-        let client = request.peer.ip();
+        let Some(client) = request.peer.map(|peer| peer.ip()) else { return };
         let Some(count) = self.due((client, rule), Instant::now()) else { return };
         let (policy, path) = (policy.name(), &request.path);
         tracing::info!(%client, %path, policy, rule, count, "audit: this request {what}");

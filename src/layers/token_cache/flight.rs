@@ -167,8 +167,8 @@ impl<T: TokenSource> Keeper<T> {
 fn kept(fetched: Fetched, asked: Instant, now: Instant) -> Result<Kept, NoToken> {
     let life = |seconds: u32| Duration::from_secs(seconds.into());
     let kept = match fetched {
-        Fetched::Access(token, seconds) => Kept::new(Token::Access(token), asked + life(seconds)),
-        Fetched::Identity(jwt, seconds) => Kept::new(Token::Identity(jwt), asked + life(seconds).min(IDENTITY)),
+        Fetched::Access(token, seconds) => Kept::new(Token::Access(token), asked, asked + life(seconds)),
+        Fetched::Identity(jwt, seconds) => Kept::new(Token::Identity(jwt), asked, asked + life(seconds).min(IDENTITY)),
     };
     match freshness::judge(kept.expires, now) {
         Freshness::Expired => Err(Failure::NotAToken(TokenError::Life).into()),

@@ -18,6 +18,7 @@ use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::metadata::token::{Form, TokenError};
 use crate::reply::{self, Body};
+use crate::telemetry::audit::{Asked, Audit};
 use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
 use crate::upstream::Failure;
@@ -84,6 +85,7 @@ impl<T: TokenSource> Tokens<T> {
 #[derive(Debug)]
 pub struct TokenCacheLayer<T> {
     tokens: Tokens<T>,
+    audit: Audit,
 }
 
 /// The service of this layer.
@@ -91,12 +93,13 @@ pub struct TokenCacheLayer<T> {
 pub struct TokenCache<S, T> {
     inner: S,
     tokens: Tokens<T>,
+    audit: Audit,
 }
 
 impl<T: TokenSource> TokenCacheLayer<T> {
-    /// Answers from these.
-    pub fn new(tokens: Tokens<T>) -> Self {
-        Self { tokens }
+    /// Answers from these, and has it written down if that is wanted.
+    pub fn new(tokens: Tokens<T>, audit: Audit) -> Self {
+        Self { tokens, audit }
     }
 }
 
@@ -104,13 +107,13 @@ impl<S, T> Layer<S> for TokenCacheLayer<T> {
     type Service = TokenCache<S, T>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        TokenCache { inner, tokens: self.tokens.clone() }
+        TokenCache { inner, tokens: self.tokens.clone(), audit: self.audit }
     }
 }
 
 impl<S: Clone, T> Clone for TokenCache<S, T> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), tokens: self.tokens.clone() }
+        Self { inner: self.inner.clone(), tokens: self.tokens.clone(), audit: self.audit }
     }
 }
 
@@ -134,22 +137,26 @@ where
         let content_type = content_type(key.kind, form);
         let now = Instant::now();
         let entry = self.tokens.entry(key, now);
+        let asked = |outcome| self.audit.asked(request.peer, &entry.key, outcome);
         let count = |outcome| self.tokens.store.metrics.token_request(outcome).inc();
         match entry.find(now) {
             Found::Token(kept, freshness) => {
                 let is_stale = matches!(freshness, Freshness::Stale(_));
-                count(if is_stale { TokenOutcome::Stale } else { TokenOutcome::Fresh });
-                Outcome::decided(answer(Ok((kept, freshness)), form, content_type))
+                let outcome = if is_stale { TokenOutcome::Stale } else { TokenOutcome::Fresh };
+                count(outcome);
+                Outcome::decided(answer(Ok((kept, freshness)), form, content_type, asked(outcome)))
             }
             Found::Failure(why) => {
                 count(TokenOutcome::Failure);
-                Outcome::decided(answer(Err(why), form, content_type))
+                Outcome::decided(answer(Err(why), form, content_type, None))
             }
             Found::Nothing => {
                 // Before it is asked for: a flight that nobody waits for is not begun.
                 let known = entry.known.subscribe();
-                count(if entry.want() { TokenOutcome::Miss } else { TokenOutcome::Coalesced });
-                Outcome::pending(async move { answer(landing(known).await, form, content_type) })
+                let outcome = if entry.want() { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
+                count(outcome);
+                let asked = asked(outcome);
+                Outcome::pending(async move { answer(landing(known).await, form, content_type, asked) })
             }
         }
     }
@@ -186,9 +193,16 @@ fn answer(
     token: Result<(Arc<Kept>, Freshness), NoToken>,
     form: Form,
     content_type: HeaderValue,
+    asked: Option<Asked>,
 ) -> Result<Response<Body>, Error> {
     match token {
-        Ok((kept, freshness)) => Ok(reply::local(StatusCode::OK, content_type, kept.body(form, freshness.seconds()))),
+        Ok((kept, freshness)) => {
+            let seconds = freshness.seconds();
+            if let Some(asked) = asked {
+                asked.handed_out(seconds);
+            }
+            Ok(reply::local(StatusCode::OK, content_type, kept.body(form, seconds)))
+        }
         Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
         Err(NoToken::Failed(failure)) => Err(Error::Upstream(failure)),
     }

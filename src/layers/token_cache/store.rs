@@ -34,8 +34,10 @@ pub struct Store {
 pub struct TokenRow {
     /// Whose token, and under which parameters.
     pub key: TokenKey,
-    /// Whole seconds that it has left; nothing while there is none.
-    pub expires_in: Option<u32>,
+    /// Since when the token is known, and the whole seconds that it has left; nothing while there is none.
+    pub token: Option<(Duration, u32)>,
+    /// How often it was asked for since the key is known.
+    pub asked: u64,
 }
 
 /// One key's token, and who waits for it.
@@ -52,6 +54,8 @@ pub(super) struct Entry {
     made: Instant,
     /// Seconds since `made` at which it was last asked for.
     used: AtomicU64,
+    /// How often it was asked for.
+    asked: AtomicU64,
 }
 
 /// What a keeper has found out so far.
@@ -72,6 +76,8 @@ pub(super) struct Remembered {
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) token: Token,
+    /// Since when it is known: for the eye, not for a decision.
+    since: Instant,
     pub(super) expires: Instant,
     /// The last body that was made, since all who ask in one second are told the same.
     written: Mutex<Option<Written>>,
@@ -140,8 +146,11 @@ impl Store {
 
     /// What an operator may know of each entry.
     pub fn rows(&self, now: Instant) -> Vec<TokenRow> {
-        let row =
-            |(key, entry): (TokenKey, Arc<Entry>)| TokenRow { key, expires_in: entry.known.borrow().seconds_left(now) };
+        let row = |(key, entry): (TokenKey, Arc<Entry>)| {
+            let known = entry.known.borrow();
+            let age = known.token.as_ref().map(|kept| now.saturating_duration_since(kept.since));
+            TokenRow { key, token: age.zip(known.seconds_left(now)), asked: entry.asked.load(Relaxed) }
+        };
         self.entries.iter().map(row).collect()
     }
 
@@ -198,12 +207,14 @@ impl Entry {
             evicted: Notify::new(),
             made: now,
             used: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 
     /// What a caller gets now. It counts as use.
     pub(super) fn find(&self, now: Instant) -> Found {
         self.used.store(now.saturating_duration_since(self.made).as_secs(), Relaxed);
+        self.asked.fetch_add(1, Relaxed);
         self.known.borrow().find(now)
     }
 
@@ -243,8 +254,8 @@ impl Known {
 }
 
 impl Kept {
-    pub(super) fn new(token: Token, expires: Instant) -> Self {
-        Self { token, expires, written: Mutex::default() }
+    pub(super) fn new(token: Token, since: Instant, expires: Instant) -> Self {
+        Self { token, since, expires, written: Mutex::default() }
     }
 
     /// The body of an answer that promises so many seconds.

@@ -18,6 +18,7 @@ use crate::metadata::token::{AccessToken, TokenError};
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
 use crate::reply::Body;
 use crate::telemetry::Metrics;
+use crate::telemetry::audit::Audit;
 use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
 use crate::upstream::Failure;
 
@@ -167,7 +168,7 @@ impl Cache {
     }
 
     fn layer(&self) -> TokenCacheLayer<Source> {
-        TokenCacheLayer::new(self.tokens.clone())
+        TokenCacheLayer::new(self.tokens.clone(), Audit::Off)
     }
 
     async fn ask(&self, target: &str) -> Got {

@@ -12,6 +12,7 @@ use gce_metadata_proxy::config::{Config, DRAIN_TIMEOUT};
 use gce_metadata_proxy::layers::conceal::Mode;
 use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::policy::Choice;
+use gce_metadata_proxy::telemetry::audit::Audit;
 use gce_metadata_proxy::telemetry::logging::Format;
 use gce_metadata_proxy::upstream::Target;
 use tokio::sync::oneshot;
@@ -127,6 +128,7 @@ pub fn config(upstream: SocketAddr) -> Config {
         on_overload: OnOverload::Reset,
         log_format: Format::Text,
         log: "off".parse().expect("a level"),
+        audit: Audit::Off,
         drain_timeout: Duration::from_secs(seconds),
         redirect: None,
     }

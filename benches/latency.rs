@@ -1,0 +1,116 @@
+//! What measuring costs: eight filters that do nothing, with and without probes, and one observation.
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
+use std::hint::black_box;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use gce_metadata_proxy::layers::latency::{ProbeLayer, track};
+use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK};
+use gce_metadata_proxy::telemetry::latency::{Filter, Latency, RequestOutcome};
+use gce_metadata_proxy::telemetry::talkers::Talkers;
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+struct ThroughLayer;
+
+/// Passes everything on, as a filter does that has nothing to say. It is not inlined, as little of a real one is.
+struct Through<S>(S);
+
+impl<S> Layer<S> for ThroughLayer {
+    type Service = Through<S>;
+
+    fn layer(&self, inner: S) -> Through<S> {
+        Through(inner)
+    }
+}
+
+impl<S: Service<u64>> Service<u64> for Through<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    #[inline(never)]
+    fn call(&mut self, request: u64) -> S::Future {
+        self.0.call(request)
+    }
+}
+
+/// Answers at once.
+struct Answers;
+
+impl Service<u64> for Answers {
+    type Response = u64;
+    type Error = Infallible;
+    type Future = Ready<Result<u64, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline(never)]
+    fn call(&mut self, request: u64) -> Self::Future {
+        ready(Ok(request))
+    }
+}
+
+fn run(stack: &mut impl Service<u64, Response = u64, Error = Infallible>) -> u64 {
+    let answer = pin!(stack.call(black_box(1)));
+    match answer.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(answer)) => answer,
+        Poll::Pending => unreachable!("it answers at once"),
+    }
+}
+
+/// The numbers are of eight filters each: the difference, divided by eight, is what one probe costs.
+fn eight_filters(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("eight_filters");
+    let latency = Latency::leak();
+    let bare = ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(Answers)));
+    let mut bare = ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(bare))));
+    group.bench_function("bare", |bencher| bencher.iter(|| run(&mut bare)));
+    let tracked = ProbeLayer::new(latency, Filter::Forward).layer(Answers);
+    let tracked = track(latency, Filter::TokenCache, ThroughLayer).layer(tracked);
+    let tracked = track(latency, Filter::Leaves, ThroughLayer).layer(tracked);
+    let tracked = track(latency, Filter::Hanging, ThroughLayer).layer(tracked);
+    let tracked = track(latency, Filter::Conceal, ThroughLayer).layer(tracked);
+    let tracked = track(latency, Filter::Discovery, ThroughLayer).layer(tracked);
+    let tracked = track(latency, Filter::InFlight, ThroughLayer).layer(tracked);
+    let mut tracked = track(latency, Filter::Classify, ThroughLayer).layer(tracked);
+    group.bench_function("tracked", |bencher| bencher.iter(|| run(&mut tracked)));
+    group.finish();
+}
+
+fn one_observation(criterion: &mut Criterion) {
+    let histogram = Histogram::new(&WORK);
+    criterion.bench_function("one_observation", |bencher| {
+        bencher.iter(|| histogram.record(black_box(Duration::from_nanos(1_234))));
+    });
+    criterion.bench_function("one_look_at_the_clock", |bencher| bencher.iter(Instant::now));
+}
+
+/// What noting a client costs: of a few that talk, and of as many as there are places for.
+fn one_talker(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one_talker");
+    for clients in [4, 64] {
+        let (talkers, now) = (Talkers::default(), Instant::now());
+        let mut client = 0;
+        group.bench_function(format!("of_{clients}"), |bencher| {
+            bencher.iter(|| {
+                client = (client + 1) % clients;
+                talkers.note([10, 0, 0, client].into(), RequestOutcome::Answered, now);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, eight_filters, one_observation, one_talker);
+criterion_main!(benches);

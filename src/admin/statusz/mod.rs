@@ -1,0 +1,11 @@
+//! `/statusz`: all that an operator wants to know of one proxy, on one page, when there is no time to set anything up.
+//!
+//! [`Status`] is the data (`?format=json`), [`html`] makes a page of it. The page needs nothing from anywhere: no script, no
+//! style sheet, no image.
+
+mod chart;
+mod page;
+mod status;
+
+pub use page::html;
+pub use status::{Sources, Status};

@@ -1,0 +1,187 @@
+//! [`Total`]: the whole request, from outside everything.
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{Method, Response, StatusCode};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+use super::body::TimedBody;
+use super::trace;
+use crate::server::Arrival;
+use crate::telemetry::labels::Label;
+use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
+use crate::telemetry::talkers::Talkers;
+
+/// Of the access lines: one for each request, at debug.
+const ACCESS: &str = "gce_metadata_proxy::access";
+
+/// Makes [`Total`].
+#[derive(Debug, Clone, Copy)]
+pub struct TotalLayer {
+    latency: &'static Latency,
+    talkers: &'static Talkers,
+}
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct Total<S> {
+    inner: S,
+    layer: TotalLayer,
+}
+
+impl TotalLayer {
+    /// Requests are measured here, and whose they are is noted there.
+    pub fn new(latency: &'static Latency, talkers: &'static Talkers) -> Self {
+        Self { latency, talkers }
+    }
+}
+
+impl<S> Layer<S> for TotalLayer {
+    type Service = Total<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Total { inner, layer: *self }
+    }
+}
+
+impl<S, B, A: Body> Service<Arrival<B>> for Total<S>
+where
+    S: Service<Arrival<B>, Response = Response<A>>,
+{
+    type Response = Response<TimedBody<A>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
+        let (peer, talkers) = (arrival.peer.ip(), self.layer.talkers);
+        let mut underway = Underway::new(self.layer.latency, &arrival);
+        trace::begin(underway.began);
+        let inner = self.inner.call(arrival);
+        underway.endpoint = trace::endpoint();
+        ResponseFuture { inner, underway: Some(underway), peer, talkers }
+    }
+}
+
+pin_project! {
+    /// Of [`Total`].
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        inner: F,
+        underway: Option<Underway>,
+        peer: IpAddr,
+        talkers: &'static Talkers,
+    }
+}
+
+impl<F, A: Body, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<A>, E>>,
+{
+    type Output = Result<Response<TimedBody<A>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.inner.poll(cx));
+        let mut underway = this.underway.take().expect("a future is not polled again after it was ready");
+        underway.outcome = trace::outcome();
+        let now = Instant::now();
+        this.talkers.note(*this.peer, underway.outcome, now);
+        Poll::Ready(match answer {
+            Ok(answer) => {
+                underway.first_byte(answer.status(), now);
+                Ok(answer.map(|body| TimedBody::new(body, underway)))
+            }
+            Err(reset) => {
+                underway.end();
+                Err(reset)
+            }
+        })
+    }
+}
+
+/// A request whose last byte is not there. Dropped before its end, it was cut.
+#[derive(Debug)]
+pub(super) struct Underway {
+    latency: &'static Latency,
+    began: Instant,
+    endpoint: EndpointClass,
+    /// What became of it, once it is known; until it has ended it may still be cut.
+    outcome: RequestOutcome,
+    has_ended: bool,
+    is_head: bool,
+    line: Option<Box<Line>>,
+}
+
+/// What the access line says besides.
+#[derive(Debug)]
+struct Line {
+    peer: SocketAddr,
+    method: Method,
+    target: String,
+    status: Option<StatusCode>,
+}
+
+impl Underway {
+    fn new<B>(latency: &'static Latency, arrival: &Arrival<B>) -> Self {
+        let line = || {
+            let target = arrival.request.uri().to_string();
+            Box::new(Line { peer: arrival.peer, method: arrival.request.method().clone(), target, status: None })
+        };
+        Self {
+            latency,
+            endpoint: EndpointClass::Unread,
+            outcome: RequestOutcome::Cut,
+            has_ended: false,
+            is_head: *arrival.request.method() == Method::HEAD,
+            line: tracing::enabled!(target: ACCESS, tracing::Level::DEBUG).then(line),
+            began: Instant::now(),
+        }
+    }
+
+    pub(super) fn is_head(&self) -> bool {
+        self.is_head
+    }
+
+    fn first_byte(&mut self, status: StatusCode, now: Instant) {
+        self.latency.requests.first_byte.record(self.endpoint, self.outcome, now - self.began);
+        if let Some(line) = &mut self.line {
+            line.status = Some(status);
+        }
+    }
+
+    /// Its last byte is there, or it was reset.
+    pub(super) fn end(mut self) {
+        self.has_ended = true;
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        let outcome = if self.has_ended { self.outcome } else { RequestOutcome::Cut };
+        let duration = self.began.elapsed();
+        self.latency.requests.last_byte.record(self.endpoint, outcome, duration);
+        let Some(line) = &self.line else { return };
+        tracing::debug!(
+            target: ACCESS,
+            peer = %line.peer,
+            method = %line.method,
+            target = line.target,
+            status = line.status.map(|status| status.as_u16()),
+            endpoint = self.endpoint.label(),
+            outcome = outcome.label(),
+            micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            "request"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! [`Audit`]: a line for each token that was handed out, for whoever must be able to say who had one. Never the token.
+
+use std::net::SocketAddr;
+
+use super::labels::Label;
+use super::metrics::TokenOutcome;
+use crate::metadata::query::Param;
+use crate::tokens::{TokenKey, TokenKind};
+
+/// Of the lines; they are written at info whatever the other levels are.
+pub const TARGET: &str = "gce_metadata_proxy::audit";
+
+/// Whether there are lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audit {
+    /// One for each token.
+    On,
+    /// None.
+    Off,
+}
+
+/// A request for a token that may be answered.
+#[derive(Debug)]
+pub struct Asked {
+    client: Option<SocketAddr>,
+    key: TokenKey,
+    outcome: TokenOutcome,
+}
+
+impl Audit {
+    /// Takes note of who asks for what, and how it is answered; nothing where there are no lines.
+    pub fn asked(self, client: Option<SocketAddr>, key: &TokenKey, outcome: TokenOutcome) -> Option<Asked> {
+        (self == Self::On).then(|| Asked { client, key: key.clone(), outcome })
+    }
+}
+
+impl Asked {
+    /// The token was handed out, with so many seconds to live.
+    pub fn handed_out(&self, expires_in: u32) {
+        let kind = match self.key.kind {
+            TokenKind::Access => "access",
+            TokenKind::Identity => "identity",
+        };
+        tracing::info!(
+            target: TARGET,
+            client = self.client.map(tracing::field::display),
+            kind,
+            account = %self.key.account,
+            scopes = self.key.param(Param::Scopes),
+            audience = self.key.param(Param::Audience),
+            cache = self.outcome.label(),
+            expires_in,
+            "token handed out"
+        );
+    }
+}

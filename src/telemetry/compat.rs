@@ -1,0 +1,54 @@
+//! [`RequestCount`]: the one metric of k8s-metadata-proxy, for dashboards and alerts that are made for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use http::StatusCode;
+
+use super::export::{Exported, Labels, Value};
+use super::latency::RequestOutcome;
+use super::table;
+
+/// What k8s-metadata-proxy's filter says of a request: it was refused, or not.
+const RESULTS: [&str; 2] = ["filter_result_blocked", "filter_result_proxied"];
+
+/// Status codes have three digits, whatever an upstream makes of them.
+const CODES: usize = 900;
+
+/// Requests by filter result and exact status code.
+#[derive(Debug)]
+pub(super) struct RequestCount {
+    counts: [[AtomicU64; CODES]; RESULTS.len()],
+}
+
+impl RequestCount {
+    pub(super) const fn new() -> Self {
+        Self { counts: [const { [const { AtomicU64::new(0) }; CODES] }; RESULTS.len()] }
+    }
+
+    pub(super) fn count(&self, outcome: RequestOutcome, status: StatusCode) {
+        let result = usize::from(outcome != RequestOutcome::Refused);
+        self.counts[result][usize::from(status.as_u16() - 100)].fetch_add(1, Relaxed);
+    }
+
+    /// For a registry.
+    pub(super) fn exported(self: &Arc<Self>) -> Exported {
+        let counts = Arc::clone(self);
+        Exported::new(&[&table::REQUEST_COUNT], move || vec![(&table::REQUEST_COUNT, counts.series())])
+    }
+
+    fn series(&self) -> Vec<(Labels, Value)> {
+        let mut series = Vec::new();
+        for (result, counts) in RESULTS.into_iter().zip(&self.counts) {
+            for (code, count) in counts.iter().enumerate() {
+                #[expect(clippy::cast_precision_loss, reason = "Prometheus counts in floats")]
+                let count = count.load(Relaxed) as f64;
+                if count > 0.0 {
+                    let code = (100 + code).to_string();
+                    series.push((vec![("code", code.into()), ("filter_result", result.into())], Value::Counter(count)));
+                }
+            }
+        }
+        series
+    }
+}

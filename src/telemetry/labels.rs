@@ -1,0 +1,41 @@
+//! `labels!`: a closed set as an enum, so that nothing else can become a metric's label.
+
+/// A value of a label.
+pub trait Label: Copy + 'static {
+    /// Every value, in the order of the enum.
+    const VALUES: &'static [Self];
+
+    /// As it is written in a metric.
+    fn label(self) -> &'static str;
+
+    /// Its place among all values.
+    fn index(self) -> usize;
+}
+
+/// Makes an enum whose variants are the values of a label.
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $label:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name { $($(#[$variant_doc])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order of the enum.
+            pub const ALL: [Self; [$($label),+].len()] = [$(Self::$variant),+];
+        }
+
+        impl $crate::telemetry::labels::Label for $name {
+            const VALUES: &'static [Self] = &Self::ALL;
+
+            fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label),+ }
+            }
+
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+pub(crate) use labels;

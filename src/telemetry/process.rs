@@ -1,0 +1,102 @@
+//! What this process takes of the machine, under the names that Prometheus' clients use for it.
+//!
+//! Read from `/proc` here, because the prometheus crate's own collector counts processor time in whole seconds, of which
+//! this proxy uses few.
+
+use std::{fs, io};
+
+use rlimit::Resource;
+use rustix::param::{clock_ticks_per_second, page_size};
+
+use super::export::{Exported, Family, Value};
+use super::table;
+
+/// What was read of `/proc`.
+#[derive(Debug, PartialEq)]
+struct Taken {
+    cpu_seconds: f64,
+    resident_bytes: f64,
+    start_seconds: f64,
+    open_files: f64,
+    max_files: f64,
+}
+
+/// For a registry. What cannot be read is left out.
+pub(super) fn exported() -> Exported {
+    let rows = [&table::CPU_SECONDS, &table::RESIDENT_MEMORY, &table::START_TIME, &table::OPEN_FDS, &table::MAX_FDS];
+    Exported::new(&rows, || Taken::now().map(|taken| taken.families()).unwrap_or_default())
+}
+
+impl Taken {
+    fn families(&self) -> Vec<Family> {
+        let one = |row, value| (row, vec![(Vec::new(), value)]);
+        vec![
+            one(&table::CPU_SECONDS, Value::Counter(self.cpu_seconds)),
+            one(&table::RESIDENT_MEMORY, Value::Gauge(self.resident_bytes)),
+            one(&table::START_TIME, Value::Gauge(self.start_seconds)),
+            one(&table::OPEN_FDS, Value::Gauge(self.open_files)),
+            one(&table::MAX_FDS, Value::Gauge(self.max_files)),
+        ]
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no file count, page count or clock comes near 2^53")]
+impl Taken {
+    fn now() -> io::Result<Self> {
+        let stat = fs::read_to_string("/proc/self/stat")?;
+        let booted = fs::read_to_string("/proc/stat")?;
+        let (max_files, _) = rlimit::getrlimit(Resource::NOFILE)?;
+        // The directory that is being read is open as well.
+        let open_files = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
+        let ticks = clock_ticks_per_second() as f64;
+        Self::of(&stat, &booted, ticks, page_size() as f64, (open_files as f64, max_files as f64))
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// By proc(5): the numbers stand behind the name, which is in parentheses and may hold some itself.
+    fn of(stat: &str, booted: &str, ticks: f64, page: f64, files: (f64, f64)) -> Option<Self> {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        // The first of them is field 3.
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let booted: f64 = booted.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+        Some(Self {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            resident_bytes: field(24)? * page,
+            start_seconds: booted + field(22)? / ticks,
+            open_files: files.0,
+            max_files: files.1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_moves_no_field() {
+        let stat =
+            "7 (a) b (c) R 1 7 7 0 -1 4194304 95 0 0 0 150 50 0 0 20 0 1 0 4200 2781184 256 18446744073709551615 1";
+        let taken = Taken::of(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096.0, (9.0, 1024.0));
+        assert_eq!(
+            taken,
+            Some(Taken {
+                cpu_seconds: 2.0,
+                resident_bytes: 1_048_576.0,
+                start_seconds: 1_700_000_042.0,
+                open_files: 9.0,
+                max_files: 1024.0,
+            })
+        );
+    }
+
+    #[test]
+    fn it_can_read_this_process() {
+        let taken = Taken::now().expect("/proc is mounted");
+        assert!(
+            taken.resident_bytes > 1e6 && taken.open_files >= 3.0 && taken.open_files < taken.max_files,
+            "{taken:?}"
+        );
+        assert!(taken.start_seconds > 1.6e9, "{taken:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! [`Asked`]: how long the upstream takes.
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use crate::telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
+
+/// A request to the upstream whose answer is not here to its end. Dropped before that, it was abandoned: whoever waited for
+/// it has left.
+#[derive(Debug)]
+pub(super) struct Asked {
+    latency: &'static Latency,
+    at: Instant,
+    endpoint: EndpointClass,
+    answered: Option<UpstreamOutcome>,
+    outcome: UpstreamOutcome,
+}
+
+impl Asked {
+    /// It is sent now.
+    pub(super) fn now(latency: &'static Latency, endpoint: EndpointClass) -> Self {
+        Self { latency, at: Instant::now(), endpoint, answered: None, outcome: UpstreamOutcome::Abandoned }
+    }
+
+    /// The head of the answer is here.
+    pub(super) fn first_byte(&mut self, status: StatusCode) {
+        let outcome = match status.as_u16() {
+            200..=299 => UpstreamOutcome::Success,
+            300..=399 => UpstreamOutcome::Redirect,
+            400..=499 => UpstreamOutcome::Refusal,
+            _ => UpstreamOutcome::Error,
+        };
+        self.answered = Some(outcome);
+        self.latency.upstream.first_byte.record(self.endpoint, outcome, self.at.elapsed());
+    }
+
+    /// The answer is here to its end.
+    pub(super) fn end(mut self) {
+        self.outcome = self.answered.unwrap_or(UpstreamOutcome::Failed);
+    }
+
+    /// There is no answer, or none to its end.
+    pub(super) fn fail(mut self) {
+        self.outcome = UpstreamOutcome::Failed;
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.latency.upstream.last_byte.record(self.endpoint, self.outcome, self.at.elapsed());
+    }
+}

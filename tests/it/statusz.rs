@@ -1,0 +1,178 @@
+//! The pages for people: `/statusz`, `/flagz`, `/loglevel`; and the lines that they read in the log.
+
+use gce_metadata_proxy::mock::{Fault, Mock};
+use serde_json::Value;
+
+use crate::support::{Answer, Binary, Proxy, config, get, metric_becomes, raw};
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+const ALL_FILTERS: [&str; 8] =
+    ["classify", "in_flight", "discovery", "conceal", "hanging", "leaves", "token_cache", "forward"];
+
+/// Some of everything: tokens, a value, a refusal, and a name that would be markup.
+async fn some_traffic(proxy: &Proxy) {
+    for _ in 0..3 {
+        get(proxy.addr, TOKEN).await;
+    }
+    get(proxy.addr, "/computeMetadata/v1/instance/machine-type").await;
+    get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
+    get(proxy.addr, &format!("{TOKEN}?scopes=%3Cscript%3Ealert(1)%3C/script%3E")).await;
+}
+
+async fn status(proxy: &Proxy) -> Value {
+    let answer = get(proxy.metrics_addr, "/statusz?format=json").await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    serde_json::from_str(&answer.body).expect("JSON")
+}
+
+#[tokio::test]
+async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    some_traffic(&proxy).await;
+    let answer = get(proxy.metrics_addr, "/statusz").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(answer.header("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'")));
+    let page = &answer.body;
+    let version = format!("gce-metadata-proxy {}", env!("CARGO_PKG_VERSION"));
+    let upstream = mock.addr().to_string();
+    let told = ["ready", &version, "compat", "--max-in-flight", "concealed", "127.0.0.1", "default", &upstream, "<svg"];
+    for told in told.iter().chain(&ALL_FILTERS) {
+        assert!(page.contains(told), "{told} is missing from\n{page}");
+    }
+    assert_eq!(page.matches("<svg").count(), ALL_FILTERS.len());
+    assert!(page.contains("&lt;script&gt;alert(1)"), "what pods write is text");
+    for foreign in ["<script", "src=", "http://", "https://", "@import", "url("] {
+        let places: Vec<_> = page.match_indices(foreign).map(|(at, _)| &page[at..page.len().min(at + 60)]).collect();
+        // The flag --upstream is told as it was typed.
+        assert!(places.iter().all(|place| place.contains(&upstream)), "{foreign} is in the page: {places:?}");
+    }
+    assert!(!page.contains("ya29."), "a token is shown");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn the_data_is_that_of_the_page() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    some_traffic(&proxy).await;
+    let status = status(&proxy).await;
+    assert_eq!(status["readiness"]["status"], "ready");
+    assert_eq!(status["policy"]["name"], "compat");
+    let filters = status["filters"].as_array().expect("a list");
+    let names: Vec<_> = filters.iter().map(|filter| filter["filter"].as_str().expect("a name")).collect();
+    assert_eq!(names, ALL_FILTERS);
+    for filter in filters {
+        assert!(filter["work"]["p99"].as_f64().is_some_and(|seconds| seconds > 0.0), "{filter}");
+        assert!(filter["course"].as_array().is_some_and(|course| !course.is_empty()), "{filter}");
+    }
+    assert_eq!(filters[7]["waited"], filters[7]["requests"], "the metadata server is always waited for");
+    let tokens = status["tokens"].as_array().expect("a list");
+    assert_eq!((tokens[0]["account"].as_str(), tokens[0]["kind"].as_str()), (Some("default"), Some("access")));
+    // The warm start asked once.
+    assert_eq!(tokens[0]["requests"], 4);
+    assert!(tokens[0]["expires_in_seconds"].as_u64().is_some_and(|left| left > 3000), "{tokens:?}");
+    assert_eq!(tokens[1]["parameters"], "scopes=<script>alert(1)</script>");
+    let talker = &status["talkers"][0];
+    assert_eq!((talker["address"].as_str(), talker["requests"].as_u64()), (Some("127.0.0.1"), Some(6)));
+    assert_eq!(talker["refusals"], 1);
+    assert!(!status.to_string().contains("ya29."), "a token is shown");
+    mock.fault(Fault::Reset);
+    get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
+    let status = self::status(&proxy).await;
+    assert_eq!(status["readiness"]["status"], "degraded");
+    assert!(status["upstream"]["failure"].is_string(), "{status}");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_shed_is_seen_on_the_page_with_the_pod_that_caused_it() {
+    let mock = Mock::start().await;
+    let mut config = config(mock.addr());
+    config.max_in_flight = 1;
+    let proxy = Proxy::with(config).await;
+    mock.fault(Fault::Hang);
+    let addr = proxy.addr;
+    let held = tokio::spawn(async move { get(addr, "/computeMetadata/v1/instance/machine-type").await });
+    metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
+    let request = "GET /computeMetadata/v1/instance/tags HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
+    assert_eq!(raw(addr, request).await, b"", "it was reset");
+    let status = status(&proxy).await;
+    assert_eq!(status["room"][0]["used"], 1);
+    let sheds = status["sheds"].as_array().expect("a list");
+    assert!(sheds.iter().any(|shed| shed["reason"] == "in_flight" && shed["count"] == 1), "{sheds:?}");
+    assert_eq!(status["talkers"][0]["sheds"], 1);
+    held.abort();
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn flags_are_told_with_their_values_in_force() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let flags = get(proxy.metrics_addr, "/flagz").await.body;
+    for line in [&*format!("--upstream=http://{}", mock.addr()), "--max-in-flight=200", "--overload=reset"] {
+        assert!(flags.lines().any(|flag| flag == line), "{line} is missing from\n{flags}");
+    }
+    proxy.stop().await;
+}
+
+async fn put(binary: std::net::SocketAddr, target: &str) -> Answer {
+    let request = format!("PUT {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    Answer::parse(&raw(binary, request).await, false).expect("an answer").0
+}
+
+#[tokio::test]
+async fn log_levels_can_be_changed_and_tell_each_request() {
+    let mock = Mock::start().await;
+    let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &[]).await;
+    assert_eq!(put(metrics_addr, "/loglevel?levels=loud").await.status, 400);
+    assert_eq!(put(metrics_addr, "/loglevel").await.status, 400);
+    let changed = put(metrics_addr, "/loglevel?levels=info%2Cgce_metadata_proxy::access=debug").await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    binary.stderr_line("log levels were changed").await;
+    assert!(get(metrics_addr, "/loglevel").await.body.contains("gce_metadata_proxy::access=debug"));
+    get(addr, "/computeMetadata/v1/instance/machine-type?alt=json").await;
+    let line = binary.stderr_line("gce_metadata_proxy::access").await;
+    for told in
+        ["127.0.0.1:", "GET", "/computeMetadata/v1/instance/machine-type?alt=json", "status=200", "outcome=\"passed\""]
+    {
+        assert!(line.contains(told), "{told} is missing from {line}");
+    }
+    assert_eq!(put(metrics_addr, "/loglevel?levels=off").await.status, 200);
+    get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
+    binary.terminate().await;
+    assert!(!binary.stderr_to_end().await.contains("kube-env"), "nothing is written any more");
+}
+
+#[tokio::test]
+async fn refusals_are_told_with_their_reason_and_client() {
+    let mock = Mock::start().await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
+    for _ in 0..3 {
+        get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
+    }
+    let line = binary.stderr_line("requests are refused").await;
+    assert!(line.contains("reason=\"concealed\"") && line.contains("peer=127.0.0.1:"), "{line}");
+    binary.terminate().await;
+    assert!(!binary.stderr_to_end().await.contains("requests are refused"), "one line for a burst");
+}
+
+#[tokio::test]
+async fn the_audit_names_who_got_which_token_and_never_the_token() {
+    let mock = Mock::start().await;
+    let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--audit"]).await;
+    // The audit is asked for by its flag, whatever the levels are.
+    put(metrics_addr, "/loglevel?levels=off").await;
+    get(addr, TOKEN).await;
+    get(addr, &format!("{TOKEN}?scopes=b,a")).await;
+    let first = binary.stderr_line("token handed out").await;
+    let second = binary.stderr_line("token handed out").await;
+    for (line, cache) in [(&first, "cache=\"fresh\""), (&second, "cache=\"miss\"")] {
+        for told in ["client=127.0.0.1:", "kind=\"access\"", "account=default", cache, "expires_in=3"] {
+            assert!(line.contains(told), "{told} is missing from {line}");
+        }
+        assert!(!line.contains("ya29."), "{line}");
+    }
+    assert!(!first.contains("scopes") && second.contains("scopes=\"a,b\""), "{first}\n{second}");
+}

@@ -1,0 +1,231 @@
+//! What operators see: every metric, its labels, and who said what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use gce_metadata_proxy::telemetry::table::{Row, TABLE};
+
+use crate::support::{Connection, Proxy, get, metric_becomes, raw, request};
+
+const README: &str = include_str!("../../README.md");
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+/// A row of the README's table.
+fn told(row: &Row) -> String {
+    let labels = if row.labels.is_empty() { String::new() } else { format!("{{{}}}", row.labels.join(",")) };
+    format!("| `{}{labels}` | {} |", row.name, row.help)
+}
+
+#[test]
+fn the_readme_tells_every_metric() {
+    let rows: Vec<String> = TABLE.iter().map(told).collect();
+    let table = format!("| metric | what |\n|---|---|\n{}\n", rows.join("\n"));
+    assert!(README.contains(&table), "the README's table of metrics should be:\n{table}");
+}
+
+/// The families on a page, each with the names of the labels that its series have.
+fn families(page: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut families: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut name = "";
+    for line in page.lines() {
+        if let Some(family) = line.strip_prefix("# TYPE ") {
+            name = family.split(' ').next().expect("a name");
+            families.entry(name).or_default();
+        } else if let (false, Some((_, labels))) = (line.starts_with('#'), line.split_once('{')) {
+            let labels = labels.rsplit_once('}').expect("a closing brace").0;
+            let names =
+                labels.split("\",").filter_map(|pair| Some(pair.split_once('=')?.0)).filter(|name| *name != "le");
+            families.get_mut(name).expect("a type comes first").extend(names);
+        }
+    }
+    families
+}
+
+/// Asks for something of each kind, so that every metric has a series.
+async fn ask_for_everything(proxy: &Proxy, mock: &Handle) {
+    for path in [TOKEN, "/", "/computeMetadata/v1/instance/zone", "/computeMetadata/v1/instance/machine-type", "/x"] {
+        get(proxy.addr, path).await;
+    }
+    mock.fault(Fault::Status(503, String::new()));
+    get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
+}
+
+#[tokio::test]
+async fn what_is_scraped_is_what_the_table_says() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    ask_for_everything(&proxy, &mock).await;
+    let page = get(proxy.metrics_addr, "/metrics").await.body;
+    let found = families(&page);
+    let wanted: BTreeMap<&str, BTreeSet<&str>> =
+        TABLE.iter().map(|row| (row.name, row.labels.iter().copied().collect())).collect();
+    for (name, labels) in &wanted {
+        let found = found.get(name).unwrap_or_else(|| panic!("{name} is missing from\n{page}"));
+        assert_eq!(found, labels, "{name}");
+    }
+    let unknown: Vec<_> = found.keys().filter(|name| !wanted.contains_key(*name)).collect();
+    assert!(unknown.is_empty(), "not in the table: {unknown:?}");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn each_filter_is_measured_whatever_it_does() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    ask_for_everything(&proxy, &mock).await;
+    get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
+    raw(proxy.addr, "GET / HTTP/1.1\r\nHost: metadata\r\nX-Forwarded-For: 10.0.0.1\r\nConnection: close\r\n\r\n").await;
+    for (filter, outcome) in [
+        ("classify", "passed"),
+        ("classify", "refused"),
+        ("in_flight", "passed"),
+        ("discovery", "answered"),
+        ("discovery", "passed"),
+        ("conceal", "refused"),
+        ("conceal", "passed"),
+        ("hanging", "passed"),
+        ("leaves", "answered"),
+        ("leaves", "passed"),
+        ("token_cache", "answered"),
+        ("token_cache", "passed"),
+        ("forward", "answered"),
+    ] {
+        let series = format!(
+            "metadata_proxy_request_filter_duration_seconds_count{{filter=\"{filter}\",outcome=\"{outcome}\"}}"
+        );
+        assert!(proxy.metric(&series).await.is_some_and(|count| count >= 1.0), "{series}");
+    }
+    let waited = "metadata_proxy_request_filter_wait_duration_seconds_count{filter=\"forward\"}";
+    assert!(proxy.metric(waited).await.is_some_and(|count| count >= 1.0), "the upstream was waited for");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_became_of_it() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    ask_for_everything(&proxy, &mock).await;
+    get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
+    raw(
+        proxy.addr,
+        format!("HEAD {TOKEN} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"),
+    )
+    .await;
+    mock.stop().await;
+    get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
+    for (metric, endpoint, outcome, count) in [
+        ("request_duration", "token", "answered", 2.0),
+        ("request_first_byte", "token", "answered", 2.0),
+        ("request_duration", "root", "answered", 1.0),
+        ("request_duration", "leaf", "refused", 1.0),
+        ("request_duration", "leaf", "passed", 3.0),
+        ("request_duration", "leaf", "failed", 1.0),
+        ("request_duration", "unknown", "refused", 1.0),
+        ("upstream_duration", "leaf", "5xx", 1.0),
+        ("upstream_duration", "token", "2xx", 1.0),
+        ("upstream_duration", "leaf", "failed", 1.0),
+    ] {
+        let series = format!("metadata_proxy_{metric}_seconds_count{{endpoint=\"{endpoint}\",outcome=\"{outcome}\"}}");
+        assert_eq!(proxy.metric(&series).await, Some(count), "{series}");
+    }
+    proxy.stop().await;
+}
+
+/// 403, 429 and 503 can come from either side; the header says from which.
+#[tokio::test]
+async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {
+    const SERVER: &str = "Metadata Server for VM";
+    const PROXY: &str = "gce-metadata-proxy";
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let server = |path: &'static str| async move { get(proxy.addr, path).await.header("server").map(str::to_owned) };
+    assert_eq!(server("/computeMetadata/v1/instance/machine-type").await.as_deref(), Some(SERVER));
+    assert_eq!(server("/computeMetadata/v1/instance/attributes/kube-env").await.as_deref(), Some(PROXY));
+    for status in [403, 429, 503] {
+        mock.fault(Fault::Status(status, String::new()));
+        let answer = get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
+        assert_eq!((answer.status, answer.header("server")), (status, Some(SERVER)));
+    }
+    let concealed = "metadata_proxy_refusals_total{reason=\"concealed\"}";
+    assert_eq!(proxy.metric(concealed).await, Some(1.0));
+    assert_eq!(proxy.metric("request_count{code=\"403\",filter_result=\"filter_result_blocked\"}").await, Some(1.0));
+    assert_eq!(proxy.metric("request_count{code=\"403\",filter_result=\"filter_result_proxied\"}").await, Some(1.0));
+    mock.stop().await;
+    assert_eq!(server("/computeMetadata/v1/instance/cpu-platform").await.as_deref(), Some(PROXY));
+    proxy.stop().await;
+}
+
+/// The series on a page: lines that are no comments, less their values.
+fn series(page: &str) -> BTreeSet<String> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+}
+
+/// The request number so-and-so of somebody who never asks the same twice.
+fn inventive(number: u32) -> String {
+    let hosted = |host: &str, agent: &str, target: &str| {
+        format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nMetadata-Flavor: Google\r\n\r\n")
+    };
+    let agent = format!("agent/{number}");
+    match number % 64 {
+        // These few reach the metadata server.
+        0 => hosted("metadata", &agent, &format!("/computeMetadata/v1/instance/service-accounts/a{number}@b.c/token")),
+        1 => hosted(
+            "metadata",
+            &agent,
+            &format!("/computeMetadata/v1/instance/service-accounts/default/token?scopes=s{number}"),
+        ),
+        2 => hosted(
+            &format!("10.{}.{}.1", number / 256 % 256, number % 256),
+            &agent,
+            "/computeMetadata/v1/instance/tags",
+        ),
+        3..16 => {
+            hosted("metadata", &agent, &format!("/computeMetadata/v1/instance/service-accounts/a{number}@b.c/identity"))
+        }
+        16..32 => hosted(&format!("host-{number}.example"), &agent, "/"),
+        32..48 => hosted("metadata", &agent, &format!("/computeMetadata/v{number}/")),
+        _ => hosted("metadata", &agent, &format!("/?{number}=x")),
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_different_requests_add_no_series() {
+    const REQUESTS: u32 = 100_000;
+    const AT_ONCE: u32 = 200;
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let mut connection = Connection::open(proxy.addr).await;
+    let mut known = BTreeSet::new();
+    for begin in (0..REQUESTS).step_by(AT_ONCE as usize) {
+        let requests: Vec<String> = (begin..begin + AT_ONCE).map(inventive).collect();
+        connection.send(requests.concat()).await;
+        for _ in 0..AT_ONCE {
+            connection.answer().await.expect("every request is answered");
+        }
+        if begin == 0 {
+            known = series(&get(proxy.metrics_addr, "/metrics").await.body);
+        }
+    }
+    let now = series(&get(proxy.metrics_addr, "/metrics").await.body);
+    let more: Vec<_> = now.difference(&known).collect();
+    assert!(more.is_empty(), "{more:?}");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_counted_as_cut_and_what_it_asked_for_as_abandoned() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.fault(Fault::Hang);
+    let mut client = Connection::open(proxy.addr).await;
+    client.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
+    metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
+    drop(client);
+    for (metric, outcome) in [("request", "cut"), ("upstream", "abandoned")] {
+        let series =
+            format!("metadata_proxy_{metric}_duration_seconds_count{{endpoint=\"leaf\",outcome=\"{outcome}\"}}");
+        metric_becomes(proxy.metrics_addr, &series, 1).await;
+    }
+    proxy.stop().await;
+}
