@@ -76,7 +76,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Python",
             program: Python { lock: "google-auth-2020", module: "with_google_auth" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
-            connections: 4,
+            connections: 5,
             is_shed: true,
         },
         Client {
@@ -85,7 +85,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Python",
             program: Python { lock: "oauth2client", module: "with_oauth2client" },
             steps: &[Detect, Project, Token, Account, Refresh],
-            connections: 4,
+            connections: 2,
             is_shed: true,
         },
         Client {
@@ -103,7 +103,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Go",
             program: Go { module: "current", library: "metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
-            connections: 1,
+            connections: 2,
             is_shed: true,
         },
         Client {
@@ -112,7 +112,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Go",
             program: Go { module: "current", library: "auth" },
             steps: &[Project, Scoped, Refresh, Identity, Universe],
-            connections: 1,
+            connections: 2,
             is_shed: true,
         },
         Client {
@@ -148,7 +148,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "current", library: "gcp-metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
-            connections: 12,
+            connections: 2,
             is_shed: true,
         },
         Client {
@@ -157,7 +157,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "current", library: "google-auth-library" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
-            connections: 12,
+            connections: 9,
             is_shed: true,
         },
         Client {
@@ -166,7 +166,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "2020", library: "gcp-metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
-            connections: 12,
+            connections: 2,
             is_shed: true,
         },
         Client {
@@ -175,7 +175,7 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "2020", library: "google-auth-library" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
-            connections: 12,
+            connections: 9,
             is_shed: true,
         },
         Client {

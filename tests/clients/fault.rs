@@ -46,7 +46,12 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
         noticed_by: &[],
     },
     SpoiledAnswers { name: "an ETag in quotes", spoil: Spoil::QuoteEtag, weather: "clear", noticed_by: &[] },
-    SpoiledAnswers { name: "502 instead of 503", spoil: Spoil::BadGateway, weather: "429, 500, 503", noticed_by: &[] },
+    SpoiledAnswers {
+        name: "502 instead of 503",
+        spoil: Spoil::BadGateway,
+        weather: "250 at once, 503",
+        noticed_by: &[],
+    },
     SpoiledAnswers {
         name: "a connection closed after each answer",
         spoil: Spoil::CloseAfter,

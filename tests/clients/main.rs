@@ -36,7 +36,7 @@ use table::Table;
 use weather::{WEATHERS, Weather};
 
 /// Tests at once, unless the command line says otherwise. Most of them wait most of the time; those that do not take turns.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 12;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

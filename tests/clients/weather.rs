@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Fault, Mock};
+use gce_metadata_proxy::mock::{Fault, Handle, Mock};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -36,7 +36,7 @@ enum Kind {
     Slow(Duration),
     /// The upstream is gone, and was there before.
     Dead,
-    /// The upstream refuses: 429, then 500, then 503.
+    /// The upstream refuses whatever it is asked: 429, then 500, then 503, then 429 again.
     Refusing,
     /// So many requests at once while others have taken all the seats.
     Crowded(usize),
@@ -100,9 +100,9 @@ impl Weather {
             Kind::Clear => self.clear(client, spoil).await,
             Kind::ColdStart(processes) => self.cold_start(client, processes).await,
             Kind::Slow(delay) => self.slow(client, delay).await,
-            Kind::Dead => self.dead(client).await,
-            Kind::Refusing => self.refusing(client, spoil).await,
-            Kind::Crowded(requests) => self.crowded(client, requests).await,
+            Kind::Dead => self.known(client, async |stage| stage.mock.stop().await).await,
+            Kind::Refusing => self.known(client, async |stage| refuse(&stage.mock)).await,
+            Kind::Crowded(requests) => self.crowded(client, requests, spoil).await,
             Kind::Handover => self.handover(client).await,
         }
     }
@@ -128,26 +128,17 @@ impl Weather {
         scene.end(&stage, told, |told| told.session(client.steps)).await
     }
 
-    async fn dead(&self, client: &'static Client) -> Cell {
+    /// A session once more, when all that it asks for has been asked for before.
+    async fn known(&self, client: &'static Client, spoil: impl AsyncFnOnce(&Stage)) -> Cell {
         let stage = Stage::ready(self.args).await;
         let before = client.run(stage.pods, Task::Session).await.and_then(|told| told.session(client.steps));
-        stage.mock.stop().await;
+        spoil(&stage).await;
         let scene = Scene::begin(&stage).await;
         let told = client.run(stage.pods, Task::Session).await;
         let wanted: Vec<_> = client.steps.iter().copied().filter(|step| !step.needs_the_upstream()).collect();
         let mut cell = scene.end(&stage, told, |told| told.session(&wanted)).await;
         cell.result = before.and(cell.result);
         cell
-    }
-
-    async fn refusing(&self, client: &'static Client, spoil: Option<Spoil>) -> Cell {
-        let stage = Stage::ready(self.args).await;
-        let scene = Scene::begin(&stage).await;
-        for status in [429, 500, 503] {
-            stage.mock.fault_next(1, Fault::Status(status, "Not now.\n".into()));
-        }
-        let told = client.run(through(stage.pods, spoil).await, Task::Session).await;
-        scene.end(&stage, told, |told| told.session(client.steps)).await
     }
 
     async fn cold_start(&self, client: &'static Client, processes: usize) -> Cell {
@@ -165,11 +156,12 @@ impl Weather {
     }
 
     /// The neighbours go when each of the client's requests has been refused once, or would have been.
-    async fn crowded(&self, client: &'static Client, requests: usize) -> Cell {
+    async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
         let stage = Stage::ready(self.args).await;
         stage.mock.fault_at(LEAF, Fault::Hang);
         let mut neighbours: JoinSet<Outcome> = (0..SEATS).map(|_| ask(stage.pods, LEAF)).collect();
         eventually("the neighbours have all the seats", || stage.mock.in_flight() == SEATS).await;
+        let pods = through(stage.pods, spoil).await;
         let scene = Scene::begin(&stage).await;
         let crowd_goes = async {
             let wanted = u64::try_from(requests).expect("a small number");
@@ -179,7 +171,7 @@ impl Weather {
             }
             stage.mock.heal();
         };
-        let (told, ()) = tokio::join!(client.run(stage.pods, Task::Many(requests)), crowd_goes);
+        let (told, ()) = tokio::join!(client.run(pods, Task::Many(requests)), crowd_goes);
         let mut cell = scene.end(&stage, told, |told| told.tokens(Some(requests))).await;
         while let Some(neighbour) = neighbours.join_next().await {
             cell.counts.requests -= 1;
@@ -250,6 +242,15 @@ impl Scene {
             Err(error) => (None, Err(error)),
         };
         Cell { version, result, counts, took }
+    }
+}
+
+/// Refuses more requests than any client makes.
+fn refuse(mock: &Handle) {
+    for _ in 0..100 {
+        for status in [429, 500, 503] {
+            mock.fault_next(1, Fault::Status(status, "Not now.\n".into()));
+        }
     }
 }
 

@@ -18,28 +18,31 @@ tool=$1 mode=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# try BODY HEAD URL: asks with the retries that careful scripts ask for.
+# try BODY HEAD URL [OPTION]: asks with the retries that careful scripts ask for. $told is the option by which a refusal's
+# body is kept; with it, wget would take a body that follows on a retry for the rest of the refusal's.
 case $tool in
 curl)
   version=$(curl --version | sed -n '1s/^curl \([^ ]*\).*/\1/p')
   try() {
-    curl --silent --show-error --fail-with-body --retry 5 --max-time 20 --header 'Metadata-Flavor: Google' \
+    curl --silent --show-error "${4:---fail}" --retry 5 --max-time 20 --header 'Metadata-Flavor: Google' \
       --output "$1" --dump-header "$2" "$3" 2>>"$2"
   }
+  told=--fail-with-body
   ;;
 wget)
   version=$(wget --version | sed -n '1s/^GNU Wget \([^ ]*\).*/\1/p')
   try() {
     wget --tries=5 --waitretry=2 --timeout=20 --retry-on-http-error=429,500,503 --header='Metadata-Flavor: Google' \
-      --content-on-error --output-document="$1" --server-response --output-file="$2" "$3"
+      --output-document="$1" --server-response --output-file="$2" ${4:+"$4"} "$3"
   }
+  told=--content-on-error
   ;;
 esac
 
-# fetch URL: prints the answer's body, be it a refusal; fails on anything but success. The head goes to $work/head.
+# fetch URL [OPTION]: prints the answer's body; on failure, all that was said. The head goes to $work/head.
 fetch() {
   body=$(mktemp -p "$work")
-  if try "$body" "$body.head" "$1"; then failed=; else failed=yes; fi
+  if try "$body" "$body.head" "$@"; then failed=; else failed=yes; fi
   cp "$body.head" "$work/head"
   cat "$body" ${failed:+"$body.head"}
   test -z "$failed"
@@ -90,7 +93,7 @@ token token
 account fetch $account/email
 scoped token $cloud_platform
 refresh token $cloud_platform
-identity fetch $account/identity?audience=https://example.com
+identity fetch $account/identity?audience=https://example.com $told
 universe fetch $root/computeMetadata/v1/universe/universe-domain
 watch watch
 STEPS

@@ -63,7 +63,7 @@ func withMetadata(ctx context.Context) application.Library {
 // How long a value that does not change is watched before it is told again. Were the ETag that the library repeats not the
 // server's own, there would be no wait.
 func watch(ctx context.Context) (any, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	enough := errors.New("told twice")
 	var told []time.Time
