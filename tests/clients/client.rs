@@ -86,7 +86,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Python { lock: "oauth2client", module: "with_oauth2client" },
             steps: &[Detect, Project, Token, Account, Refresh],
             connections: 2,
-            is_shed: true,
+            is_shed: false,
         },
         Client {
             name: "boto-plugin",
@@ -211,8 +211,8 @@ pub(crate) const CLIENTS: &[Client] = {
 /// What a client's program is to do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Task<'a> {
-    /// Every step once.
-    Session,
+    /// These steps, once.
+    Session(&'a [Step]),
     /// One token.
     Token,
     /// So many tokens at once.
@@ -261,7 +261,7 @@ impl Client {
     pub(crate) async fn run(&self, proxy: SocketAddr, task: Task<'_>) -> Result<Told, String> {
         let mut command = self.program.command();
         match task {
-            Task::Session => command.arg("session"),
+            Task::Session(steps) => command.arg("session").args(steps.iter().map(|step| step.name())),
             Task::Token => command.arg("token"),
             Task::Many(count) => command.arg("many").arg(count.to_string()),
             Task::Stay(until) => command.arg("stay").arg(until),

@@ -15,7 +15,28 @@ pub(crate) struct Exception {
 }
 
 /// Every exception there is.
-pub(crate) const EXCEPTIONS: &[Exception] = &[];
+pub(crate) const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        clients: &["go-metadata-2020", "go-oauth2-2020"],
+        weathers: &["250 at once, reset", "250 at once, 503"],
+        error: " of 50 got a token",
+        reason: "Go's libraries of 2020 ask once: a reset is final, and so is a 503. Those of today ask six times.",
+    },
+    Exception {
+        clients: &["google-auth-2020"],
+        weathers: &["250 at once, 503"],
+        error: " of 50 got a token",
+        reason: "google-auth of 2020 asks again after a reset, but takes any status for final: for it, leave `--overload` at \
+                 `reset`.",
+    },
+    Exception {
+        clients: &["curl"],
+        weathers: &["250 at once, reset"],
+        error: " of 50 got a token",
+        reason: "`curl --retry` does not ask again after a reset: add `--retry-all-errors`, or run the proxy with `--overload \
+                 unavailable`.",
+    },
+];
 
 /// The exception for a client in a weather.
 pub(crate) fn exception(client: &Client, weather: &Weather) -> Option<&'static Exception> {

@@ -58,6 +58,11 @@ pub(crate) enum Step {
 pub(crate) const INSTANCE_ID: &str = "4520031799277581759";
 
 impl Step {
+    /// Its name for the clients' programs.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
     /// Whether nothing that the proxy knows can stand in for the upstream.
     pub(crate) fn needs_the_upstream(self) -> bool {
         matches!(self, Self::Watch)
@@ -94,7 +99,7 @@ impl Told {
 
     /// Whether every step of a session came to what it should.
     pub(crate) fn session(&self, steps: &[Step]) -> Result<(), String> {
-        let outcome = |step: Step| self.steps.get(&format!("{step:?}").to_lowercase());
+        let outcome = |step: Step| self.steps.get(&step.name());
         let faults: Vec<String> = steps.iter().filter_map(|step| step.fault(outcome(*step))).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }

@@ -1,6 +1,6 @@
 // Does what a Node application does with its credentials, and prints one JSON line about it.
 //
-// usage: application.js LIBRARY session       every step once
+// usage: application.js LIBRARY session STEP...
 //        application.js LIBRARY token         one token, as a process that starts
 //        application.js LIBRARY many COUNT    so many tokens at once
 //        application.js LIBRARY stay FILE     token after token, none remembered, until FILE exists
@@ -33,7 +33,7 @@ const libraries = {
         refresh: () => token(CLOUD_PLATFORM),
         identity: () =>
           metadata.instance({property: 'service-accounts/default/identity', params: {audience: AUDIENCE}}),
-        ...(metadata.universe && {universe: () => metadata.universe('universe-domain')}),
+        universe: () => metadata.universe('universe-domain'),
       },
     };
   },
@@ -52,7 +52,7 @@ const libraries = {
         scoped: () => auth.getAccessToken(),
         refresh: () => fresh([CLOUD_PLATFORM]),
         identity: async () => (await auth.getIdTokenClient(AUDIENCE)).getRequestHeaders(),
-        ...(auth.getUniverseDomain && {universe: () => auth.getUniverseDomain()}),
+        universe: () => auth.getUniverseDomain(),
       },
     };
   },
@@ -76,10 +76,10 @@ function tally(outcomes) {
 }
 
 const modes = {
-  async session({steps}) {
+  async session({steps}, ...names) {
     const seen = {};
-    for (const [name, step] of Object.entries(steps)) {
-      seen[name] = await attempt(step);
+    for (const name of names) {
+      seen[name] = await attempt(steps[name]);
     }
     return {steps: seen};
   },

@@ -1,6 +1,6 @@
 """Does what a Python application does with its credentials, and prints one JSON line about it.
 
-usage: application.py LIBRARY session       every step once
+usage: application.py LIBRARY session STEP...
        application.py LIBRARY token         one token, as a process that starts
        application.py LIBRARY many COUNT    so many tokens at once, a thread each
        application.py LIBRARY stay FILE     token after token, none remembered, until FILE exists
@@ -28,8 +28,9 @@ def attempt(step):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def session(library):
-    return {"steps": {name: attempt(step) for name, step in library.steps().items()}}
+def session(library, names):
+    steps = library.steps()
+    return {"steps": {name: attempt(steps[name]) for name in names}}
 
 
 def tally(outcomes):
@@ -63,7 +64,7 @@ def stay(library, file):
 def main(name, mode, *rest):
     library = importlib.import_module(name)
     if mode == "session":
-        seen = session(library)
+        seen = session(library, rest)
     elif mode == "token":
         seen = tally([attempt(library.token)])
     elif mode == "many":

@@ -20,8 +20,10 @@ def token():
 
 
 def steps():
-    # The defaults of a boot, save that the machine's BIOS is not asked whether this is Compute Engine.
-    patience = DataSource.get_url_params(type("Defaults", (DataSource,), {"__init__": lambda self: setattr(self, "ds_cfg", {})})())
+    # The patience of a boot. The machine's BIOS, which would say that this is not Compute Engine, is not asked.
+    source = DataSource.__new__(DataSource)
+    source.ds_cfg = {}
+    patience = source.get_url_params()
 
     def crawl():
         found = DataSourceGCE.read_md(address=ADDRESS, url_params=patience, platform_check=False)

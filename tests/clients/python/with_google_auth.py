@@ -44,7 +44,7 @@ def steps():
         credentials = compute_engine.IDTokenCredentials(request, **wanted)
         return refreshed(credentials)
 
-    steps = {
+    return {
         "detect": lambda: _metadata.ping(request),
         "project": project,
         "token": lambda: refreshed(plain),
@@ -52,7 +52,5 @@ def steps():
         "scoped": first_scoped,
         "refresh": lambda: refreshed(scoped),
         "identity": identity,
+        "universe": lambda: plain.universe_domain,
     }
-    if hasattr(compute_engine.Credentials, "universe_domain"):
-        steps["universe"] = lambda: plain.universe_domain
-    return steps

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Does what a start-up script does with the metadata server, and prints one JSON line about it.
 #
-# usage: application.sh TOOL session       every step once
+# usage: application.sh TOOL session STEP...
 #        application.sh TOOL token         one token
 #        application.sh TOOL many COUNT    so many tokens at once, a process each
 #        application.sh TOOL stay FILE     token after token, until FILE exists
@@ -15,6 +15,7 @@ cloud_platform=https://www.googleapis.com/auth/cloud-platform
 # A scope of its own, so that this is no token that the proxy has from its start.
 read_only=https://www.googleapis.com/auth/devstorage.read_only
 tool=$1 mode=$2
+shift 2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -79,24 +80,26 @@ watch() {
   [ "$waited" -ge 900 ] || { printf ' was told again after %s ms, though nothing had changed' "$waited"; return 1; }
 }
 
+step() {
+  case $1 in
+  detect) detect ;;
+  project) fetch "$root/computeMetadata/v1/project/project-id" ;;
+  token) token ;;
+  account) fetch "$account/email" ;;
+  scoped | refresh) token "$cloud_platform" ;;
+  identity) fetch "$account/identity?audience=https://example.com" "$told" ;;
+  universe) fetch "$root/computeMetadata/v1/universe/universe-domain" ;;
+  watch) watch ;;
+  esac
+}
+
 session() {
   separator=
   printf '"steps":{'
-  while read -r name command; do
-    # shellcheck disable=SC2086 # words of a command
-    printf '%s"%s":%s' "$separator" "$name" "$(outcome $command)"
+  for name; do
+    printf '%s"%s":%s' "$separator" "$name" "$(outcome step "$name")"
     separator=,
-  done <<STEPS
-detect detect
-project fetch $root/computeMetadata/v1/project/project-id
-token token
-account fetch $account/email
-scoped token $cloud_platform
-refresh token $cloud_platform
-identity fetch $account/identity?audience=https://example.com $told
-universe fetch $root/computeMetadata/v1/universe/universe-domain
-watch watch
-STEPS
+  done
   printf '}'
 }
 
@@ -124,9 +127,9 @@ tally() {
 }
 
 case $mode in
-session) seen=$(session) ;;
+session) seen=$(session "$@") ;;
 token) seen=$(many 1) ;;
-many) seen=$(many "$3") ;;
-stay) seen=$(stay "$3") ;;
+many) seen=$(many "$1") ;;
+stay) seen=$(stay "$1") ;;
 esac
 printf '{"version":"%s",%s}\n' "$version" "$seen"

@@ -40,14 +40,14 @@ func withMetadata() application.Library {
 		Token: func() (string, error) {
 			return application.TokenIn(metadata.Get(account + "token?scopes=" + url.QueryEscape(readOnly)))
 		},
-		Steps: []application.Step{
-			{Name: "detect", Do: func() (any, error) { return metadata.OnGCE(), nil }},
-			{Name: "project", Do: func() (any, error) { return metadata.ProjectID() }},
-			{Name: "token", Do: token(account + "token")},
-			{Name: "account", Do: get(account + "email")},
-			{Name: "scoped", Do: token(scoped)},
-			{Name: "refresh", Do: token(scoped)},
-			{Name: "identity", Do: get(account + "identity?audience=" + url.QueryEscape(audience))},
+		Steps: map[string]application.Step{
+			"detect":   func() (any, error) { return metadata.OnGCE(), nil },
+			"project":  func() (any, error) { return metadata.ProjectID() },
+			"token":    token(account + "token"),
+			"account":  get(account + "email"),
+			"scoped":   token(scoped),
+			"refresh":  token(scoped),
+			"identity": get(account + "identity?audience=" + url.QueryEscape(audience)),
 		},
 	}
 }
@@ -70,17 +70,17 @@ func withOauth2(ctx context.Context) application.Library {
 	return application.Library{
 		Module: "golang.org/x/oauth2",
 		Token:  func() (string, error) { return token(google.ComputeTokenSource("", readOnly)) },
-		Steps: []application.Step{
-			{Name: "project", Do: func() (any, error) {
+		Steps: map[string]application.Step{
+			"project": func() (any, error) {
 				found, err := google.FindDefaultCredentials(ctx, cloudPlatform)
 				if err != nil {
 					return nil, err
 				}
 				return found.ProjectID, nil
-			}},
-			{Name: "token", Do: func() (any, error) { return token(google.ComputeTokenSource("")) }},
-			{Name: "scoped", Do: scoped},
-			{Name: "refresh", Do: scoped},
+			},
+			"token":   func() (any, error) { return token(google.ComputeTokenSource("")) },
+			"scoped":  scoped,
+			"refresh": scoped,
 		},
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-const usage = `usage: PROGRAM LIBRARY session       every step once
+const usage = `usage: PROGRAM LIBRARY session STEP...
        PROGRAM LIBRARY token         one token, as a process that starts
        PROGRAM LIBRARY many COUNT    so many tokens at once, a goroutine each
        PROGRAM LIBRARY stay FILE     token after token, none remembered, until FILE exists`
@@ -22,15 +22,12 @@ type Library struct {
 	Module string
 	// Token returns a token that is remembered nowhere.
 	Token func() (string, error)
-	// Steps are what a session does, in this order.
-	Steps []Step
+	// Steps are what a session may do.
+	Steps map[string]Step
 }
 
 // Step is one thing that an application does.
-type Step struct {
-	Name string
-	Do   func() (any, error)
-}
+type Step func() (any, error)
 
 type outcome struct {
 	Ok    any    `json:"ok,omitempty"`
@@ -54,8 +51,8 @@ func Main(libraries map[string]Library) {
 	switch mode {
 	case "session":
 		told.Steps = map[string]outcome{}
-		for _, step := range library.Steps {
-			told.Steps[step.Name] = attempt(step.Do)
+		for _, name := range rest {
+			told.Steps[name] = attempt(library.Steps[name])
 		}
 	case "token":
 		told.tally(attempt(library.token))

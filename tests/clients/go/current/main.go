@@ -46,16 +46,16 @@ func withMetadata(ctx context.Context) application.Library {
 		Token: func() (string, error) {
 			return application.TokenIn(metadata.GetWithContext(ctx, account+"token?scopes="+url.QueryEscape(readOnly)))
 		},
-		Steps: []application.Step{
-			{Name: "detect", Do: func() (any, error) { return metadata.OnGCEWithContext(ctx), nil }},
-			{Name: "project", Do: func() (any, error) { return metadata.ProjectIDWithContext(ctx) }},
-			{Name: "token", Do: token(account + "token")},
-			{Name: "account", Do: func() (any, error) { return metadata.EmailWithContext(ctx, "") }},
-			{Name: "scoped", Do: token(scoped)},
-			{Name: "refresh", Do: token(scoped)},
-			{Name: "identity", Do: get(account + "identity?audience=" + url.QueryEscape(audience))},
-			{Name: "universe", Do: get("universe/universe-domain")},
-			{Name: "watch", Do: func() (any, error) { return watch(ctx) }},
+		Steps: map[string]application.Step{
+			"detect":   func() (any, error) { return metadata.OnGCEWithContext(ctx), nil },
+			"project":  func() (any, error) { return metadata.ProjectIDWithContext(ctx) },
+			"token":    token(account + "token"),
+			"account":  func() (any, error) { return metadata.EmailWithContext(ctx, "") },
+			"scoped":   token(scoped),
+			"refresh":  token(scoped),
+			"identity": get(account + "identity?audience=" + url.QueryEscape(audience)),
+			"universe": get("universe/universe-domain"),
+			"watch":    func() (any, error) { return watch(ctx) },
 		},
 	}
 }
@@ -111,18 +111,18 @@ func withAuth(ctx context.Context) application.Library {
 	return application.Library{
 		Module: "cloud.google.com/go/auth",
 		Token:  func() (string, error) { return token(readOnly) },
-		Steps: []application.Step{
-			{Name: "project", Do: default_(func(found *auth.Credentials) (string, error) { return found.ProjectID(ctx) })},
-			{Name: "scoped", Do: func() (any, error) { return token(cloudPlatform) }},
-			{Name: "refresh", Do: func() (any, error) { return token(cloudPlatform) }},
-			{Name: "identity", Do: func() (any, error) {
+		Steps: map[string]application.Step{
+			"project": default_(func(found *auth.Credentials) (string, error) { return found.ProjectID(ctx) }),
+			"scoped":  func() (any, error) { return token(cloudPlatform) },
+			"refresh": func() (any, error) { return token(cloudPlatform) },
+			"identity": func() (any, error) {
 				found, err := authidtoken.NewCredentials(&authidtoken.Options{Audience: audience})
 				if err != nil {
 					return nil, err
 				}
 				return found.Token(ctx)
-			}},
-			{Name: "universe", Do: default_(func(found *auth.Credentials) (string, error) { return found.UniverseDomain(ctx) })},
+			},
+			"universe": default_(func(found *auth.Credentials) (string, error) { return found.UniverseDomain(ctx) }),
 		},
 	}
 }
@@ -148,12 +148,12 @@ func withOauth2(ctx context.Context) application.Library {
 	return application.Library{
 		Module: "golang.org/x/oauth2",
 		Token:  func() (string, error) { return token(google.ComputeTokenSource("", readOnly)) },
-		Steps: []application.Step{
-			{Name: "project", Do: found(func(found *google.Credentials) (string, error) { return found.ProjectID, nil })},
-			{Name: "token", Do: func() (any, error) { return token(google.ComputeTokenSource("")) }},
-			{Name: "scoped", Do: scoped},
-			{Name: "refresh", Do: scoped},
-			{Name: "universe", Do: found(func(found *google.Credentials) (string, error) { return found.GetUniverseDomain() })},
+		Steps: map[string]application.Step{
+			"project":  found(func(found *google.Credentials) (string, error) { return found.ProjectID, nil }),
+			"token":    func() (any, error) { return token(google.ComputeTokenSource("")) },
+			"scoped":   scoped,
+			"refresh":  scoped,
+			"universe": found(func(found *google.Credentials) (string, error) { return found.GetUniverseDomain() }),
 		},
 	}
 }
