@@ -28,8 +28,9 @@ pub(crate) struct Client {
     pub(crate) steps: &'static [Step],
     /// The most connections that its session makes: fewer than its requests, if it keeps them.
     pub(crate) connections: u64,
-    /// Whether it asks for what takes a seat at the proxy; what is known needs none.
-    pub(crate) is_shed: bool,
+    /// How often each of its requests is refused before the crowd goes that has all the seats: never, if all that it asks for
+    /// is known and needs no seat; else once, or as often as it asks without a pause.
+    pub(crate) refusals: u64,
 }
 
 /// What runs, and the folder or file beside this one that says of which version.
@@ -68,7 +69,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Python { lock: "google-auth", module: "with_google_auth" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
             connections: 4,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "google-auth-2020",
@@ -77,7 +78,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Python { lock: "google-auth-2020", module: "with_google_auth" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
             connections: 5,
-            is_shed: true,
+            refusals: 5,
         },
         Client {
             name: "oauth2client",
@@ -86,7 +87,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Python { lock: "oauth2client", module: "with_oauth2client" },
             steps: &[Detect, Project, Token, Account, Refresh],
             connections: 2,
-            is_shed: false,
+            refusals: 0,
         },
         Client {
             name: "boto-plugin",
@@ -95,7 +96,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Python { lock: "boto-plugin", module: "with_boto_plugin" },
             steps: &[Detect, Token, Refresh],
             connections: 3,
-            is_shed: false,
+            refusals: 0,
         },
         Client {
             name: "go-metadata",
@@ -104,7 +105,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Go { module: "current", library: "metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
             connections: 2,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "go-auth",
@@ -113,7 +114,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Go { module: "current", library: "auth" },
             steps: &[Project, Scoped, Refresh, Identity, Universe],
             connections: 2,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "go-oauth2",
@@ -122,7 +123,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Go { module: "current", library: "oauth2" },
             steps: &[Project, Token, Scoped, Refresh, Universe],
             connections: 1,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "go-metadata-2020",
@@ -131,7 +132,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Go { module: "2020", library: "metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
             connections: 1,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "go-oauth2-2020",
@@ -140,7 +141,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Go { module: "2020", library: "oauth2" },
             steps: &[Project, Token, Scoped, Refresh],
             connections: 1,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "gcp-metadata",
@@ -149,7 +150,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Node { lock: "current", library: "gcp-metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
             connections: 2,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "node-auth",
@@ -157,8 +158,8 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "current", library: "google-auth-library" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
-            connections: 9,
-            is_shed: true,
+            connections: 12,
+            refusals: 1,
         },
         Client {
             name: "gcp-metadata-2020",
@@ -167,7 +168,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Node { lock: "2020", library: "gcp-metadata" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
             connections: 2,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "node-auth-2020",
@@ -175,8 +176,8 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "2020", library: "google-auth-library" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
-            connections: 9,
-            is_shed: true,
+            connections: 12,
+            refusals: 1,
         },
         Client {
             name: "curl",
@@ -185,7 +186,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Shell { tool: "curl" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
             connections: 10,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "wget",
@@ -194,7 +195,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: Shell { tool: "wget" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
             connections: 10,
-            is_shed: true,
+            refusals: 1,
         },
         Client {
             name: "cloud-init",
@@ -203,7 +204,7 @@ pub(crate) const CLIENTS: &[Client] = {
             program: CloudInit { lock: "cloud-init" },
             steps: &[Crawl],
             connections: 15,
-            is_shed: false,
+            refusals: 0,
         },
     ]
 };

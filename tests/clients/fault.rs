@@ -65,7 +65,7 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
         name: "502 instead of 503",
         spoil: Spoil::BadGateway,
         weather: "250 at once, 503",
-        noticed_by: &[],
+        noticed_by: &["google-auth", "wget"],
     },
     SpoiledAnswers {
         name: "a connection closed after each answer",

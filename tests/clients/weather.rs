@@ -169,7 +169,7 @@ impl Weather {
         let pods = through(stage.pods, spoil).await;
         let scene = Scene::begin(&stage).await;
         let all_refused = async {
-            let wanted = u64::try_from(requests).expect("a small number");
+            let wanted = client.refusals * u64::try_from(requests).expect("a small number");
             while scene.so_far(&stage).await.sheds < wanted {
                 sleep(Duration::from_millis(2)).await;
             }
@@ -189,7 +189,7 @@ impl Weather {
         if !are_answered {
             cell.result = Err("a neighbour had a seat and got no answer".to_owned());
         }
-        if cell.result.is_ok() && (cell.counts.sheds > 0) != client.is_shed {
+        if cell.result.is_ok() && (cell.counts.sheds > 0) != (client.refusals > 0) {
             cell.result = Err(format!("{} of its requests were shed", cell.counts.sheds));
         }
         cell

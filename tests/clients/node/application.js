@@ -23,6 +23,7 @@ const libraries = {
       return (await metadata.instance({property: 'service-accounts/default/token', params})).access_token;
     };
     return {
+      metadata,
       token: () => token(READ_ONLY),
       steps: {
         detect: () => metadata.isAvailable(),
@@ -39,10 +40,11 @@ const libraries = {
   },
 
   'google-auth-library': () => {
-    const {Compute, GoogleAuth} = require('google-auth-library');
+    const {Compute, GoogleAuth, gcpMetadata} = require('google-auth-library');
     const auth = new GoogleAuth({scopes: CLOUD_PLATFORM});
     const fresh = async scopes => (await new Compute({scopes}).getAccessToken()).token;
     return {
+      metadata: gcpMetadata,
       token: () => fresh(READ_ONLY),
       steps: {
         detect: async () => (await auth.getApplicationDefault()).credential instanceof Compute,
@@ -84,10 +86,10 @@ const modes = {
     return {steps: seen};
   },
 
-  async token({token}) {
+  async token({metadata, token}) {
     // Off Google's hardware the library gives a request 3 s, in which many processes that start at once on few cores do not
     // all get a turn. On it, as on a node, there is no limit.
-    require('gcp-metadata').setGCPResidency?.(true);
+    metadata?.setGCPResidency?.(true);
     return tally([await attempt(token)]);
   },
 
