@@ -34,7 +34,7 @@ pub(crate) struct Client {
 }
 
 /// What runs, and the folder or file beside this one that says of which version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy)]
 enum Program {
     Python {
         lock: &'static str,

@@ -42,7 +42,10 @@ impl Table {
 type Cells = BTreeMap<(&'static str, &'static str), Cell>;
 
 fn markdown(cells: &Cells) -> String {
-    let mut text = String::from("| client | version |");
+    let mut text = String::from(
+        "In each cell: how it went, requests of the client → requests to the metadata server, and the time from the start of \
+         the client to its end.\n\n| client | version |",
+    );
     for weather in WEATHERS {
         let _ = write!(text, " {} |", weather.name);
     }

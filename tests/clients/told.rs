@@ -70,10 +70,7 @@ impl Step {
 
     /// What is wrong with what became of it, if anything.
     fn fault(self, outcome: Option<&Outcome>) -> Option<String> {
-        let outcome = match outcome {
-            None => return Some(format!("{self:?}: not done")),
-            Some(outcome) => outcome,
-        };
+        let Some(outcome) = outcome else { return Some(format!("{self:?}: not done")) };
         let is_right = match (self, outcome) {
             (Self::Identity, Outcome::Error(told)) => told.contains("is concealed from pods"),
             (_, Outcome::Error(_)) | (Self::Identity, Outcome::Ok(_)) => false,

@@ -160,7 +160,7 @@ impl Weather {
         scene.end(&stage, told, |_| Ok(())).await
     }
 
-    /// The neighbours go when each of the client's requests has been refused once, or would have been.
+    /// The neighbours go when the client's requests have been refused as often as it is said to bear, or would have been.
     async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
         let stage = Stage::ready(self.args).await;
         stage.mock.fault_at(LEAF, Fault::Hang);
