@@ -80,6 +80,10 @@ const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
 /// Less than the proxy gives the upstream for an answer.
 const PATIENCE_OF_NEIGHBOURS: Duration = Duration::from_millis(1500);
 
+/// Tokens that a client's processes and the proxy itself may want between them: with scopes and without, by the account's
+/// alias and by its e-mail.
+const TOKENS: usize = 4;
+
 /// Seats at the proxy, as its `--max-in-flight` is unless it is told otherwise.
 const SEATS: u64 = 200;
 
@@ -157,7 +161,13 @@ impl Weather {
         });
         // The last of them, or the first that failed.
         let told = judged.reduce(Result::and).expect("there are some");
-        scene.end(&stage, told, |_| Ok(())).await
+        let fetches = stage.mock.log().iter().filter(|seen| seen.path().ends_with("/token")).count();
+        scene
+            .end(&stage, told, |_| match fetches {
+                ..=TOKENS => Ok(()),
+                _ => Err(format!("the metadata server was asked for {fetches} tokens")),
+            })
+            .await
     }
 
     /// The neighbours go when the client's requests have been refused as often as it is said to bear, or would have been.
