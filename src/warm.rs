@@ -96,6 +96,7 @@ impl<T: TokenSource> WarmStart<T> {
 /// Whether an answer is the server's word: the value, or that there is none where there may be none. Anything else is a
 /// server that is not itself yet, or is not the metadata server.
 fn is_word_on(leaf: Leaf, status: StatusCode) -> bool {
-    let may_be_missing = matches!(leaf, Leaf::UniverseDomain | Leaf::DefaultEmail);
+    let may_be_missing =
+        matches!(leaf, Leaf::UniverseDomain | Leaf::DefaultEmail | Leaf::DefaultAccount | Leaf::Accounts);
     status == StatusCode::OK || (status == StatusCode::NOT_FOUND && may_be_missing)
 }

@@ -2,7 +2,8 @@
 //!
 //! Client libraries ping `/` when a process starts, Go's and gsutil's without any header, and Node's asks for
 //! `/computeMetadata/v1/instance` and follows the redirect to the directory; they remember a failure for as long as the
-//! process lives. So the answer must not depend on an upstream that is slow or busy. Only what is served is listed: the
+//! process lives. So the answer must not depend on an upstream that is slow or busy (what that directory lists is one of the
+//! values that are known from the start, `leaves`). Only what is served is listed: the
 //! legacy tree beside `computeMetadata/` and the one beside `v1/` are left out.
 
 use std::task::{Context, Poll};

@@ -1,7 +1,9 @@
 //! leaves: the few values that every client library asks for and that do not change while the machine runs.
 //!
 //! A library that starts asks for the project, the zone or the universe before it asks for a token, and some remember a
-//! failure for as long as the process lives. So these values are fetched before the proxy says that it is ready, answered
+//! failure for as long as the process lives. Python's first request of all is for everything about its account, and it asks
+//! again before every token; Node's follows the redirect of its ping to the list of `instance/`, and without that list takes
+//! the machine for none of Google's. So these values are fetched before the proxy says that it is ready, answered
 //! from memory as the server answered them (its headers included), and fetched again every ten minutes; a failure leaves
 //! the old value in place.
 //!
@@ -21,6 +23,7 @@ use tower::{Layer, Service};
 
 use super::outcome::Outcome;
 use crate::error::Error;
+use crate::metadata::query::Param;
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
 use crate::reply::{self, Body};
 
@@ -41,18 +44,31 @@ pub enum Leaf {
     Hostname,
     /// What the alias `default` stands for.
     DefaultEmail,
+    /// The default account's aliases, e-mail and scopes. It is no leaf of the tree but the whole of an account, and asked for
+    /// as one.
+    DefaultAccount,
+    /// The same of every account.
+    Accounts,
+    /// The list of what there is about the machine. It is no leaf either, but where Node's ping ends.
+    Instance,
 }
 
-/// Each leaf that is kept, with its path.
-const PATHS: [(Leaf, &str); 7] = [
-    (Leaf::UniverseDomain, "/computeMetadata/v1/universe/universe-domain"),
-    (Leaf::ProjectId, "/computeMetadata/v1/project/project-id"),
-    (Leaf::NumericProjectId, "/computeMetadata/v1/project/numeric-project-id"),
-    (Leaf::InstanceId, "/computeMetadata/v1/instance/id"),
-    (Leaf::Zone, "/computeMetadata/v1/instance/zone"),
-    (Leaf::Hostname, "/computeMetadata/v1/instance/hostname"),
-    (Leaf::DefaultEmail, "/computeMetadata/v1/instance/service-accounts/default/email"),
+/// Each leaf that is kept, with its path and whether it is asked for with `recursive`.
+const PATHS: [(Leaf, &str, bool); 10] = [
+    (Leaf::UniverseDomain, "/computeMetadata/v1/universe/universe-domain", false),
+    (Leaf::ProjectId, "/computeMetadata/v1/project/project-id", false),
+    (Leaf::NumericProjectId, "/computeMetadata/v1/project/numeric-project-id", false),
+    (Leaf::InstanceId, "/computeMetadata/v1/instance/id", false),
+    (Leaf::Zone, "/computeMetadata/v1/instance/zone", false),
+    (Leaf::Hostname, "/computeMetadata/v1/instance/hostname", false),
+    (Leaf::DefaultEmail, "/computeMetadata/v1/instance/service-accounts/default/email", false),
+    (Leaf::DefaultAccount, "/computeMetadata/v1/instance/service-accounts/default/", true),
+    (Leaf::Accounts, ACCOUNTS, true),
+    (Leaf::Instance, "/computeMetadata/v1/instance/", false),
 ];
+
+/// Above the accounts, each of which is a directory.
+const ACCOUNTS: &str = "/computeMetadata/v1/instance/service-accounts/";
 
 /// How long the universe may take while it is not known: half of what Go's library grants.
 const UNIVERSE: Duration = Duration::from_millis(500);
@@ -73,21 +89,21 @@ struct Known {
 impl Leaf {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        PATHS.into_iter().map(|(leaf, _)| leaf)
+        PATHS.into_iter().map(|(leaf, ..)| leaf)
     }
 
     /// The request that asks the server for it.
     pub fn request(self) -> Request {
-        let path = PATHS[self as usize].1;
+        let (_, path, is_recursive) = PATHS[self as usize];
         let parsed = MetadataPath::parse(&path.parse().expect("a target")).expect("a canonical path");
-        Request::own(Endpoint::of(&parsed), path, Query::default(), Principal::Node)
+        let query = Query::of(is_recursive.then(|| (Param::Recursive, "true".into())));
+        Request::own(Endpoint::of(&parsed), path, query, Principal::Node)
     }
 
-    /// The leaf that a request asks for in its plain form; a parameter of any kind makes it the server's business.
-    fn of(request: &Request) -> Option<Self> {
-        let path = request.path.as_str();
-        let found = PATHS.into_iter().find(|(_, known)| *known == path).map(|(leaf, _)| leaf);
-        found.filter(|_| request.query.is_empty())
+    /// The leaf that a path and query ask for in the form that is kept; any other parameter makes it the server's business.
+    fn of(path: &str, query: &Query) -> Option<Self> {
+        let found = PATHS.into_iter().find(|(_, known, _)| *known == path);
+        found.filter(|(.., is_recursive)| has_only_recursive(query, *is_recursive)).map(|(leaf, ..)| leaf)
     }
 }
 
@@ -107,7 +123,23 @@ impl Leaves {
 
     /// Whether a request is answered from here.
     pub fn knows(&self, request: &Request) -> bool {
-        Leaf::of(request).is_some_and(|leaf| self.answer(leaf).is_some())
+        self.leaf(request).is_some_and(|leaf| self.answer(leaf).is_some())
+    }
+
+    /// The leaf that a request asks for. Python asks for its account by the alias at first, and by the e-mail that it was told
+    /// from then on.
+    fn leaf(&self, request: &Request) -> Option<Leaf> {
+        let (path, query) = (request.path.as_str(), &request.query);
+        let email = path.strip_prefix(ACCOUNTS).and_then(|account| account.strip_suffix('/'));
+        if email.is_some_and(|email| self.is_default_email(email)) {
+            return has_only_recursive(query, true).then_some(Leaf::DefaultAccount);
+        }
+        Leaf::of(path, query)
+    }
+
+    fn is_default_email(&self, email: &str) -> bool {
+        let known = self.known[Leaf::DefaultEmail as usize].read().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().is_some_and(|known| known.body == email)
     }
 
     fn answer(&self, leaf: Leaf) -> Option<Response<Body>> {
@@ -116,6 +148,11 @@ impl Leaves {
         response.headers_mut().clone_from(&known.headers);
         Some(response)
     }
+}
+
+/// Whether a query says `recursive`, or does not, and nothing else.
+fn has_only_recursive(query: &Query, wanted: bool) -> bool {
+    query.unknown().is_none() && query.params().map(|(param, _)| param).eq(wanted.then_some(Param::Recursive))
 }
 
 /// Makes [`KnownLeaves`].
@@ -159,7 +196,7 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let Some(leaf) = Leaf::of(&request) else {
+        let Some(leaf) = self.leaves.leaf(&request) else {
             return Outcome::passed(self.inner.call(request));
         };
         if let Some(answer) = self.leaves.answer(leaf) {
@@ -207,8 +244,27 @@ mod tests {
     #[test]
     fn each_leaf_is_found_by_its_own_request() {
         for leaf in Leaf::all() {
-            assert_eq!(Leaf::of(&leaf.request()), Some(leaf));
+            assert_eq!(Leaves::default().leaf(&leaf.request()), Some(leaf));
         }
+    }
+
+    #[test]
+    fn an_account_is_found_by_its_alias_and_by_its_email_when_all_of_it_is_asked_for() {
+        let account = |name: &str, query: &str| {
+            let path = format!("{ACCOUNTS}{name}/");
+            let query = Query::parse(Some(query)).expect("a query");
+            Request::own(Endpoint::ServiceAccounts, &path, query, Principal::Node)
+        };
+        let leaves = kept(Leaf::DefaultEmail, "a@b.c");
+        for (name, query) in [("default", "recursive=true"), ("a@b.c", "recursive=True")] {
+            assert_eq!(leaves.leaf(&account(name, query)), Some(Leaf::DefaultAccount), "{name}?{query}");
+        }
+        for (name, query) in
+            [("default", ""), ("a@b.c", ""), ("default", "recursive=true&alt=text"), ("another@b.c", "recursive=true")]
+        {
+            assert_eq!(leaves.leaf(&account(name, query)), None, "{name}?{query}");
+        }
+        assert_eq!(Leaves::default().leaf(&account("a@b.c", "recursive=true")), None, "nobody has told whose it is");
     }
 
     #[tokio::test]

@@ -4,7 +4,6 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
-mod clients;
 mod conformance;
 mod framing;
 mod handover;

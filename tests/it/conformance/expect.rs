@@ -63,7 +63,7 @@ pub fn leaf(value: &str) -> Expect {
 
 /// The text of a leaf that the proxy knows by itself, and answers as the server did.
 pub fn known_leaf(value: &str) -> Expect {
-    Expect { upstream: 0..=0, ..leaf(value) }
+    leaf(value).known()
 }
 
 /// A listing or another text without an etag of its own.
@@ -145,6 +145,11 @@ impl Expect {
     /// The same, but made by the proxy without asking anybody.
     pub fn by_proxy(self) -> Self {
         Self { author: Author::Proxy, upstream: 0..=0, ..self }
+    }
+
+    /// The same, and the proxy knows it by itself: made by the server, which is not asked again.
+    pub fn known(self) -> Self {
+        Self { upstream: 0..=0, ..self }
     }
 
     /// With this header, too.

@@ -1,0 +1,202 @@
+//! Faults put in on purpose: what if the proxy's answers were not as they should be?
+//!
+//! A suite that no fault turns red shows nothing. So a middleman between client and proxy spoils every answer in one way,
+//! and just those clients must fail that care about it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::client::CLIENTS;
+use crate::expected::judge;
+use crate::weather::{WEATHERS, Weather};
+
+/// What is wrong with every answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spoil {
+    /// No `Metadata-Flavor`.
+    DropFlavor,
+    /// The `ETag` in quotes, as HTTP wants it and the metadata server does not have it.
+    QuoteEtag,
+    /// 502 instead of 503.
+    BadGateway,
+    /// The connection is closed behind it, unannounced.
+    CloseAfter,
+}
+
+/// A fault, the weather in which it shows, and the clients that must notice.
+#[derive(Debug)]
+pub(crate) struct SpoiledAnswers {
+    /// Its name as a test.
+    pub(crate) name: &'static str,
+    spoil: Spoil,
+    weather: &'static str,
+    /// These, and no others, fail where they otherwise would not.
+    noticed_by: &'static [&'static str],
+}
+
+/// Every fault.
+pub(crate) const FAULTS: &[SpoiledAnswers] = &[
+    SpoiledAnswers {
+        name: "answers without Metadata-Flavor",
+        spoil: Spoil::DropFlavor,
+        weather: "clear",
+        noticed_by: &[
+            "google-auth",
+            "google-auth-2020",
+            "oauth2client",
+            "gcp-metadata",
+            "gcp-metadata-2020",
+            "node-auth",
+            "node-auth-2020",
+            "curl",
+            "wget",
+        ],
+    },
+    SpoiledAnswers {
+        name: "an ETag in quotes",
+        spoil: Spoil::QuoteEtag,
+        weather: "clear",
+        noticed_by: &["go-metadata", "curl", "wget"],
+    },
+    SpoiledAnswers {
+        name: "502 instead of 503",
+        spoil: Spoil::BadGateway,
+        weather: "250 at once, 503",
+        noticed_by: &["google-auth", "wget"],
+    },
+    SpoiledAnswers {
+        name: "a connection closed after each answer",
+        spoil: Spoil::CloseAfter,
+        weather: "clear",
+        noticed_by: &[
+            "google-auth",
+            "google-auth-2020",
+            "oauth2client",
+            "go-metadata",
+            "go-auth",
+            "go-oauth2",
+            "go-metadata-2020",
+            "go-oauth2-2020",
+            "gcp-metadata",
+            "gcp-metadata-2020",
+            "node-auth",
+            "node-auth-2020",
+        ],
+    },
+];
+
+impl SpoiledAnswers {
+    /// Sends every client into the weather with spoiled answers. An error names those that should have noticed and did not,
+    /// and those that should not have.
+    pub(crate) async fn check(&self) -> Result<(), String> {
+        let weather: &'static Weather =
+            WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
+        let spoil = self.spoil;
+        let mut met: JoinSet<Result<Option<(&str, String)>, String>> = JoinSet::new();
+        for client in CLIENTS.iter().filter(|client| client.is_run()) {
+            met.spawn(async move {
+                let cell = weather.meet(client, Some(spoil)).await?;
+                Ok(judge(client, weather, &cell).err().map(|error| (client.name, error)))
+            });
+        }
+        let mut noticed = Vec::new();
+        while let Some(one) = met.join_next().await {
+            noticed.extend(one.expect("no panic")?);
+        }
+        let expected = |name: &str| self.noticed_by.contains(&name);
+        let is_run = |name: &&&str| CLIENTS.iter().any(|client| client.name == **name && client.is_run());
+        let missed: Vec<_> =
+            self.noticed_by.iter().filter(is_run).filter(|name| noticed.iter().all(|(by, _)| by != *name)).collect();
+        let unexpected: Vec<_> = noticed.iter().filter(|(by, _)| !expected(by)).collect();
+        if missed.is_empty() && unexpected.is_empty() {
+            return Ok(());
+        }
+        Err(format!("not noticed by {missed:?}; noticed unexpectedly by {unexpected:#?}"))
+    }
+}
+
+/// The middleman.
+pub(crate) struct Spoiler;
+
+impl Spoiler {
+    /// Stands before a proxy until the runtime's end; returns where.
+    pub(crate) async fn start(proxy: SocketAddr, spoil: Spoil) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port on loopback");
+        let addr = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    if let Ok(proxy) = TcpStream::connect(proxy).await {
+                        // Whoever ends the connection ends it for both.
+                        let _ = relay(client, proxy, spoil).await;
+                    }
+                });
+            }
+        });
+        addr
+    }
+}
+
+/// Passes on requests as they are and answers as they should not be, until either side ends.
+async fn relay(client: TcpStream, proxy: TcpStream, spoil: Spoil) -> std::io::Result<()> {
+    let (mut requests, mut to_client) = client.into_split();
+    let (answers, mut to_proxy) = proxy.into_split();
+    let mut answers = BufReader::new(answers);
+    let passing = async { tokio::io::copy(&mut requests, &mut to_proxy).await.map(drop) };
+    let spoiling = async {
+        while let Some((head, length)) = head(&mut answers).await? {
+            let mut body = vec![0; length];
+            answers.read_exact(&mut body).await?;
+            to_client.write_all(spoil.head(&head).as_bytes()).await?;
+            to_client.write_all(&body).await?;
+            if spoil == Spoil::CloseAfter {
+                break;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        passed = passing => passed,
+        spoiled = spoiling => spoiled,
+    }
+}
+
+/// An answer's head, and the length of its body; nothing at the end of the connection.
+async fn head(answers: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<Option<(String, usize)>> {
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let start = head.len();
+        if answers.read_line(&mut head).await? == 0 {
+            return Ok(None);
+        }
+        let line = head[start..].trim_end().to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length: ") {
+            length = value.parse().unwrap_or(0);
+        }
+        if line.is_empty() {
+            return Ok(Some((head, length)));
+        }
+    }
+}
+
+impl Spoil {
+    fn head(self, head: &str) -> String {
+        head.split_inclusive("\r\n").map(|line| self.line(line)).collect()
+    }
+
+    fn line(self, line: &str) -> String {
+        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        match self {
+            Self::DropFlavor if name == "metadata-flavor" => String::new(),
+            Self::QuoteEtag if name == "etag" => {
+                let value = line.split_once(':').expect("a header").1.trim();
+                format!("ETag: \"{value}\"\r\n")
+            }
+            Self::BadGateway if line.starts_with("HTTP/1.1 503 ") => "HTTP/1.1 502 Bad Gateway\r\n".to_owned(),
+            _ => line.to_owned(),
+        }
+    }
+}

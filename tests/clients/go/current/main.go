@@ -1,0 +1,159 @@
+// The libraries of today.
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"time"
+
+	"application"
+
+	"cloud.google.com/go/auth"
+	"cloud.google.com/go/auth/credentials"
+	authidtoken "cloud.google.com/go/auth/credentials/idtoken"
+	"cloud.google.com/go/compute/metadata"
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/google"
+)
+
+const (
+	cloudPlatform = "https://www.googleapis.com/auth/cloud-platform"
+	// A scope of its own, so that this is no token that the proxy has from its start.
+	readOnly = "https://www.googleapis.com/auth/devstorage.read_only"
+	audience = "https://example.com"
+)
+
+func main() {
+	application.Main(map[string]application.Library{
+		"metadata": withMetadata(context.Background()),
+		"auth":     withAuth(context.Background()),
+		"oauth2":   withOauth2(context.Background()),
+	})
+}
+
+func withMetadata(ctx context.Context) application.Library {
+	const account = "instance/service-accounts/default/"
+	get := func(suffix string) func() (any, error) {
+		return func() (any, error) { return metadata.GetWithContext(ctx, suffix) }
+	}
+	token := func(suffix string) func() (any, error) {
+		return func() (any, error) { return application.TokenIn(metadata.GetWithContext(ctx, suffix)) }
+	}
+	scoped := account + "token?scopes=" + url.QueryEscape(cloudPlatform)
+	return application.Library{
+		Module: "cloud.google.com/go/compute/metadata",
+		Token: func() (string, error) {
+			return application.TokenIn(metadata.GetWithContext(ctx, account+"token?scopes="+url.QueryEscape(readOnly)))
+		},
+		Steps: map[string]application.Step{
+			"detect":   func() (any, error) { return metadata.OnGCEWithContext(ctx), nil },
+			"project":  func() (any, error) { return metadata.ProjectIDWithContext(ctx) },
+			"token":    token(account + "token"),
+			"account":  func() (any, error) { return metadata.EmailWithContext(ctx, "") },
+			"scoped":   token(scoped),
+			"refresh":  token(scoped),
+			"identity": get(account + "identity?audience=" + url.QueryEscape(audience)),
+			"universe": get("universe/universe-domain"),
+			"watch":    func() (any, error) { return watch(ctx) },
+		},
+	}
+}
+
+// How long a value that does not change is watched before it is told again. Were the ETag that the library repeats not the
+// server's own, there would be no wait.
+func watch(ctx context.Context) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	enough := errors.New("told twice")
+	var told []time.Time
+	key := "instance/attributes/cluster-name?timeout_sec=1"
+	err := metadata.SubscribeWithContext(ctx, key, func(context.Context, string, bool) error {
+		told = append(told, time.Now())
+		if len(told) == 2 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) {
+		return nil, err
+	}
+	if waited := told[1].Sub(told[0]); waited < 900*time.Millisecond {
+		return nil, errors.New("told again after " + waited.String() + ", though nothing had changed")
+	}
+	return true, nil
+}
+
+func withAuth(ctx context.Context) application.Library {
+	detect := func(scope string) (*auth.Credentials, error) {
+		return credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{scope}})
+	}
+	token := func(scope string) (string, error) {
+		found, err := detect(scope)
+		if err != nil {
+			return "", err
+		}
+		token, err := found.Token(ctx)
+		if err != nil {
+			return "", err
+		}
+		return token.Value, nil
+	}
+	default_ := func(ask func(*auth.Credentials) (string, error)) func() (any, error) {
+		return func() (any, error) {
+			found, err := detect(cloudPlatform)
+			if err != nil {
+				return nil, err
+			}
+			return ask(found)
+		}
+	}
+	return application.Library{
+		Module: "cloud.google.com/go/auth",
+		Token:  func() (string, error) { return token(readOnly) },
+		Steps: map[string]application.Step{
+			"project": default_(func(found *auth.Credentials) (string, error) { return found.ProjectID(ctx) }),
+			"scoped":  func() (any, error) { return token(cloudPlatform) },
+			"refresh": func() (any, error) { return token(cloudPlatform) },
+			"identity": func() (any, error) {
+				found, err := authidtoken.NewCredentials(&authidtoken.Options{Audience: audience})
+				if err != nil {
+					return nil, err
+				}
+				return found.Token(ctx)
+			},
+			"universe": default_(func(found *auth.Credentials) (string, error) { return found.UniverseDomain(ctx) }),
+		},
+	}
+}
+
+func withOauth2(ctx context.Context) application.Library {
+	token := func(source oauth2.TokenSource) (string, error) {
+		token, err := source.Token()
+		if err != nil {
+			return "", err
+		}
+		return token.AccessToken, nil
+	}
+	found := func(ask func(*google.Credentials) (string, error)) func() (any, error) {
+		return func() (any, error) {
+			found, err := google.FindDefaultCredentials(ctx, cloudPlatform)
+			if err != nil {
+				return nil, err
+			}
+			return ask(found)
+		}
+	}
+	scoped := found(func(found *google.Credentials) (string, error) { return token(found.TokenSource) })
+	return application.Library{
+		Module: "golang.org/x/oauth2",
+		Token:  func() (string, error) { return token(google.ComputeTokenSource("", readOnly)) },
+		Steps: map[string]application.Step{
+			"project":  found(func(found *google.Credentials) (string, error) { return found.ProjectID, nil }),
+			"token":    func() (any, error) { return token(google.ComputeTokenSource("")) },
+			"scoped":   scoped,
+			"refresh":  scoped,
+			"universe": found(func(found *google.Credentials) (string, error) { return found.GetUniverseDomain() }),
+		},
+	}
+}

@@ -1,0 +1,80 @@
+//! The client libraries that people use, as real processes against the real binary, in good weather and in bad.
+//!
+//! Most of the trouble with metadata proxies is a client library that the proxy's authors never ran. Here each of them does
+//! what an application does ([`client`]), in each weather ([`weather`]), and what comes of it is compared with what is
+//! expected ([`expected`]): a client that fails by rules of its own is expected to, for a reason that is written down; one
+//! that fails or succeeds otherwise fails the test. [`fault`] turns it round: an answer is spoiled on purpose, and the
+//! right clients must notice.
+//!
+//! Each client in each weather is a test, named `client: weather`, so `cargo test --test clients -- curl` runs some of
+//! them. A run ends with a table of what came of them; `METADATA_PROXY_CLIENTS_TABLE=FILE` writes it as Markdown.
+//!
+//! Clients are installed below `target/` when they are first needed, at the versions of the lock files beside this one. A
+//! client whose runtime is not on the machine is reported as not run, unless `CI` or `METADATA_PROXY_CLIENTS=all` says that
+//! all must be.
+
+mod client;
+mod expected;
+mod fault;
+mod stage;
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the `it` tests, which use the rest")]
+#[path = "../it/support/mod.rs"]
+mod support;
+mod table;
+mod told;
+mod weather;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::runtime::Runtime;
+
+use client::{CLIENTS, Client};
+use fault::{FAULTS, SpoiledAnswers};
+use table::Table;
+use weather::{WEATHERS, Weather};
+
+/// Tests at once, unless the command line says otherwise. Most of them wait most of the time; those that do not take turns.
+const AT_ONCE: usize = 12;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_ONCE);
+    support::open_many_files();
+
+    let runtime = Arc::new(Runtime::new().expect("a runtime"));
+    let table = Arc::new(Table::default());
+    let mut trials = Vec::new();
+    for weather in WEATHERS {
+        for client in CLIENTS {
+            trials.push(test_of(client, weather, &runtime, &table));
+        }
+    }
+    for fault in FAULTS {
+        trials.push(test_of_fault(fault, &runtime));
+    }
+
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    table.print();
+    conclusion.exit_code()
+}
+
+fn test_of(client: &'static Client, weather: &'static Weather, runtime: &Arc<Runtime>, table: &Arc<Table>) -> Trial {
+    let (runtime, table) = (Arc::clone(runtime), Arc::clone(table));
+    let name = format!("{}: {}", client.name, weather.name);
+    Trial::test(name, move || {
+        let cell = runtime.block_on(weather.meet(client, None))?;
+        let judged = expected::judge(client, weather, &cell);
+        table.note(client, weather, cell);
+        Ok(judged?)
+    })
+    .with_ignored_flag(!client.is_run())
+}
+
+fn test_of_fault(fault: &'static SpoiledAnswers, runtime: &Arc<Runtime>) -> Trial {
+    let runtime = Arc::clone(runtime);
+    Trial::test(format!("a fault turns the right rows red: {}", fault.name), move || {
+        Ok::<(), Failed>(runtime.block_on(fault.check())?)
+    })
+}

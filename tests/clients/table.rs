@@ -1,0 +1,86 @@
+//! The table: what came of each client in each weather.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+
+use crate::client::{CLIENTS, Client};
+use crate::expected::{EXCEPTIONS, exception};
+use crate::weather::{Cell, WEATHERS, Weather};
+
+/// Where the table is written, as Markdown.
+const FILE: &str = "METADATA_PROXY_CLIENTS_TABLE";
+
+/// What is known so far, by client and weather.
+#[derive(Debug, Default)]
+pub(crate) struct Table(Mutex<BTreeMap<(&'static str, &'static str), Cell>>);
+
+impl Table {
+    /// Notes what came of a client in a weather.
+    pub(crate) fn note(&self, client: &Client, weather: &Weather, cell: Cell) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((client.name, weather.name), cell);
+    }
+
+    /// Prints it, if anything was run, and writes it where the environment says.
+    pub(crate) fn print(&self) {
+        let cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cells.is_empty() {
+            return;
+        }
+        let text = markdown(&cells);
+        println!("{text}");
+        let Some(file) = std::env::var_os(FILE) else { return };
+        let wanted = CLIENTS.iter().filter(|client| client.is_run()).count() * WEATHERS.len();
+        if cells.len() < wanted {
+            println!("{} is not written: {} of {wanted} cells were run", file.display(), cells.len());
+        } else if let Err(error) = std::fs::write(&file, text) {
+            println!("{} is not written: {error}", file.display());
+        }
+    }
+}
+
+type Cells = BTreeMap<(&'static str, &'static str), Cell>;
+
+fn markdown(cells: &Cells) -> String {
+    let mut text = String::from(
+        "In each cell: how it went, requests of the client → requests to the metadata server, and the time from the start of \
+         the client to its end.\n\n| client | version |",
+    );
+    for weather in WEATHERS {
+        let _ = write!(text, " {} |", weather.name);
+    }
+    text.push_str("\n|---|---|");
+    text.push_str(&"---|".repeat(WEATHERS.len()));
+    for client in CLIENTS {
+        let of_client = |weather: &Weather| cells.get(&(client.name, weather.name));
+        let version = WEATHERS.iter().find_map(|weather| of_client(weather)?.version.as_deref());
+        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, version.unwrap_or_default());
+        for weather in WEATHERS {
+            let shown = of_client(weather).map_or_else(|| absent(client), |cell| show(client, weather, cell));
+            let _ = write!(text, " {shown} |");
+        }
+    }
+    text.push_str("\n\n");
+    for (number, exception) in EXCEPTIONS.iter().enumerate() {
+        let _ = writeln!(text, "{}. {}", number + 1, exception.reason);
+    }
+    text
+}
+
+/// Requests of the client, requests to the upstream, and the time from its start to its end.
+fn show(client: &Client, weather: &Weather, cell: &Cell) -> String {
+    let word = match (&cell.result, exception(client, weather)) {
+        (Ok(()), _) => "ok".to_owned(),
+        (Err(_), Some(known)) => format!("no ({})", number(known)),
+        (Err(_), None) => "**no**".to_owned(),
+    };
+    format!("{word} {} → {}, {:.1} s", cell.counts.requests, cell.counts.upstream, cell.took.as_secs_f32())
+}
+
+fn number(exception: &crate::expected::Exception) -> usize {
+    EXCEPTIONS.iter().position(|other| std::ptr::eq(other, exception)).expect("one of them") + 1
+}
+
+fn absent(client: &Client) -> String {
+    client.missing().map_or_else(|| "-".to_owned(), |command| format!("not run: no {command}"))
+}

@@ -1,0 +1,132 @@
+//! What a client's program tells: one JSON line on standard output.
+
+use std::collections::BTreeMap;
+
+use gce_metadata_proxy::mock::DEFAULT_ACCOUNT;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The line.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Told {
+    /// The library's version, as it is installed.
+    pub(crate) version: String,
+    /// What became of each step of a session.
+    #[serde(default)]
+    steps: BTreeMap<String, Outcome>,
+    /// Tokens that were got, when tokens were asked for over and over.
+    #[serde(default)]
+    tokens: Vec<Value>,
+    /// Why the other tokens were not got.
+    #[serde(default)]
+    errors: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Ok(#[serde(default)] Value),
+    Error(String),
+}
+
+/// One thing that an application does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    /// Finds out whether there is a metadata server.
+    Detect,
+    /// Asks which project this is.
+    Project,
+    /// Gets a token.
+    Token,
+    /// Asks whose token that is.
+    Account,
+    /// Gets a token with a scope.
+    Scoped,
+    /// Gets a token with that scope once more.
+    Refresh,
+    /// Asks for an identity token, which is concealed, and is told so.
+    Identity,
+    /// Asks for the universe's domain.
+    Universe,
+    /// Watches a value that does not change, by its `ETag`, and is kept waiting.
+    Watch,
+    /// Reads all that is known of the machine, and ends with its id.
+    Crawl,
+}
+
+/// The id of the mock's instance.
+pub(crate) const INSTANCE_ID: &str = "4520031799277581759";
+
+/// How clients say 404: Go's libraries in words of their own, others in the proxy's.
+const NOT_THERE: [&str; 3] = [" not defined", "404 Not Found", "is concealed from pods by the policy strict"];
+
+impl Step {
+    /// Its name for the clients' programs.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// Whether nothing that the proxy knows can stand in for the upstream.
+    pub(crate) fn needs_the_upstream(self) -> bool {
+        matches!(self, Self::Watch)
+    }
+
+    /// What is wrong with what became of it, if anything.
+    fn fault(self, outcome: Option<&Outcome>) -> Option<String> {
+        let Some(outcome) = outcome else { return Some(format!("{self:?}: not done")) };
+        let is_right = match (self, outcome) {
+            (Self::Identity, Outcome::Error(told)) => told.contains("is concealed from pods"),
+            (_, Outcome::Error(_)) | (Self::Identity, Outcome::Ok(_)) => false,
+            (Self::Detect | Self::Watch, Outcome::Ok(value)) => *value != Value::Bool(false) && !value.is_null(),
+            (Self::Project, Outcome::Ok(value)) => value == "mock-project",
+            (Self::Account, Outcome::Ok(value)) => value == DEFAULT_ACCOUNT,
+            (Self::Universe, Outcome::Ok(value)) => value == "googleapis.com",
+            (Self::Crawl, Outcome::Ok(value)) => value == INSTANCE_ID,
+            (Self::Token | Self::Scoped | Self::Refresh, Outcome::Ok(value)) => is_token(value),
+        };
+        (!is_right).then(|| match outcome {
+            Outcome::Ok(value) => format!("{self:?}: {value}"),
+            Outcome::Error(error) => format!("{self:?}: {error}"),
+        })
+    }
+}
+
+impl Told {
+    /// Reads the line.
+    pub(crate) fn read(line: &str) -> Result<Self, String> {
+        serde_json::from_str(line).map_err(|error| format!("{error} in what it printed: {line:?}"))
+    }
+
+    /// Whether every step of a session came to what it should.
+    pub(crate) fn session(&self, steps: &[Step]) -> Result<(), String> {
+        let outcome = |step: Step| self.steps.get(&step.name());
+        let faults: Vec<String> = steps.iter().filter_map(|step| step.fault(outcome(*step))).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+    }
+
+    /// The same where identity tokens and the universe's domain are as good as absent. A library may take that for the universe
+    /// that everybody is in.
+    pub(crate) fn session_that_is_hidden_from(&self, steps: &[Step]) -> Result<(), String> {
+        let is_hidden = |step: &Step| {
+            let told = self.steps.get(&step.name());
+            matches!(step, Step::Identity | Step::Universe)
+                && matches!(told, Some(Outcome::Error(told)) if NOT_THERE.iter().any(|words| told.contains(words)))
+        };
+        let steps: Vec<Step> = steps.iter().copied().filter(|step| !is_hidden(step)).collect();
+        self.session(&steps)
+    }
+
+    /// Whether it got so many tokens, or any number but none, and nothing but tokens.
+    pub(crate) fn tokens(&self, wanted: Option<usize>) -> Result<(), String> {
+        let got = self.tokens.iter().filter(|token| is_token(token) || *token == INSTANCE_ID).count();
+        if self.errors.is_empty() && got == self.tokens.len() && wanted.map_or(got > 0, |wanted| got == wanted) {
+            return Ok(());
+        }
+        let first = self.errors.first().map_or("no error", String::as_str);
+        Err(format!("{got} of {} got a token; {first}", self.tokens.len() + self.errors.len()))
+    }
+}
+
+fn is_token(value: &Value) -> bool {
+    value.as_str().is_some_and(|token| token.starts_with("ya29.") && token.len() > 100)
+}

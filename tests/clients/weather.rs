@@ -1,0 +1,313 @@
+//! The weather: what is the matter with the metadata server, the proxy or the neighbours while a client does its work.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use tokio::sync::RwLock;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::{Client, Task};
+use crate::fault::{Spoil, Spoiler};
+use crate::stage::{Counts, Stage};
+use crate::support::{Outcome, ask, eventually};
+use crate::told::Told;
+
+/// One kind of weather.
+#[derive(Debug)]
+pub(crate) struct Weather {
+    /// Its name in tests and expectations, and at the head of a column.
+    pub(crate) name: &'static str,
+    kind: Kind,
+    /// Arguments of the proxy.
+    args: &'static [&'static str],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// Nothing is the matter.
+    Clear,
+    /// Nothing is the matter, and what GKE's own server does not show is not there.
+    Strict,
+    /// So many processes start when the proxy does.
+    ColdStart(usize),
+    /// The upstream takes this long for every answer, and nothing is known yet.
+    Slow(Duration),
+    /// The upstream is gone, and was there before.
+    Dead,
+    /// The upstream refuses whatever it is asked: 429, then 500, then 503, then 429 again.
+    Refusing,
+    /// So many requests at once while others have taken all the seats.
+    Crowded(usize),
+    /// Another process takes over.
+    Handover,
+}
+
+/// All of it.
+pub(crate) const WEATHERS: &[Weather] = &[
+    Weather { name: "clear", kind: Kind::Clear, args: &[] },
+    Weather { name: "policy strict", kind: Kind::Strict, args: &["--policy=strict"] },
+    Weather { name: "slow by 1 s", kind: Kind::Slow(Duration::from_secs(1)), args: &[] },
+    Weather { name: "slow by 2.4 s", kind: Kind::Slow(Duration::from_millis(2400)), args: &[] },
+    Weather { name: "upstream dead", kind: Kind::Dead, args: &[] },
+    Weather { name: "429, 500, 503", kind: Kind::Refusing, args: &[] },
+    Weather { name: "handover", kind: Kind::Handover, args: &["--reuse-port"] },
+    Weather { name: "cold start of 50", kind: Kind::ColdStart(50), args: &[] },
+    Weather { name: "250 at once, reset", kind: Kind::Crowded(50), args: &["--overload=reset"] },
+    Weather { name: "250 at once, 503", kind: Kind::Crowded(50), args: &["--overload=unavailable"] },
+];
+
+/// What came of a client in a weather.
+#[derive(Debug)]
+pub(crate) struct Cell {
+    /// The library's version, if it lived to tell.
+    pub(crate) version: Option<String>,
+    /// Whether all went well, or what did not.
+    pub(crate) result: Result<(), String>,
+    /// What was counted meanwhile, without what the stage did itself.
+    pub(crate) counts: Counts,
+    /// How long it took, from the start of the client's process to its end.
+    pub(crate) took: Duration,
+}
+
+/// Those that keep the processor busy take turns, so that none is judged by the time that another took from it.
+static PROCESSOR: RwLock<()> = RwLock::const_new(());
+
+/// A value that is not one of those that the proxy knows, so that asking for it takes a seat.
+const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+
+/// Less than the proxy gives the upstream for an answer.
+const PATIENCE_OF_NEIGHBOURS: Duration = Duration::from_millis(1500);
+
+/// Tokens that a client's processes and the proxy itself may want between them: with scopes and without, by the account's
+/// alias and by its e-mail.
+const TOKENS: usize = 4;
+
+/// Seats at the proxy, as its `--max-in-flight` is unless it is told otherwise.
+const SEATS: u64 = 200;
+
+impl Weather {
+    /// Sends a client into it; an error if that could not be done. Answers are spoiled on their way, if wanted.
+    pub(crate) async fn meet(&self, client: &'static Client, spoil: Option<Spoil>) -> Result<Cell, String> {
+        client.install().await?;
+        match self.kind {
+            Kind::ColdStart(_) | Kind::Crowded(_) => {
+                let _alone = PROCESSOR.write().await;
+                Ok(self.play(client, spoil).await)
+            }
+            _ => {
+                let _shared = PROCESSOR.read().await;
+                Ok(self.play(client, spoil).await)
+            }
+        }
+    }
+
+    async fn play(&self, client: &'static Client, spoil: Option<Spoil>) -> Cell {
+        match self.kind {
+            Kind::Clear => self.clear(client, spoil).await,
+            Kind::Strict => self.strict(client).await,
+            Kind::ColdStart(processes) => self.cold_start(client, processes).await,
+            Kind::Slow(delay) => self.slow(client, delay).await,
+            Kind::Dead => self.known(client, async |stage| stage.mock.stop().await).await,
+            Kind::Refusing => self.known(client, async |stage| refuse(&stage.mock)).await,
+            Kind::Crowded(requests) => self.crowded(client, requests, spoil).await,
+            Kind::Handover => self.handover(client).await,
+        }
+    }
+
+    async fn clear(&self, client: &'static Client, spoil: Option<Spoil>) -> Cell {
+        let stage = Stage::ready(self.args).await;
+        let scene = Scene::begin(&stage).await;
+        let told = client.run(through(stage.pods, spoil).await, Task::Session(client.steps)).await;
+        let mut cell = scene.end(&stage, told, |told| told.session(client.steps)).await;
+        let made = cell.counts.connections;
+        if cell.result.is_ok() && made > client.connections {
+            cell.result = Err(format!("{made} connections, where it makes {} that it keeps", client.connections));
+        }
+        cell
+    }
+
+    async fn strict(&self, client: &'static Client) -> Cell {
+        let stage = Stage::ready(self.args).await;
+        let scene = Scene::begin(&stage).await;
+        let told = client.run(stage.pods, Task::Session(client.steps)).await;
+        scene.end(&stage, told, |told| told.session_that_is_hidden_from(client.steps)).await
+    }
+
+    async fn slow(&self, client: &'static Client, delay: Duration) -> Cell {
+        let mock = Mock::start().await;
+        mock.fault(Fault::Delay(delay));
+        let stage = Stage::cold(mock, self.args).await;
+        let scene = Scene::begin(&stage).await;
+        let told = client.run(stage.pods, Task::Session(client.steps)).await;
+        scene.end(&stage, told, |told| told.session(client.steps)).await
+    }
+
+    /// A session once more, when all that it asks for has been asked for before.
+    async fn known(&self, client: &'static Client, spoil: impl AsyncFnOnce(&Stage)) -> Cell {
+        let stage = Stage::ready(self.args).await;
+        let before =
+            client.run(stage.pods, Task::Session(client.steps)).await.and_then(|told| told.session(client.steps));
+        spoil(&stage).await;
+        let scene = Scene::begin(&stage).await;
+        let steps: Vec<_> = client.steps.iter().copied().filter(|step| !step.needs_the_upstream()).collect();
+        let told = client.run(stage.pods, Task::Session(&steps)).await;
+        let mut cell = scene.end(&stage, told, |told| told.session(&steps)).await;
+        cell.result = before.and(cell.result);
+        cell
+    }
+
+    async fn cold_start(&self, client: &'static Client, processes: usize) -> Cell {
+        let stage = Stage::cold(Mock::start().await, self.args).await;
+        let scene = Scene::begin(&stage).await;
+        let pods = stage.pods;
+        let all: JoinSet<_> = (0..processes).map(|_| client.run(pods, Task::Token)).collect();
+        let judged = all.join_all().await.into_iter().map(|told| {
+            let told = told?;
+            told.tokens(Some(1)).map(|()| told)
+        });
+        // The last of them, or the first that failed.
+        let told = judged.reduce(Result::and).expect("there are some");
+        let fetches = stage.mock.log().iter().filter(|seen| seen.path().ends_with("/token")).count();
+        scene
+            .end(&stage, told, |_| match fetches {
+                ..=TOKENS => Ok(()),
+                _ => Err(format!("the metadata server was asked for {fetches} tokens")),
+            })
+            .await
+    }
+
+    /// The neighbours go when the client's requests have been refused as often as it is said to bear, or would have been.
+    async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
+        let stage = Stage::ready(self.args).await;
+        stage.mock.fault_at(LEAF, Fault::Hang);
+        let neighbours: JoinSet<Outcome> = (0..SEATS).map(|_| ask(stage.pods, LEAF)).collect();
+        eventually("the neighbours have all the seats", || stage.mock.in_flight() == SEATS).await;
+        let pods = through(stage.pods, spoil).await;
+        let scene = Scene::begin(&stage).await;
+        let all_refused = async {
+            let wanted = client.refusals * u64::try_from(requests).expect("a small number");
+            while scene.so_far(&stage).await.sheds < wanted {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let mut running = pin!(client.run(pods, Task::Many(requests)));
+        let told = tokio::select! {
+            told = &mut running => told,
+            _ = timeout(PATIENCE_OF_NEIGHBOURS, all_refused) => {
+                stage.mock.heal();
+                running.await
+            }
+        };
+        stage.mock.heal();
+        let are_answered = neighbours.join_all().await.iter().all(|neighbour| neighbour.is_status(200));
+        let mut cell = scene.end(&stage, told, |told| told.tokens(Some(requests))).await;
+        cell.counts.requests = cell.counts.requests.saturating_sub(SEATS);
+        if !are_answered {
+            cell.result = Err("a neighbour had a seat and got no answer".to_owned());
+        }
+        if cell.result.is_ok() && (cell.counts.sheds > 0) != (client.refusals > 0) {
+            cell.result = Err(format!("{} of its requests were shed", cell.counts.sheds));
+        }
+        cell
+    }
+
+    /// The client asks without a pause until the successor has answered it for a while.
+    async fn handover(&self, client: &'static Client) -> Cell {
+        let mut old = Stage::ready(self.args).await;
+        let (pods, over) = (old.pods, over());
+        let scene = Scene::begin(&old).await;
+        let taken_over = async {
+            moved_on(&old, scene.before, 3).await;
+            let new = old.successor(self.args).await;
+            let by_old = old.counts().await;
+            let at_first = new.counts().await;
+            old.proxy.terminate().await;
+            let status = old.proxy.ended().await;
+            let is_served = moved_on(&new, at_first, 3).await;
+            std::fs::write(&over, "").expect("the build directory can be written");
+            (new, by_old, at_first, status, is_served)
+        };
+        let (told, (new, by_old, at_first, status, is_served)) =
+            tokio::join!(client.run(pods, Task::Stay(&over)), taken_over);
+        let _ = std::fs::remove_file(&over);
+        let Scene { before, began } = scene;
+        let mut cell = Scene { before: at_first, began }.end(&new, told, |told| told.tokens(None)).await;
+        let by_old = by_old.since(before);
+        cell.counts.requests += by_old.requests;
+        cell.counts.connections += by_old.connections;
+        if cell.result.is_ok() && !(status.success() && is_served) {
+            cell.result = Err(format!("the old process ended with {status}; served by the new one: {is_served}"));
+        }
+        cell
+    }
+}
+
+/// From the start of a client to its end.
+struct Scene {
+    before: Counts,
+    began: Instant,
+}
+
+impl Scene {
+    async fn begin(stage: &Stage) -> Self {
+        Self { before: stage.counts().await, began: Instant::now() }
+    }
+
+    async fn so_far(&self, stage: &Stage) -> Counts {
+        stage.counts().await.since(self.before)
+    }
+
+    async fn end(
+        self,
+        stage: &Stage,
+        told: Result<Told, String>,
+        judge: impl FnOnce(&Told) -> Result<(), String>,
+    ) -> Cell {
+        let took = self.began.elapsed();
+        let counts = self.so_far(stage).await;
+        let (version, result) = match told {
+            Ok(told) => (Some(told.version.clone()), judge(&told)),
+            Err(error) => (None, Err(error)),
+        };
+        Cell { version, result, counts, took }
+    }
+}
+
+/// Refuses more requests than any client makes.
+fn refuse(mock: &Handle) {
+    for _ in 0..100 {
+        for status in [429, 500, 503] {
+            mock.fault_next(1, Fault::Status(status, "Not now.\n".into()));
+        }
+    }
+}
+
+/// Where a client is to ask: the proxy, or what spoils its answers.
+async fn through(pods: SocketAddr, spoil: Option<Spoil>) -> SocketAddr {
+    match spoil {
+        Some(spoil) => Spoiler::start(pods, spoil).await,
+        None => pods,
+    }
+}
+
+/// Waits until so many more requests have come. Says whether they have, in the time that the slowest client needs to start.
+async fn moved_on(stage: &Stage, before: Counts, requests: u64) -> bool {
+    let moved = async {
+        while stage.counts().await.since(before).requests < requests {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), moved).await.is_ok()
+}
+
+/// A file that is not there yet.
+fn over() -> std::path::PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("over-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
