@@ -74,6 +74,7 @@ where
 
 fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, Error> {
     let principal = principal_of(arrival.peer);
+    let client = Some(arrival.peer.ip().to_canonical());
     let (head, body) = arrival.request.into_parts();
     let method = method_of(&head.method)?;
     check_framing(&head.headers, &body)?;
@@ -88,7 +89,7 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, E
         return Err(Error::Flavor);
     }
     let query = Query::parse(target.query())?;
-    Ok(Request { method, endpoint, path, query, principal, host, headers: head.headers })
+    Ok(Request { method, endpoint, path, query, principal, client, host, headers: head.headers })
 }
 
 /// Every caller is the node, until pods can be told apart.

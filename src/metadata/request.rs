@@ -1,5 +1,7 @@
 //! [`Request`]: a request after it was read. Everything behind `layers::classify` sees this and no HTTP.
 
+use std::net::IpAddr;
+
 use http::HeaderMap;
 
 use super::{Endpoint, Host, MetadataPath, Principal, Query};
@@ -17,6 +19,8 @@ pub struct Request {
     pub query: Query,
     /// On whose behalf.
     pub principal: Principal,
+    /// From which address, by which pods are told apart where they share what is scarce; none for the proxy's own requests.
+    pub client: Option<IpAddr>,
     /// Under which name the client reached us; absent only where HTTP/1.0 lets it be.
     pub host: Option<Host>,
     /// As sent; `upstream::forward` decides which of them go on.
@@ -38,7 +42,16 @@ impl Request {
     pub fn own(endpoint: Endpoint, path: &str, query: Query, principal: Principal) -> Self {
         let target = path.parse().expect("the proxy's own paths are request targets");
         let path = MetadataPath::parse(&target).expect("the proxy's own paths are canonical");
-        Self { method: Method::Get, endpoint, path, query, principal, host: None, headers: HeaderMap::new() }
+        Self {
+            method: Method::Get,
+            endpoint,
+            path,
+            query,
+            principal,
+            client: None,
+            host: None,
+            headers: HeaderMap::new(),
+        }
     }
 }
 

@@ -164,6 +164,7 @@ mod tests {
             path,
             query: Query::parse(target.query()).expect("a query"),
             principal: Principal::Node,
+            client: None,
             host: None,
             headers: HeaderMap::new(),
         })
