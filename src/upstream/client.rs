@@ -24,7 +24,7 @@ use crate::telemetry::Metrics;
 
 /// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
 /// after 3 s, and a 503 that they see beats a time-out that they do not understand.
-pub(super) const FIRST_BYTE: Duration = Duration::from_millis(2500);
+pub const DEADLINE: Duration = Duration::from_millis(2500);
 
 /// Buffer of a connection to the upstream, in bytes; the least that hyper takes. An answer for a client that does not read
 /// stays with the upstream, and not here.
@@ -105,7 +105,7 @@ impl Client {
                     let (response, lease) = self.exchange(request).await?;
                     body::take(response, lease).await
                 };
-                bounded(FIRST_BYTE, answered).await
+                bounded(DEADLINE, answered).await
             }
             Patience::Hanging { timeout_sec } => {
                 let exchange = self.exchange(request);
@@ -113,7 +113,7 @@ impl Client {
                     Some(seconds) => bounded(Duration::from_secs(seconds.into()) + MARGIN, exchange).await?,
                     None => exchange.await?,
                 };
-                bounded(FIRST_BYTE, body::take(response, lease)).await
+                bounded(DEADLINE, body::take(response, lease)).await
             }
         }
     }
@@ -135,7 +135,7 @@ impl Client {
     async fn connect(&self) -> Result<Lease, Failure> {
         let failed = |error| Failure::Connect { address: self.target.to_string(), error };
         let connecting = async { open(&self.target).await.map_err(failed) };
-        let stream = bounded(FIRST_BYTE, connecting).await?;
+        let stream = bounded(DEADLINE, connecting).await?;
         // Requests are one small write each; waiting to fill a segment would only delay them.
         stream.set_nodelay(true).map_err(failed)?;
         let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;

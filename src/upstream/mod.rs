@@ -11,7 +11,7 @@ mod health;
 mod pool;
 
 pub use body::Streamed;
-pub use client::{Client, Patience, Target, TargetError};
+pub use client::{Client, DEADLINE, Patience, Target, TargetError};
 pub use failure::Failure;
 pub use forward::Forward;
 pub use health::Health;
