@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::server::drain;
+use gce_metadata_proxy::server::drain::Signals;
 use gce_metadata_proxy::telemetry::logging;
 use gce_metadata_proxy::threads;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
@@ -40,9 +41,9 @@ fn start(command: Command) -> Outcome {
         match command {
             Command::Serve(config) => serve(config).await,
             #[cfg(feature = "mock")]
-            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, drain::signals()?).await,
+            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, first_signal()?).await,
             #[cfg(feature = "mock")]
-            Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await,
+            Command::Demo(config) => gce_metadata_proxy::demo::run(config, first_signal()?).await,
         }
     })
 }
@@ -54,9 +55,31 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
+/// The first signal begins the drain; whoever sends a second wants the end.
 async fn serve(config: Config) -> Outcome {
-    let stop = drain::signals()?;
+    let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
-    App::bind(config)?.run(stop).await;
-    Ok(())
+    let app = App::bind(config)?;
+    let (tell, told) = oneshot::channel::<()>();
+    let running = app.run(async {
+        // The sender lives as long as this is polled.
+        let _ = told.await;
+    });
+    let urged = async {
+        tracing::info!("{}: draining; a second signal ends at once", signals.next().await);
+        let _ = tell.send(());
+        signals.next().await
+    };
+    tokio::select! {
+        () = running => Ok(()),
+        signal = urged => Err(format!("{signal} during the drain: ended at once, requests in flight were cut").into()),
+    }
+}
+
+#[cfg(feature = "mock")]
+fn first_signal() -> io::Result<impl Future<Output = ()>> {
+    let mut signals = Signals::listen()?;
+    Ok(async move {
+        signals.next().await;
+    })
 }
