@@ -8,10 +8,11 @@ use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::redirect::{self, Redirect};
-use gce_metadata_proxy::server::drain;
+use gce_metadata_proxy::server::drain::Signals;
 use gce_metadata_proxy::telemetry::logging;
 use gce_metadata_proxy::threads;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
@@ -48,13 +49,13 @@ fn start(command: Command) -> Outcome<ExitCode> {
             }
             Command::Redirect(command, format, levels) => {
                 logging::start(format, &levels);
-                let is_as_wanted = redirect::run(command, drain::signals()?).await?;
+                let is_as_wanted = redirect::run(command, first_signal()?).await?;
                 return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             #[cfg(feature = "mock")]
-            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, drain::signals()?).await?,
+            Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, first_signal()?).await?,
             #[cfg(feature = "mock")]
-            Command::Demo(config) => gce_metadata_proxy::demo::run(config, drain::signals()?).await?,
+            Command::Demo(config) => gce_metadata_proxy::demo::run(config, first_signal()?).await?,
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -72,8 +73,9 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
+/// The first signal begins the drain; whoever sends a second wants the end.
 async fn serve(config: Config) -> Outcome<()> {
-    let stop = drain::signals()?;
+    let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
     let opened = config.redirect.clone();
     let app = App::bind(config)?;
@@ -83,6 +85,25 @@ async fn serve(config: Config) -> Outcome<()> {
         redirect.install().await?;
         tokio::spawn(redirect.keep());
     }
-    app.run(stop).await;
-    Ok(())
+    let (tell, told) = oneshot::channel::<()>();
+    let running = app.run(async {
+        // The sender lives as long as this is polled.
+        let _ = told.await;
+    });
+    let urged = async {
+        tracing::info!("{}: draining; a second signal ends at once", signals.next().await);
+        let _ = tell.send(());
+        signals.next().await
+    };
+    tokio::select! {
+        () = running => Ok(()),
+        signal = urged => Err(format!("{signal} during the drain: ended at once, requests in flight were cut").into()),
+    }
+}
+
+fn first_signal() -> io::Result<impl Future<Output = ()>> {
+    let mut signals = Signals::listen()?;
+    Ok(async move {
+        signals.next().await;
+    })
 }

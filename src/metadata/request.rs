@@ -1,6 +1,6 @@
 //! [`Request`]: a request after it was read. Everything behind `layers::classify` sees this and no HTTP.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use serde::Deserialize;
@@ -20,7 +20,7 @@ pub struct Request {
     pub query: Query,
     /// On whose behalf.
     pub principal: Principal,
-    /// The other end of the connection; none for a request of the proxy's own. It is for the record and decides nothing.
+    /// The other end of the connection; none for a request of the proxy's own.
     pub peer: Option<SocketAddr>,
     /// Under which name the client reached us; absent only where HTTP/1.0 lets it be.
     pub host: Option<Host>,
@@ -33,6 +33,11 @@ impl Request {
     /// with 400.
     pub fn hangs(&self) -> bool {
         self.query.waits_for_change() && !matches!(self.endpoint, Endpoint::Token(_) | Endpoint::Identity(_))
+    }
+
+    /// From which address, by which pods are told apart where they share what is scarce; none for the proxy's own requests.
+    pub fn client(&self) -> Option<IpAddr> {
+        self.peer.map(|peer| peer.ip().to_canonical())
     }
 
     /// A request of the proxy's own, for a path that it wrote itself.

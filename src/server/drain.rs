@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -58,15 +58,25 @@ impl Drain {
     }
 }
 
-/// Resolves at the first SIGTERM or SIGINT. The handlers are in place when this returns, not when the future is first
-/// polled: as process 1 of a container, a process without a handler ignores SIGTERM.
-pub fn signals() -> io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
+/// SIGTERM and SIGINT, as they come.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// The handlers are in place when this returns, not when the first signal is awaited: as process 1 of a container, a
+    /// process without a handler ignores SIGTERM.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// The name of the next one.
+    pub async fn next(&mut self) -> &'static str {
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
         }
-    })
+    }
 }

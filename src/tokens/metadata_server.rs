@@ -14,10 +14,7 @@ use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
 use crate::metadata::identity;
 use crate::metadata::token::AccessToken;
 use crate::reply::Body;
-use crate::upstream::{Failure, Forward};
-
-/// Time for one token, a second try included.
-const PATIENCE: Duration = Duration::from_millis(2500);
+use crate::upstream::{DEADLINE, Failure, Forward};
 
 /// Before a second try, in milliseconds. The server says 503 while a machine migrates, which is over in a moment.
 const PAUSE: std::ops::Range<u64> = 100..250;
@@ -70,7 +67,8 @@ impl TokenSource for MetadataServer {
         if !self.breaker.lets_through(Instant::now()) {
             return Err(Failure::Resting.into());
         }
-        let answer = timeout(PATIENCE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(PATIENCE)));
+        // A second try included.
+        let answer = timeout(DEADLINE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(DEADLINE)));
         match answer {
             Ok(response) => {
                 self.breaker.succeeded();

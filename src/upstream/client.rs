@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,7 @@ use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::pool::{Lease, Pool};
@@ -26,14 +26,15 @@ use crate::telemetry::latency::EndpointClass;
 
 /// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
 /// after 3 s, and a 503 that they see beats a time-out that they do not understand.
-pub(super) const FIRST_BYTE: Duration = Duration::from_millis(2500);
+pub const DEADLINE: Duration = Duration::from_millis(2500);
 
 /// Buffer of a connection to the upstream, in bytes; the least that hyper takes. An answer for a client that does not read
 /// stays with the upstream, and not here.
 const BUFFER: usize = 8 * 1024;
 
-/// What the kernel keeps of an answer that is not read yet, in bytes.
-const RECEIVE_BUFFER: usize = 16 * 1024;
+/// What the kernel keeps of an answer that is not read yet, in bytes: what a client does not read stays with the upstream,
+/// and not in the kernel's buffers either.
+const RECEIVE_BUFFER: u32 = 16 * 1024;
 
 /// What a hanging GET may take beyond its own `timeout_sec`.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -121,7 +122,7 @@ impl Client {
                     asked.first_byte(response.status());
                     body::take(response, lease).await
                 };
-                bounded(FIRST_BYTE, answered).await
+                bounded(DEADLINE, answered).await
             }
             Patience::Hanging { timeout_sec } => {
                 let exchange = self.exchange(request);
@@ -130,7 +131,7 @@ impl Client {
                     None => exchange.await?,
                 };
                 asked.first_byte(response.status());
-                bounded(FIRST_BYTE, body::take(response, lease)).await
+                bounded(DEADLINE, body::take(response, lease)).await
             }
         }
     }
@@ -151,12 +152,10 @@ impl Client {
 
     async fn connect(&self) -> Result<Lease, Failure> {
         let failed = |error| Failure::Connect { address: self.target.to_string(), error };
-        let connecting = async { TcpStream::connect((&*self.target.host, self.target.port)).await.map_err(failed) };
-        let stream = bounded(FIRST_BYTE, connecting).await?;
+        let connecting = async { open(&self.target).await.map_err(failed) };
+        let stream = bounded(DEADLINE, connecting).await?;
         // Requests are one small write each; waiting to fill a segment would only delay them.
         stream.set_nodelay(true).map_err(failed)?;
-        // An answer for a client that does not read stays with the upstream, and not in the kernel's buffers either.
-        SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BUFFER).map_err(failed)?;
         let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
         // It ends when the upstream closes, or when the sender and the body it gave rise to are gone; its errors reach
@@ -164,6 +163,22 @@ impl Client {
         tokio::spawn(connection);
         Ok(self.pool.lease(sender))
     }
+}
+
+/// Connects to the first address that answers.
+async fn open(target: &Target) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for addr in lookup_host((&*target.host, target.port)).await? {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Before the first window is announced. Made smaller afterwards, the buffer has no room for what the upstream was
+        // promised; the kernel drops it, and a large answer stands still for 200 ms until it is sent again.
+        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        match socket.connect(addr).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 /// Of a closed set; 429 apart, because it is the one that asks for a change here.

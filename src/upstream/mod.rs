@@ -12,7 +12,7 @@ mod pool;
 mod timing;
 
 pub use body::Streamed;
-pub use client::{Client, Patience, Target, TargetError};
+pub use client::{Client, DEADLINE, Patience, Target, TargetError};
 pub use failure::Failure;
 pub use forward::Forward;
 pub use health::Health;

@@ -1,6 +1,6 @@
 //! What happens when there is no room: who is refused, how, and who is not.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,6 +154,22 @@ async fn a_limit_of_one_is_one() {
     for _ in 0..5 {
         assert_eq!(get(proxy.addr, LEAF).await.status, 200, "the seat was given back");
     }
+}
+
+#[tokio::test]
+async fn a_pod_that_has_all_seats_is_refused_and_another_gets_the_next() {
+    let (mock, proxy) = start(|config| config.max_in_flight = 2).await;
+    let waiting = fill(&mock, proxy.addr, 2).await;
+    let mut other = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+    other.send(request(LEAF)).await;
+    for _ in 0..5 {
+        assert!(Connection::open(proxy.addr).await.ask(LEAF).await.is_reset());
+    }
+    assert_eq!(mock.in_flight(), 2);
+    mock.heal();
+    assert_eq!(other.outcome().await.answer().status, 200);
+    all_are_200(waiting).await;
+    assert_eq!(proxy.metric(&sheds("in_flight")).await, Some(5.0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

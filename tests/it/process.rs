@@ -5,8 +5,9 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{Fault, Mock};
 use tokio::net::TcpListener;
 use tokio::process::Command;
+use tokio::time::{Instant, sleep};
 
-use crate::support::{Answer, Binary, get, raw};
+use crate::support::{Answer, Binary, Connection, get, raw, request};
 
 #[tokio::test]
 async fn bad_usage_names_every_mistake_and_exits_with_64() {
@@ -27,6 +28,26 @@ async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1
         assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
         assert!(text.contains(&addr) && text.contains(args[0]) && text.contains("choose another address"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let mock = Mock::start().await;
+    let (mut binary, addr) = Binary::proxy(mock.addr()).await;
+    binary.stderr_line("are known").await;
+    let mut watcher = Connection::open(addr).await;
+    watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
+    while mock.in_flight() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    binary.terminate().await;
+    binary.stderr_line("SIGTERM: draining").await;
+    let told = Instant::now();
+    binary.signal("-INT").await;
+    assert_eq!(binary.ended().await.code(), Some(1));
+    assert!(told.elapsed() < Duration::from_secs(5), "the drain goes on for 10 s");
+    let last = binary.stderr_to_end().await;
+    assert!(last.contains("SIGINT during the drain: ended at once"), "{last}");
 }
 
 #[tokio::test]

@@ -153,6 +153,21 @@ async fn a_large_answer_streams_and_is_never_cut_silently() {
     assert!(Answer::parse(&came, false).is_none(), "the client must see that the answer is not whole");
 }
 
+/// A window that does not fit the buffer behind it costs each large answer 200 ms, the kernel's time-out for what it dropped.
+#[tokio::test]
+async fn large_answers_do_not_stand_still() {
+    const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
+    let (mock, proxy) = start().await;
+    let value = "0123456789abcdef".repeat(16 * 1024 - 1);
+    mock.set("instance/attributes/large", &value);
+    let began = Instant::now();
+    for _ in 0..25 {
+        assert!(get(proxy.addr, LARGE).await.body == value);
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "25 answers of 256 KiB took {took:?}");
+}
+
 #[tokio::test]
 async fn a_chunked_answer_arrives_with_its_length() {
     let (mock, proxy) = start().await;

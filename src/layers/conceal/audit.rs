@@ -57,7 +57,7 @@ impl AuditLog {
             Decision::Redact => (0, "would have what is concealed cut out of its answer".to_owned()),
             Decision::Conceal(cause) => (policy.place_of(cause), format!("would be refused: {cause}")),
         };
-        let Some(client) = request.peer.map(|peer| peer.ip()) else { return };
+        let Some(client) = request.client() else { return };
         let Some(count) = self.due((client, rule), Instant::now()) else { return };
         let (policy, path) = (policy.name(), &request.path);
         tracing::info!(%client, %path, policy, rule, count, "audit: this request {what}");

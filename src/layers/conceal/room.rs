@@ -5,7 +5,6 @@
 //! keeps its room until its client has it: a client that reads nothing is cut off by the time-out for writes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
@@ -15,13 +14,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::redact::LARGEST;
 use crate::error::{Error, Overload};
 use crate::reply::Body;
+use crate::upstream::DEADLINE;
 
 /// Up to so many bytes an answer needs no room: listings, and the trees of accounts that Python's library asks for. With
 /// 200 requests in flight this is 1.6 MiB at most.
 const SMALL: usize = 8 * 1024;
-
-/// How long an answer waits for room. As long as the upstream may take to answer.
-const PATIENCE: Duration = Duration::from_millis(2500);
 
 const UNIT: usize = 1024;
 
@@ -63,9 +60,10 @@ impl Room {
         Ok(Some(Tree { bytes: bytes.freeze(), room }))
     }
 
+    /// Waits for room, no longer than the upstream may take for an answer.
     async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        match tokio::time::timeout(PATIENCE, Arc::clone(&self.0).acquire_many_owned(units)).await {
+        match tokio::time::timeout(DEADLINE, Arc::clone(&self.0).acquire_many_owned(units)).await {
             Ok(Ok(room)) => Ok(room),
             _ => Err(Overload::Redaction.into()),
         }

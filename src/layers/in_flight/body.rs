@@ -88,7 +88,7 @@ mod tests {
 
     fn seated(bytes: usize) -> (Arc<Seats>, SeatedBody<Full<Bytes>>) {
         let seats = Arc::new(Seats::new(1));
-        let Admission::Seat(seat) = seats.admit() else { panic!("a free seat") };
+        let Admission::Seat(seat) = seats.admit(None) else { panic!("a free seat") };
         (seats, SeatedBody::new(Full::new(Bytes::from(vec![b'x'; bytes])), Some(seat)))
     }
 

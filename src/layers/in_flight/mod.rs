@@ -11,8 +11,8 @@
 //!
 //! A seat is taken once a request has been read and understood, and comes back when its answer has been written out, the
 //! client has gone, or the answer was dropped: it rides in the body ([`SeatedBody`]). An idle connection has none. There
-//! is one count for the whole process, and taking a seat is one atomic operation, so the limit holds under any race:
-//! never one more than the limit, never one fewer while more want in.
+//! is one count for the whole process, a semaphore, so the limit holds under any race: never one more than the limit, never
+//! one fewer while more want in.
 //!
 //! # Who needs none
 //!
@@ -28,7 +28,18 @@
 //!
 //! A client that asks for something large and does not read it would keep its seat until its time-out, and two hundred of
 //! them would keep everybody out. So when no seat is free, the connection whose client has taken nothing for longest (5 ms
-//! at least) is cut, and its seat taken over.
+//! at least) is cut, and its seat goes to the next that waits. A request that waits for the upstream, or whose answer is
+//! being read, is never cut.
+//!
+//! # Who may wait
+//!
+//! One pod that asks faster than it is answered takes every seat as it comes back, and everybody else is refused. So clients
+//! are told apart by their address, and those that are in flight or wait have equal shares. When no seat is free, a client that
+//! has its share is refused at once; one that has less waits for the next seat, up to a second, and no newcomer gets one before
+//! it. Nothing is set aside: a client that is alone may have all the seats.
+//!
+//! So a pod within its share is served for as long as seats come back, whatever the others do. It is refused, a second later,
+//! when the upstream hangs and none comes back. Pods on the host's network have the node's address, and one share.
 //!
 //! # How it is refused
 //!

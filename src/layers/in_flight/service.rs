@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tokio::task::yield_now;
+use tokio::time::{Instant, timeout};
 use tower::{Layer, Service};
 
 use super::body::SeatedBody;
@@ -17,11 +18,11 @@ use crate::error::{Error, Overload};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 
-/// How often the others get their turn before a seat that is being given up must be free.
-const TURNS: usize = 32;
+/// Longest wait for a seat. Python's and Node's libraries give up after 3 s; most of that is left for the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// After so many turns another seat is freed.
-const PATIENCE: usize = 4;
+/// How often one that waits looks for an answer that nobody reads.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Frees a seat whose client does not read its answer, in a moment; false if there is none.
 #[derive(Clone)]
@@ -98,40 +99,40 @@ where
         let seat = if request.hangs() {
             None
         } else {
-            match self.seats.admit() {
+            match self.seats.admit(request.client()) {
                 Admission::Seat(seat) => Some(seat),
-                Admission::Refuse if (self.needs_none)(&request) => None,
-                Admission::Refuse if (self.make_room.0)() => {
-                    return Outcome::pending(take_over(
-                        Arc::clone(&self.seats),
-                        self.make_room.clone(),
-                        self.inner.clone(),
-                        request,
-                    ));
+                Admission::Wait | Admission::Refuse if (self.needs_none)(&request) => None,
+                full => {
+                    let is_freed = (self.make_room.0)();
+                    if !is_freed && matches!(full, Admission::Refuse) {
+                        return Outcome::decided(Err(Overload::InFlight.into()));
+                    }
+                    let (seats, make_room) = (Arc::clone(&self.seats), self.make_room.clone());
+                    return Outcome::pending(wait(seats, make_room, self.inner.clone(), request));
                 }
-                Admission::Refuse => return Outcome::decided(Err(Overload::InFlight.into())),
             }
         };
         Outcome::passed(ResponseFuture { inner: self.inner.call(request), seat })
     }
 }
 
-/// Waits for a seat that is being given up: no longer than it takes for everybody to get a turn or two.
-async fn take_over<S, B>(seats: Arc<Seats>, make_room: MakeRoom, mut inner: S, request: Request) -> Answer<B>
+/// Passes the request on with the next seat, if one comes back in time.
+async fn wait<S, B>(seats: Arc<Seats>, make_room: MakeRoom, mut inner: S, request: Request) -> Answer<B>
 where
     S: Service<Request, Response = Response<B>, Error = Error>,
 {
-    for turn in 1..=TURNS {
-        yield_now().await;
-        if let Admission::Seat(seat) = seats.admit() {
-            return ResponseFuture { inner: inner.call(request), seat: Some(seat) }.await;
+    let end = Instant::now() + PATIENCE;
+    let mut next = pin!(seats.next_free(request.client()));
+    let seat = loop {
+        if let Ok(seat) = timeout(LOOK, next.as_mut()).await {
+            break seat;
         }
-        // Another may have been quicker.
-        if turn % PATIENCE == 0 && !(make_room.0)() {
-            break;
+        if Instant::now() >= end {
+            return Err(Overload::InFlight.into());
         }
-    }
-    Err(Overload::InFlight.into())
+        (make_room.0)();
+    };
+    ResponseFuture { inner: inner.call(request), seat: Some(seat) }.await
 }
 
 pin_project! {
@@ -155,5 +156,123 @@ where
         let answer = ready!(this.inner.poll(cx));
         let seat = this.seat.take();
         Poll::Ready(answer.map(|answer| answer.map(|body| SeatedBody::new(body, seat))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use tokio::sync::Semaphore;
+    use tokio::task::JoinHandle;
+    use tokio::time::sleep;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::metadata::{Endpoint, Principal, Query};
+
+    /// Answers what it is asked when it is told to, and counts what it is asked.
+    #[derive(Debug)]
+    struct Upstream {
+        answers: Semaphore,
+        asked: AtomicUsize,
+    }
+
+    struct Stage {
+        upstream: Arc<Upstream>,
+        layer: InFlightLayer<fn(&Request) -> bool>,
+    }
+
+    fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
+        let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
+        let layer =
+            InFlightLayer::new(Arc::new(Seats::new(limit)), (|_| false) as fn(&_) -> _, MakeRoom::by(make_room));
+        Stage { upstream, layer }
+    }
+
+    impl Stage {
+        /// A request from the pod with this number.
+        fn ask(&self, pod: u8) -> JoinHandle<Answer<()>> {
+            let upstream = Arc::clone(&self.upstream);
+            let inner = service_fn(move |_: Request| {
+                let upstream = Arc::clone(&upstream);
+                async move {
+                    upstream.asked.fetch_add(1, Relaxed);
+                    upstream.answers.acquire().await.expect("open").forget();
+                    Ok(Response::new(()))
+                }
+            });
+            let own =
+                Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
+            let request = Request { peer: Some(([10, 0, 0, pod], 40000).into()), ..own };
+            tokio::spawn(self.layer.layer(inner).oneshot(request))
+        }
+
+        fn asked(&self) -> usize {
+            self.upstream.asked.load(Relaxed)
+        }
+    }
+
+    /// Long enough for whatever is not told to wait.
+    async fn settle() {
+        sleep(Duration::from_millis(1)).await;
+    }
+
+    async fn is_refused(request: JoinHandle<Answer<()>>) -> bool {
+        matches!(request.await.expect("no panic"), Err(Error::Overloaded(Overload::InFlight)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_has_its_share_is_refused_without_a_wait() {
+        let stage = stage(2, || false);
+        let _both = [stage.ask(1), stage.ask(1)];
+        settle().await;
+        let began = Instant::now();
+        assert!(is_refused(stage.ask(1)).await);
+        assert_eq!((began.elapsed(), stage.asked()), (Duration::ZERO, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_gets_the_next_seat() {
+        let stage = stage(2, || false);
+        let both = [stage.ask(1), stage.ask(1)];
+        settle().await;
+        let other = stage.ask(2);
+        settle().await;
+        assert_eq!(stage.asked(), 2, "nobody in flight gives way");
+        stage.upstream.answers.add_permits(3);
+        for answered in both.into_iter().chain([other]) {
+            // The seat rides the answer, which is dropped here.
+            assert!(answered.await.expect("no panic").is_ok());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_not_for_ever() {
+        let stage = stage(1, || false);
+        let _only = stage.ask(1);
+        settle().await;
+        let began = Instant::now();
+        assert!(is_refused(stage.ask(2)).await);
+        assert_eq!(began.elapsed(), PATIENCE);
+        assert_eq!(stage.layer.seats.taken(), 1);
+    }
+
+    /// Its client stops reading only after somebody has begun to wait.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waits_looks_again_for_an_answer_that_nobody_reads() {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&looks);
+        let stage = stage(1, move || counted.fetch_add(1, Relaxed) > 0);
+        let only = stage.ask(1);
+        settle().await;
+        let other = stage.ask(2);
+        sleep(LOOK + Duration::from_millis(1)).await;
+        assert_eq!(looks.load(Relaxed), 2);
+        only.abort();
+        settle().await;
+        assert_eq!(stage.asked(), 2);
+        stage.upstream.answers.add_permits(1);
+        assert!(other.await.expect("no panic").is_ok());
     }
 }

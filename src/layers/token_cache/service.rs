@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::header::HeaderValue;
 use http::{Response, StatusCode};
@@ -21,10 +20,7 @@ use crate::reply::{self, Body};
 use crate::telemetry::audit::{Asked, Audit};
 use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
-use crate::upstream::Failure;
-
-/// Longest wait for a flight. Python's and Node's libraries give up after 3 s.
-const PATIENCE: Duration = Duration::from_millis(2500);
+use crate::upstream::{DEADLINE, Failure};
 
 /// The real server's types. Older versions of Python's library compare the first as text, so it has no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -178,7 +174,7 @@ async fn landing(mut known: watch::Receiver<Known>) -> Result<(Arc<Kept>, Freshn
             }
         }
     };
-    timeout(PATIENCE, landed).await.unwrap_or_else(|_| Err(Failure::TimedOut(PATIENCE).into()))
+    timeout(DEADLINE, landed).await.unwrap_or_else(|_| Err(Failure::TimedOut(DEADLINE).into()))
 }
 
 fn content_type(kind: TokenKind, form: Form) -> HeaderValue {

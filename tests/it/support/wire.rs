@@ -1,7 +1,7 @@
 //! Requests and answers as bytes, so that nothing between a test and the proxy mends or breaks them.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,6 +92,13 @@ impl Connection {
     pub async fn open_narrow(addr: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a small buffer is always granted");
+        Self { stream: socket.connect(addr).await.expect("the proxy listens"), unread: Vec::new() }
+    }
+
+    /// From this address of the loopback network, as from another pod.
+    pub async fn open_from(source: Ipv4Addr, addr: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((source, 0).into()).expect("all of 127.0.0.0/8 is this machine");
         Self { stream: socket.connect(addr).await.expect("the proxy listens"), unread: Vec::new() }
     }
 
