@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -11,12 +12,13 @@ DEPLOY = Path(__file__).resolve().parents[1]
 CHART = DEPLOY / "helm" / "gce-metadata-proxy"
 EVERYTHING = DEPLOY / "tests" / "everything"
 
-# What a user may apply, and the pair that has all components in it.
+# What a user may apply, and two folders with the components that those leave out.
 FOLDERS = [
     "base",
     "overlays/self-managed",
     "overlays/gke-standard",
     "tests/everything",
+    "tests/removal",
     "sidecar/environment",
     "sidecar/redirect",
 ]
@@ -25,6 +27,7 @@ CHARTS = {
     "overlays/self-managed": [],
     "overlays/gke-standard": ["--values", CHART / "values-gke-standard.yaml"],
     "tests/everything": ["--values", EVERYTHING / "values.yaml"],
+    "tests/removal": ["--set", "redirect.enabled=false,redirect.remove=true"],
     "base": ["--set", "redirect.enabled=false"],
 }
 
@@ -52,12 +55,23 @@ def everything():
 
 
 def containers():
-    """All containers of the proxy: where it comes from, the pod that it is in, and the container."""
+    """All containers of the images: where it comes from, the pod that it is in, and the container."""
     for where, found in everything():
-        pod = {"Pod": lambda: found["spec"], "DaemonSet": lambda: found["spec"]["template"]["spec"]}.get(found["kind"])
-        if pod:
-            every = pod().get("initContainers", []) + pod()["containers"]
-            yield from ((where, pod(), one) for one in every if one["image"].startswith("gce-metadata-proxy"))
+        yield from ((where, *inside) for inside in containers_of(found))
+
+
+def container(folder, name):
+    """One of them, by the folder that Kustomize renders; a copy."""
+    [wanted] = [one for found in kustomize(folder) for _, one in containers_of(found) if one["name"] == name]
+    return deepcopy(wanted)
+
+
+def containers_of(found):
+    """The containers of the images in an object, each with its pod."""
+    pod = {"Pod": lambda: found["spec"], "DaemonSet": lambda: found["spec"]["template"]["spec"]}.get(found["kind"], dict)()
+    for one in pod.get("initContainers", []) + pod.get("containers", []):
+        if one["image"].startswith("gce-metadata-proxy"):
+            yield pod, one
 
 
 def name_of(found):

@@ -37,6 +37,7 @@ class Chart(unittest.TestCase):
         for mistake in [
             "redirect.enabled=maybe",
             "redirect.enable=true",
+            "redirect.remove=true",
             "image.pullPolicy=Sometimes",
             "policy.document.extends=strict",
             "policy.document.apiVersion=v1",

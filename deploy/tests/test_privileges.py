@@ -19,6 +19,8 @@ PRIVILEGES = {
     ("tests/everything", "proxy"): PROXY,
     ("tests/everything", "redirect"): REDIRECT,
     ("tests/everything", "route-localnet"): PRIVILEGED,
+    ("tests/removal", "proxy"): PROXY,
+    ("tests/removal", "redirect-remove"): PRIVILEGED,
     ("sidecar/environment", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-redirect"): {"runAsUser: 0", "NET_ADMIN"},
