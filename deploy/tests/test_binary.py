@@ -61,6 +61,12 @@ class Flags(unittest.TestCase):
                 self.assertEqual(len(mistakes), 1, done.stderr)
                 self.assertIn("--made-on-purpose", mistakes[0])
 
+    def test_the_policy_that_is_shipped_has_no_mistake(self):
+        policies = list(rendered.DEPLOY.glob("components/*/policy.yaml"))
+        self.assertTrue(policies)
+        for policy in policies:
+            rendered.run(BINARY, "policy", "check", policy)
+
     def test_probes_go_where_operators_are_served(self):
         text = rendered.run(BINARY, "--help")
         default = re.search(r"METADATA_PROXY_METRICS_ADDR.*?\[default: \S*:(\d+)\]", text, re.DOTALL).group(1)
