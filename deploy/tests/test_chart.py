@@ -63,8 +63,15 @@ def without_helms_labels(found):
 
 
 def difference(ours, charts):
-    lines = [yaml.safe_dump(found).splitlines() for found in (ours, charts)]
+    lines = [yaml.safe_dump(read(found)).splitlines() for found in (ours, charts)]
     return "\n".join(difflib.unified_diff(*lines, "kustomize", "helm", lineterm=""))
+
+
+def read(found):
+    """A ConfigMap's files as the documents that they are: the order of a document's keys says nothing."""
+    if found["kind"] != "ConfigMap":
+        return found
+    return found | {"data": {name: yaml.safe_load(text) for name, text in found["data"].items()}}
 
 
 if __name__ == "__main__":
