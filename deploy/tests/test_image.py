@@ -125,7 +125,7 @@ class Privileges(unittest.TestCase):
             self.assertEqual(proxy.ended(), 1)
             self.assertIn("NET_BIND_SERVICE", proxy.log())
 
-    def test_the_redirect_is_kept_with_one_capability_and_stays(self):
+    def test_the_redirect_is_kept_with_one_capability(self):
         manifest = rendered.container("overlays/self-managed", "redirect")
         ready = manifest["readinessProbe"]["exec"]["command"]
         with Container(REDIRECT, manifest["args"], *as_in_a_pod(manifest), *AS_KUBE_PROXY) as redirect:
