@@ -1,14 +1,39 @@
-# The image is the binary and nothing else.
-FROM rust:1-slim-bookworm AS build
-WORKDIR /src
-COPY . .
-# Static, so that the last stage needs no C library.
-ENV RUSTFLAGS="-C target-feature=+crt-static"
-RUN cargo build --locked --release --target "$(uname -m)-unknown-linux-gnu" \
- && cp "target/$(uname -m)-unknown-linux-gnu/release/gce-metadata-proxy" /gce-metadata-proxy
+# Two images. The proxy: the binary and nothing else. With `--target redirect`, what keeps the redirect on a node: the same
+# binary and nftables. deploy/README.md says how they are built, for which machines, and how to see that a binary is the
+# one of a commit.
+#
+# The release of Rust is part of what makes the binary the same to the bit.
+ARG RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm
+ARG DEBIAN_IMAGE=docker.io/library/debian:bookworm-slim
 
-FROM scratch
-COPY --from=build /gce-metadata-proxy /gce-metadata-proxy
+FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS build
+WORKDIR /build
+COPY . .
+# amd64 or arm64: the platform that is asked for, or this machine's.
+ARG TARGETARCH
+RUN deploy/image/build-binary "${TARGETARCH}" /out/gce-metadata-proxy
+
+FROM ${DEBIAN_IMAGE} AS redirect
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends nftables \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="gce-metadata-proxy-redirect" \
+      org.opencontainers.image.description="Redirects pods to gce-metadata-proxy" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /out/gce-metadata-proxy /gce-metadata-proxy
+ENTRYPOINT ["/gce-metadata-proxy"]
+
+FROM scratch AS proxy
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="gce-metadata-proxy" \
+      org.opencontainers.image.description="A proxy in front of the Google Compute Engine metadata server for every Kubernetes node" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /out/gce-metadata-proxy /gce-metadata-proxy
 # A number, so that Kubernetes can tell that it is not root.
 USER 65532:65532
 ENTRYPOINT ["/gce-metadata-proxy"]

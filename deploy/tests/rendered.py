@@ -1,0 +1,91 @@
+"""What a cluster is given: the objects that Kustomize and Helm make out of this folder."""
+
+import os
+import subprocess
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+DEPLOY = Path(__file__).resolve().parents[1]
+CHART = DEPLOY / "helm" / "gce-metadata-proxy"
+EVERYTHING = DEPLOY / "tests" / "everything"
+
+# What a user may apply, and two folders with the components that those leave out.
+FOLDERS = [
+    "base",
+    "overlays/self-managed",
+    "overlays/gke-standard",
+    "tests/everything",
+    "tests/removal",
+    "sidecar/environment",
+    "sidecar/redirect",
+]
+# The same by Helm: the folder whose objects these values must give.
+CHARTS = {
+    "overlays/self-managed": [],
+    "overlays/gke-standard": ["--values", CHART / "values-gke-standard.yaml"],
+    "tests/everything": ["--values", EVERYTHING / "values.yaml"],
+    "tests/removal": ["--set", "redirect.enabled=false,redirect.remove=true"],
+    "base": ["--set", "redirect.enabled=false"],
+}
+
+
+@cache
+def kustomize(folder):
+    """The objects of a folder with a kustomization.yaml."""
+    return objects(run("kubectl", "kustomize", DEPLOY / folder))
+
+
+@cache
+def helm(*arguments):
+    """The objects of the chart with these arguments."""
+    # The oldest version that the chart takes; what it renders does not depend on it.
+    where = ["gce-metadata-proxy", CHART, "--namespace", "kube-system", "--kube-version", "1.25.0"]
+    return objects(run(os.environ.get("HELM", "helm"), "template", *where, *arguments))
+
+
+def everything():
+    """All that can be rendered: pairs of where it comes from, and an object."""
+    for folder in FOLDERS:
+        yield from ((folder, found) for found in kustomize(folder))
+    for folder, arguments in CHARTS.items():
+        yield from ((f"chart as {folder}", found) for found in helm(*arguments))
+
+
+def containers():
+    """All containers of the images: where it comes from, the pod that it is in, and the container."""
+    for where, found in everything():
+        yield from ((where, *inside) for inside in containers_of(found))
+
+
+def container(folder, name):
+    """One of them, by the folder that Kustomize renders; a copy."""
+    [wanted] = [one for found in kustomize(folder) for _, one in containers_of(found) if one["name"] == name]
+    return deepcopy(wanted)
+
+
+def containers_of(found):
+    """The containers of the images in an object, each with its pod."""
+    pod = {"Pod": lambda: found["spec"], "DaemonSet": lambda: found["spec"]["template"]["spec"]}.get(found["kind"], dict)()
+    for one in pod.get("initContainers", []) + pod.get("containers", []):
+        if one["image"].startswith("gce-metadata-proxy"):
+            yield pod, one
+
+
+def name_of(found):
+    metadata = found["metadata"]
+    return f"{found['kind']} {metadata.get('namespace', '-')}/{metadata['name']}"
+
+
+def run(*command):
+    """What a command prints; its complaint is the failure's."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def objects(text):
+    return [found for found in yaml.safe_load_all(text) if found]

@@ -1,0 +1,125 @@
+"""What the manifests ask of the binary is what the binary can do, and they name its version."""
+
+import os
+import re
+import subprocess
+import tomllib
+import unittest
+
+import yaml
+
+import rendered
+
+BINARY = os.environ.get("PROXY", rendered.DEPLOY.parent / "target" / "debug" / "gce-metadata-proxy")
+USAGE = 64
+IMAGES = {"gce-metadata-proxy", "gce-metadata-proxy-redirect"}
+
+
+# Wherever a test goes wrong, nothing must ask the real server.
+NOWHERE = os.environ | {"METADATA_PROXY_UPSTREAM": "http://127.0.0.1:9"}
+
+
+def commands():
+    """All that the manifests run: where it comes from, the container, and the arguments."""
+    for where, _, container in rendered.containers():
+        yield where, container, container["args"]
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            if "exec" in container.get(probe, {}):
+                binary, *args = container[probe]["exec"]["command"]
+                assert binary == "/gce-metadata-proxy", binary
+                yield where, container, args
+
+
+def value(args, flag):
+    """What a flag is set to."""
+    [found] = [arg.split("=", 1)[1] for arg in args if arg.startswith(f"{flag}=")]
+    return found
+
+
+class Flags(unittest.TestCase):
+    def test_every_flag_is_in_the_help_of_its_command(self):
+        checked = 0
+        for where, container, args in commands():
+            subcommand = [arg for arg in args if not arg.startswith("-")]
+            with self.subTest(where, container=container["name"], subcommand=subcommand):
+                text = rendered.run(BINARY, *subcommand, "--help")
+                # Where they are defined, not where others' texts name them.
+                known = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
+                for flag in args[len(subcommand) :]:
+                    checked += 1
+                    self.assertIn(flag.split("=")[0], known)
+        self.assertGreater(checked, 0)
+
+    def test_every_value_is_valid(self):
+        """All mistakes are reported at once, so one that is made on purpose must be the only one; and nothing is started."""
+        for where, container, args in commands():
+            with self.subTest(where, container=container["name"]):
+                asked = [BINARY, *map(here, args), "--made-on-purpose"]
+                done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10, env=NOWHERE)
+                mistakes = [line for line in done.stderr.splitlines() if line.startswith("gce-metadata-proxy: ")]
+                self.assertEqual(done.returncode, USAGE, done.stderr)
+                self.assertEqual(len(mistakes), 1, done.stderr)
+                self.assertIn("--made-on-purpose", mistakes[0])
+
+    def test_the_policy_that_is_shipped_has_no_mistake(self):
+        policies = list(rendered.DEPLOY.glob("components/*/policy.yaml"))
+        self.assertTrue(policies)
+        for policy in policies:
+            rendered.run(BINARY, "policy", "check", policy)
+
+    def test_probes_go_where_operators_are_served(self):
+        text = rendered.run(BINARY, "--help")
+        default = re.search(r"METADATA_PROXY_METRICS_ADDR.*?\[default: \S*:(\d+)\]", text, re.DOTALL).group(1)
+        probed = 0
+        for where, _, container in rendered.containers():
+            served = [arg.rsplit(":", 1)[1] for arg in container["args"] if arg.startswith("--metrics-addr=")] or [default]
+            for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+                if "httpGet" in container.get(probe, {}):
+                    probed += 1
+                    with self.subTest(where, probe=probe):
+                        self.assertEqual([str(container[probe]["httpGet"]["port"])], served)
+        self.assertGreater(probed, 0)
+
+    def test_the_redirect_ends_where_the_proxy_listens(self):
+        redirects = 0
+        for where, pod, container in rendered.containers():
+            if container["args"][:2] != ["redirect", "install"]:
+                continue
+            redirects += 1
+            [proxy] = [one for near, beside, one in rendered.containers() if near == where and one["args"][0] != "redirect"]
+            with self.subTest(where, container=container["name"]):
+                self.assertEqual(value(container["args"], "--to"), value(proxy["args"], "--addr"))
+                if value(container["args"], "--mode") == "sidecar":
+                    user = proxy["securityContext"]["runAsUser"]
+                    self.assertEqual(value(container["args"], "--proxy-uid"), str(user))
+                if "readinessProbe" in container:
+                    asked = container["readinessProbe"]["exec"]["command"][3:]
+                    self.assertEqual(asked, [arg for arg in container["args"][2:] if arg != "--keep"])
+        self.assertGreater(redirects, 0)
+
+
+def here(arg):
+    """The policy is where Kustomize takes it from, not where the pod has it."""
+    return arg.replace("/etc/gce-metadata-proxy/", f"{rendered.DEPLOY}/components/strict-policy/")
+
+
+class Versions(unittest.TestCase):
+    def setUp(self):
+        self.version = tomllib.loads((rendered.DEPLOY.parent / "Cargo.toml").read_text())["package"]["version"]
+
+    def test_images_have_the_tag_of_the_crates_version(self):
+        for where, _, container in rendered.containers():
+            with self.subTest(where):
+                self.assertIn(container["image"].removesuffix(f":{self.version}"), IMAGES)
+
+    def test_the_chart_has_the_crates_version(self):
+        chart = yaml.safe_load((rendered.CHART / "Chart.yaml").read_text())
+        self.assertEqual((chart["version"], chart["appVersion"]), (self.version, self.version))
+
+    def test_the_image_is_labelled_with_the_crates_version(self):
+        dockerfile = (rendered.DEPLOY.parent / "Dockerfile").read_text()
+        self.assertIn(f'org.opencontainers.image.version="{self.version}"', dockerfile)
+
+
+if __name__ == "__main__":
+    unittest.main()
