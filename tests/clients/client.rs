@@ -158,7 +158,8 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "current", library: "google-auth-library" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
-            connections: 12,
+            // One for each request, whatever the proxy does.
+            connections: 20,
             refusals: 1,
         },
         Client {
@@ -176,7 +177,8 @@ pub(crate) const CLIENTS: &[Client] = {
             language: "Node",
             program: Node { lock: "2020", library: "google-auth-library" },
             steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
-            connections: 12,
+            // One for each request, whatever the proxy does.
+            connections: 20,
             refusals: 1,
         },
         Client {

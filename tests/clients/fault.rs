@@ -82,8 +82,6 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
             "go-oauth2-2020",
             "gcp-metadata",
             "gcp-metadata-2020",
-            "node-auth",
-            "node-auth-2020",
         ],
     },
 ];
