@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::Response;
 use http::header::{self, HeaderValue};
-use http::{Response, StatusCode};
 use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
@@ -157,7 +157,8 @@ impl Cut {
     }
 
     async fn answer(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
-        if answer.status() != StatusCode::OK {
+        // Whatever carries a value is cut: 200, but also what some server may send in its place (203, 206).
+        if !answer.status().is_success() {
             return Ok(answer);
         }
         let (mut head, body) = answer.into_parts();
