@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
 mod clients;
+mod concealment;
 mod conformance;
 mod framing;
 mod handover;

@@ -17,6 +17,8 @@ pub mod redact;
 mod refusal;
 mod room;
 mod service;
+#[cfg(test)]
+mod trees;
 
 pub use audit::Mode;
 pub use refusal::Concealed;
