@@ -167,7 +167,8 @@ impl Policy {
 
     fn judge_path<'a>(&'a self, subject: &Subject<'_>, request: &Request) -> Decision<'a> {
         let path = subject.as_str();
-        let recursive = request.query.is_recursive();
+        // One that is not let through is refused or dropped; either way the answer is not recursive.
+        let recursive = request.query.is_recursive() && self.query_keys.contains(&Param::Recursive);
         if subject.tree.is_none() {
             // Above the API versions there is nothing to conceal but what a recursive answer would reach.
             return if recursive { Decision::Conceal(Cause::Recursive) } else { Decision::Allow };
@@ -437,6 +438,24 @@ mod tests {
         }
         assert_eq!(by(&strict, "/0.1/meta-data/zone"), Verdict::Conceal(404));
         assert_eq!(by(&strict, "/computeMetadata/v1beta1/instance/id"), Verdict::Conceal(404));
+    }
+
+    #[test]
+    fn a_key_that_is_not_let_through_is_dropped_or_refused() {
+        let policy = |other: &str| {
+            let text = format!(
+                "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nunmatched: allow\n\
+                 queryKeys: [alt]\notherQueryKeys: {other}\nrecursive: redact\n"
+            );
+            Choice::default().compile(&text).expect("a policy")
+        };
+        let (refuses, drops) = (policy("refuse"), policy("drop"));
+        let target = "/computeMetadata/v1/instance/?recursive=true&alt=text&scopes=a&x=1";
+        assert_eq!(by(&refuses, target), Verdict::Conceal(403));
+        assert_eq!(by(&refuses, "/computeMetadata/v1/instance/id?scopes=a"), Verdict::Conceal(403));
+        assert_eq!(by(&drops, target), Verdict::Redact, "as a listing");
+        assert_eq!(by(&drops, "/computeMetadata/v1/instance/id?recursive=true"), Verdict::Allow);
+        assert_eq!(drops.trim(request(target).query).to_string(), "?alt=text");
     }
 
     /// A name that is allowed to be a directory might be a leaf that is concealed, so it is not asked for.

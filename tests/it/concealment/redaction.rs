@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, Mock, SECRET_MARKER};
-use gce_metadata_proxy::policy::{Choice, Recursive};
+use gce_metadata_proxy::policy::{Choice, Recursive, Source};
 
 use super::{UNNAMED, built_in};
-use crate::support::{Answer, Proxy, config, eventually, get, raw};
+use crate::support::{Answer, Binary, Proxy, config, eventually, get, raw};
 
 const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 
@@ -180,6 +180,37 @@ async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
     mock.set("instance/attributes/large", &"x".repeat(4 * 1024 * 1024));
     mock.fault(Fault::Chunked);
     assert_eq!(get(proxy.addr, TREE).await.status, 403);
+    proxy.stop().await;
+}
+
+/// Many small values are the worst for whoever makes a list of them.
+#[tokio::test]
+async fn a_tree_at_the_bound_fits_in_memory() {
+    let mock = Mock::start().await;
+    let (binary, addr, _) = Binary::ready(None, mock.addr(), &["--recursive", "redact"]).await;
+    let entry = "\"a\":1";
+    let entries = vec![entry; (4 * 1024 * 1024 - 100) / (entry.len() + 1)].join(",");
+    let tree = format!("{{\"attributes\":{{{entries}}}}}");
+    mock.fault(Fault::Body(tree.clone()));
+    let answer = get(addr, TREE).await;
+    assert!(answer.status == 200 && answer.body == tree, "{}: {:.100}", answer.status, answer.body);
+    let peak = binary.peak_memory().expect("still running");
+    assert!(peak < 25 * 1024 * 1024, "{peak} bytes");
+}
+
+/// What a policy drops does not decide how the answer is read.
+#[tokio::test]
+async fn a_dropped_flag_leaves_a_listing() {
+    let mock = Mock::start().await;
+    let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: strict\nqueryKeys: [alt]\n";
+    let file = std::env::temp_dir().join(format!("metadata-proxy-dropped-{}.yaml", std::process::id()));
+    std::fs::write(&file, text).expect("written");
+    let proxy = start(&mock, Choice { source: Source::File(file.clone()), recursive: None }).await;
+    std::fs::remove_file(&file).expect("removed");
+    let answer = get(proxy.addr, "/computeMetadata/v1/project/?recursive=true").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "numeric-project-id\nproject-id\n"));
+    assert_eq!(get(proxy.addr, "/computeMetadata/v1/instance/id?wait_for_change=true").await.status, 200);
+    assert!(mock.log().iter().all(|seen| !seen.target.contains('?')));
     proxy.stop().await;
 }
 
