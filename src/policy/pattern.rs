@@ -1,4 +1,4 @@
-//! [`Pattern`]: which paths a rule is about, and [`Glob`], one segment of it.
+//! [`Pattern`]: which paths a rule is about, and `Glob`, one segment of it.
 
 use std::fmt;
 use std::str::FromStr;
