@@ -133,7 +133,7 @@ mod tests {
         let text = explained("compat", "http://metadata/computeMetadata/v1/instance/attributes//kube-env");
         for line in [
             "read as    /computeMetadata/v1/instance/attributes/kube-env\n",
-            "rule       1: instance/attributes/kube-env\n",
+            "rule       1: */attributes/kube-env\n",
             "source     k8s-metadata-proxy, ",
             "verdict    conceal\n",
             "upstream   nothing is sent\n",

@@ -84,11 +84,12 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, E
     let target = target_of(&head.uri)?;
     let path = MetadataPath::parse(&target)?;
     let endpoint = Endpoint::of(&path);
-    let host = host_of(&head, &endpoint, hosts)?;
+    let is_ping = endpoint == Endpoint::Root && target.query().is_none_or(str::is_empty);
+    let host = host_of(&head, is_ping, hosts)?;
     if let Some(name) = headers::forwarded_by(&head.headers) {
         return Err(Error::Forwarded(name));
     }
-    if endpoint != Endpoint::Root && !headers::has_flavor(&head.headers) {
+    if !is_ping && !headers::has_flavor(&head.headers) {
         return Err(Error::Flavor);
     }
     let query = Query::parse(target.query())?;
@@ -134,11 +135,11 @@ fn target_of(uri: &http::Uri) -> Result<PathAndQuery, Error> {
 /// Judges the `Host` header and, in an absolute target, the authority that stands there in its place; both must be let
 /// in, and the target's is the one that counts (RFC 9112, section 3.2.2). HTTP/1.0 knows no `Host`; without one it may
 /// only ask whether this is a metadata server.
-fn host_of(head: &http::request::Parts, endpoint: &Endpoint, hosts: &AllowedHosts) -> Result<Option<Host>, Error> {
+fn host_of(head: &http::request::Parts, is_ping: bool, hosts: &AllowedHosts) -> Result<Option<Host>, Error> {
     let mut values = head.headers.get_all(header::HOST).iter();
     let in_header = match (values.next(), values.next()) {
         (Some(value), None) => Some(hosts.admit(value.as_bytes())?),
-        (None, _) if head.version == Version::HTTP_10 && *endpoint == Endpoint::Root => None,
+        (None, _) if head.version == Version::HTTP_10 && is_ping => None,
         _ => return Err(Malformed::HostCount.into()),
     };
     let in_target = head.uri.authority().map(|authority| hosts.admit(authority.as_str().as_bytes())).transpose()?;
@@ -177,8 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_root_needs_no_flavor() {
+    fn only_a_ping_needs_no_flavor() {
         assert!(get("/", &[HOST]).is_ok());
+        assert!(get("/?", &[HOST]).is_ok());
+        assert!(matches!(get("/?recursive=true", &[HOST]), Err(Error::Flavor)), "it would be asked with our flavor");
         assert!(get("/", &[HOST, ("metadata-flavor", "Not Google")]).is_ok());
         assert!(matches!(get(ID, &[HOST]), Err(Error::Flavor)));
         assert!(matches!(get("/computeMetadata/", &[HOST]), Err(Error::Flavor)));

@@ -155,7 +155,7 @@ fn answer(error: &Error) -> Response<Body> {
     response
 }
 
-fn status_of(error: &Error) -> StatusCode {
+pub(crate) fn status_of(error: &Error) -> StatusCode {
     match error {
         Error::Malformed(_) => StatusCode::BAD_REQUEST,
         Error::TargetTooLong(_) => StatusCode::URI_TOO_LONG,

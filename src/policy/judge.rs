@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::document::{Listings, OtherKeys, Rule, Ruling, Tree};
+use super::pattern::TOPS;
 use super::{Answer, Order, Policy, Recursive};
 use crate::metadata::query::Param;
 use crate::metadata::{Endpoint, MetadataPath, Method, Query, Request};
@@ -62,10 +63,8 @@ impl<'a> Subject<'a> {
         let mut rest = path.as_str().trim_matches('/').splitn(3, '/');
         let (tree, below) = match (rest.next(), rest.next(), rest.next().unwrap_or_default()) {
             (Some("computeMetadata"), Some("v1"), _) => (Some(Tree::V1), Cow::Borrowed("")),
-            (Some("computeMetadata"), Some("v1beta1"), below) => (Some(Tree::V1Beta1), Cow::Borrowed(below)),
-            (Some("0.1"), Some("meta-data"), below) if !below.is_empty() => {
-                (Some(Tree::V01), Cow::Owned(format!("instance/{below}")))
-            }
+            (Some("computeMetadata"), Some("v1beta1"), below) => (Some(Tree::V1Beta1), with_token(below.into())),
+            (Some("0.1"), Some("meta-data"), below) => (Some(Tree::V01), with_token(below_instance(below))),
             (Some("0.1"), ..) => (Some(Tree::V01), Cow::Borrowed("")),
             _ => (None, Cow::Borrowed("")),
         };
@@ -75,6 +74,31 @@ impl<'a> Subject<'a> {
     /// As rules are matched against it.
     pub fn as_str(&self) -> &str {
         &self.path
+    }
+}
+
+/// A path below `0.1/meta-data`, which is v1's `instance`. What has a name of v1's top is taken for that, in case that
+/// some server mounts its whole tree there. `auth-token` names its account in the query, so it is the token of an
+/// account of which only `*` knows.
+fn below_instance(below: &str) -> Cow<'_, str> {
+    match below.split('/').next().unwrap_or_default() {
+        "" => "instance".into(),
+        name if name.eq_ignore_ascii_case("auth-token") => "instance/service-accounts/*/token".into(),
+        name if TOPS.iter().any(|top| name.eq_ignore_ascii_case(top)) => below.into(),
+        _ => format!("instance/{below}").into(),
+    }
+}
+
+/// `acquire` was the token's name before v1.
+fn with_token(path: Cow<'_, str>) -> Cow<'_, str> {
+    let mut names = path.splitn(5, '/');
+    match (names.next(), names.next(), names.next(), names.next()) {
+        (Some("instance"), Some("service-accounts"), Some(account), Some(name))
+            if name.eq_ignore_ascii_case("acquire") =>
+        {
+            format!("instance/service-accounts/{account}/token").into()
+        }
+        _ => path,
     }
 }
 
@@ -143,7 +167,8 @@ impl Policy {
 
     fn judge_path<'a>(&'a self, subject: &Subject<'_>, request: &Request) -> Decision<'a> {
         let path = subject.as_str();
-        let recursive = request.query.is_recursive();
+        // One that is not let through is refused or dropped; either way the answer is not recursive.
+        let recursive = request.query.is_recursive() && self.query_keys.contains(&Param::Recursive);
         if subject.tree.is_none() {
             // Above the API versions there is nothing to conceal but what a recursive answer would reach.
             return if recursive { Decision::Conceal(Cause::Recursive) } else { Decision::Allow };
@@ -415,6 +440,24 @@ mod tests {
         assert_eq!(by(&strict, "/computeMetadata/v1beta1/instance/id"), Verdict::Conceal(404));
     }
 
+    #[test]
+    fn a_key_that_is_not_let_through_is_dropped_or_refused() {
+        let policy = |other: &str| {
+            let text = format!(
+                "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nunmatched: allow\n\
+                 queryKeys: [alt]\notherQueryKeys: {other}\nrecursive: redact\n"
+            );
+            Choice::default().compile(&text).expect("a policy")
+        };
+        let (refuses, drops) = (policy("refuse"), policy("drop"));
+        let target = "/computeMetadata/v1/instance/?recursive=true&alt=text&scopes=a&x=1";
+        assert_eq!(by(&refuses, target), Verdict::Conceal(403));
+        assert_eq!(by(&refuses, "/computeMetadata/v1/instance/id?scopes=a"), Verdict::Conceal(403));
+        assert_eq!(by(&drops, target), Verdict::Redact, "as a listing");
+        assert_eq!(by(&drops, "/computeMetadata/v1/instance/id?recursive=true"), Verdict::Allow);
+        assert_eq!(drops.trim(request(target).query).to_string(), "?alt=text");
+    }
+
     /// A name that is allowed to be a directory might be a leaf that is concealed, so it is not asked for.
     #[test]
     fn a_way_through_is_not_a_value() {
@@ -423,6 +466,43 @@ mod tests {
         let policy = Choice::default().compile(text).expect("a policy");
         assert_eq!(by(&policy, "/computeMetadata/v1/instance/attributes/secret"), Verdict::Redirect);
         assert_eq!(by(&policy, "/computeMetadata/v1/instance/attributes/secret/shown"), Verdict::Allow);
+    }
+
+    /// Two names of the token that only the old trees have, one of which names its account in the query.
+    #[test]
+    fn the_old_names_of_a_token_are_judged_as_the_token() {
+        let head = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n";
+        let policy = |rest: &str| Choice::default().compile(&format!("{head}{rest}")).expect("a policy");
+        let closed = policy(
+            "extends: compat\nrules:\n  - paths: [instance/service-accounts/*/token]\n    verdict: conceal\n    reason: x\n",
+        );
+        let one_account = policy(
+            "trees: [v1, '0.1']\nrules:\n  - paths: [instance/service-accounts/default/token]\n    verdict: allow\n",
+        );
+        for target in [
+            "/computeMetadata/v1beta1/instance/service-accounts/default/acquire",
+            "/computeMetadata/v1beta1/instance/service-accounts/a@b.c/Acquire/",
+            "/0.1/meta-data/service-accounts/default/acquire?scopes=a",
+            "/0.1/meta-data/auth-token?service_account=a@b.c&scope=a",
+            "/0.1/meta-data/Auth-Token/",
+        ] {
+            assert_eq!(by(&closed, target), Verdict::Conceal(403), "{target}");
+        }
+        assert_eq!(by(&one_account, "/0.1/meta-data/service-accounts/default/acquire"), Verdict::Allow);
+        for target in ["/0.1/meta-data/auth-token?service_account=a@b.c", "/0.1/meta-data/auth-token"] {
+            assert_eq!(by(&one_account, target), Verdict::Conceal(403), "{target}");
+        }
+    }
+
+    #[test]
+    fn the_layout_of_the_oldest_tree_hides_nothing() {
+        for target in [
+            "/0.1/meta-data/instance/attributes/kube-env",
+            "/0.1/meta-data/project/attributes/ssh-keys",
+            "/0.1/meta-data/oslogin/users",
+        ] {
+            assert_eq!(verdict(target), Verdict::Conceal(403), "{target}");
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Choice {
     }
 
     /// Makes a policy of a text that [`Source::text`] gave.
-    pub(super) fn compile(&self, text: &str) -> Result<Policy, LoadError> {
+    pub fn compile(&self, text: &str) -> Result<Policy, LoadError> {
         let mut document = parse(text).map_err(|error| self.source.invalid(&error))?;
         document.recursive = self.recursive.or(document.recursive);
         let document = match document.extends {

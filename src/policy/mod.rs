@@ -20,8 +20,12 @@ pub mod document;
 mod judge;
 mod live;
 mod load;
+#[cfg(test)]
+pub(crate) mod oracle;
 pub mod pattern;
 mod trie;
+#[cfg(test)]
+mod verdicts;
 
 pub use document::{Answer, BuiltIn, Recursive};
 pub use judge::{Cause, Decision, Subject};

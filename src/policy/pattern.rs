@@ -1,4 +1,4 @@
-//! [`Pattern`]: which paths a rule is about, and [`Glob`], one segment of it.
+//! [`Pattern`]: which paths a rule is about, and `Glob`, one segment of it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,10 @@ use std::str::FromStr;
 use memchr::memmem;
 use serde::Deserialize;
 
+use super::trie::fold;
+
 /// What stands at the top of the metadata server's tree. A pattern that begins otherwise is a slip of the pen.
-const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
+pub(super) const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
 
 /// A path pattern below the API version, such as `instance/attributes/kube-env`, `instance/attributes/windows-*` or
 /// `**/identity`: `*` stands for any run of characters within a segment, a segment `**` for any number of segments, none
@@ -60,10 +62,50 @@ impl Pattern {
         &self.segments
     }
 
-    /// Whether it names one service account in particular, which is always reached under two names.
+    /// Whether it names one service account in particular, which is always reached under two names. Where the third name
+    /// need not be an account's, it is one by its looks.
     pub(super) fn names_an_account(&self) -> bool {
-        let above = [Segment::Literal("instance".into()), Segment::Literal("service-accounts".into())];
-        matches!(self.segments.strip_prefix(&above), Some([Segment::Literal(_), ..]))
+        let deep = self.segments.iter().position(|segment| *segment == Segment::Deep).unwrap_or(self.segments.len());
+        let above = ["instance", "service-accounts"];
+        if !self.segments[..deep].iter().zip(above).all(|(segment, name)| segment.could_be(name)) {
+            return false;
+        }
+        match &*self.segments {
+            [_, accounts, account, ..] if deep > above.len() => {
+                account.looks_like_an_account() || !(accounts.is_any() || account.is_any())
+            }
+            segments => segments[deep..].iter().any(Segment::looks_like_an_account),
+        }
+    }
+}
+
+impl Segment {
+    /// Whether it matches a name in the lenient reading.
+    fn could_be(&self, name: &str) -> bool {
+        match self {
+            Self::Literal(literal) => fold(literal) == fold(name),
+            Self::Glob(glob) => glob.folded().matches(&fold(name)),
+            Self::Deep => true,
+        }
+    }
+
+    /// Whether it matches every name in the lenient reading.
+    fn is_any(&self) -> bool {
+        match self {
+            Self::Literal(_) => false,
+            Self::Glob(glob) => glob.folded() == Glob::new("*"),
+            Self::Deep => true,
+        }
+    }
+
+    fn looks_like_an_account(&self) -> bool {
+        match self {
+            Self::Literal(name) => name.eq_ignore_ascii_case("default") || name.contains('@'),
+            Self::Glob(glob) => {
+                [&glob.first, &glob.last].into_iter().chain(&glob.middle).any(|piece| piece.contains('@'))
+            }
+            Self::Deep => false,
+        }
     }
 }
 
@@ -152,11 +194,18 @@ impl Glob {
         })
     }
 
-    /// The same with each piece of text changed.
-    pub(super) fn map(&self, change: impl Fn(&str) -> Box<str>) -> Self {
-        let middle = self.middle.iter().map(|piece| change(piece)).filter(|piece| !piece.is_empty()).collect();
-        Self { first: change(&self.first), middle, last: change(&self.last) }
+    /// The same for the lenient reading. A piece that is nothing but hyphens stands for nothing.
+    pub(super) fn folded(&self) -> Self {
+        let is_nothing = |piece: &str| piece.bytes().all(|byte| byte == b'-');
+        let fold = |piece: &str| if is_nothing(piece) { Box::default() } else { to_text(&fold(piece)) };
+        let middle = self.middle.iter().filter(|piece| !is_nothing(piece)).map(|piece| fold(piece)).collect();
+        Self { first: fold(&self.first), middle, last: fold(&self.last) }
     }
+}
+
+/// Folding keeps ASCII what it is, and patterns hold nothing else.
+pub(super) fn to_text(folded: &[u8]) -> Box<str> {
+    String::from_utf8_lossy(folded).into()
 }
 
 #[cfg(test)]
@@ -195,8 +244,32 @@ mod tests {
     #[test]
     fn one_account_in_particular_is_noticed() {
         let names = |text: &str| text.parse::<Pattern>().expect("a pattern").names_an_account();
-        assert!(names("instance/service-accounts/default/token"));
-        assert!(!names("instance/service-accounts/*/token"));
-        assert!(!names("instance/service-accounts/**"));
+        for text in [
+            "instance/service-accounts/default/token",
+            "instance/service-accounts/a@b.c",
+            "instance/serviceAccounts/default/token",
+            "*/service-accounts/default/token",
+            "instance/*/default/token",
+            "instance/service-accounts/def*/token",
+            "instance/service-accounts/*@b.c/**",
+            "**/default/identity",
+            "instance/**/*@b.c/token",
+        ] {
+            assert!(names(text), "{text}");
+        }
+        for text in [
+            "instance/service-accounts",
+            "instance/service-accounts/*/token",
+            "instance/service-accounts/**",
+            "instance/attributes/default",
+            "instance/*/*/identity",
+            "instance/*/windows-keys",
+            "instance/*-*/windows-keys",
+            "**/identity",
+            "project/**/default",
+            "oslogin/users/a@b.c",
+        ] {
+            assert!(!names(text), "{text}");
+        }
     }
 }

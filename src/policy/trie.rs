@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::pattern::{Glob, Pattern, Segment};
+use super::pattern::{Glob, Pattern, Segment, to_text};
 
 /// The place of a rule among all; a lower one wins.
 pub(super) type Order = usize;
@@ -43,17 +43,15 @@ impl Trie {
     }
 
     pub(super) fn add(&mut self, pattern: &Pattern, order: Order) {
-        let reading = self.reading;
-        let spell = |name: &str| match reading {
-            Reading::Strict => name.into(),
-            Reading::Lenient => String::from_utf8_lossy(&fold(name)).into(),
-        };
+        let is_lenient = self.reading == Reading::Lenient;
         let mut at = 0;
         self.nodes[at].lead_to(order);
         for segment in pattern.segments() {
             at = match segment {
-                Segment::Literal(name) => self.literal(at, spell(name)),
-                Segment::Glob(glob) => self.glob(at, glob.map(spell)),
+                Segment::Literal(name) if is_lenient => self.literal(at, to_text(&fold(name))),
+                Segment::Literal(name) => self.literal(at, name.clone()),
+                Segment::Glob(glob) if is_lenient => self.glob(at, glob.folded()),
+                Segment::Glob(glob) => self.glob(at, glob.clone()),
                 Segment::Deep => self.deep(at),
             };
             self.nodes[at].lead_to(order);
@@ -169,14 +167,19 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The most lenient reading: without case and hyphens. On the stack, but for paths longer than any real one.
-fn fold(path: &str) -> SmallVec<[u8; 128]> {
+/// The most lenient reading: without case and hyphens, but for one of a name that is nothing else, since a name that
+/// vanished would be no longer matched by `*`. On the stack, but for paths longer than any real one.
+pub(super) fn fold(path: &str) -> SmallVec<[u8; 128]> {
     let path = path.as_bytes();
-    let mut folded = SmallVec::new();
+    let mut folded: SmallVec<[u8; 128]> = SmallVec::new();
     let mut kept = 0;
     for hyphen in memchr::memchr_iter(b'-', path) {
         folded.extend_from_slice(&path[kept..hyphen]);
         kept = hyphen + 1;
+        let ends_a_name = path.get(kept).is_none_or(|next| *next == b'/');
+        if ends_a_name && folded.last().is_none_or(|last| *last == b'/') {
+            folded.push(b'-');
+        }
     }
     folded.extend_from_slice(&path[kept..]);
     folded.make_ascii_lowercase();
@@ -231,6 +234,21 @@ mod tests {
         for (name, order) in [("ssh-keys", 0), ("sshKeys", 0), ("SSH-KEYS", 0), ("windowsKeys", 1), ("Windows-X", 1)] {
             assert_eq!(trie.covers(&format!("Instance/attributes/{name}")), Some(order), "{name}");
         }
+    }
+
+    /// `-` is a name that a key of metadata may have.
+    #[test]
+    fn a_name_of_hyphens_is_a_name() {
+        let mut trie = Trie::new(Reading::Lenient);
+        trie.add(&"instance/attributes/*".parse().expect("a pattern"), 0);
+        trie.add(&"instance/service-accounts/*/identity".parse().expect("a pattern"), 1);
+        trie.add(&"project/-/x".parse().expect("a pattern"), 2);
+        for path in ["instance/attributes/-", "instance/attributes/--/x"] {
+            assert_eq!(trie.covers(path), Some(0), "{path}");
+        }
+        assert_eq!(trie.covers("instance/service-accounts/-/identity"), Some(1));
+        assert_eq!(trie.covers("project/--/x"), Some(2));
+        assert_eq!(trie.covers("project/x"), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod concealment;
 mod conformance;
 mod framing;
 mod handover;

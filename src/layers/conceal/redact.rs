@@ -6,8 +6,9 @@
 //! would be served on its own. What cannot be read is refused, never passed on.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::metadata::Query;
@@ -86,47 +87,11 @@ impl<F: Form> Cut<'_, F> {
         if self.out.len() > LARGEST {
             return Err(Unreadable);
         }
-        match json.as_bytes() {
-            [b'{', ..] => self.object(path, json, deeper),
-            [b'[', ..] => self.array(path, json, deeper),
-            _ => {
-                self.out.value(path, json);
-                Ok(())
-            }
+        if json.starts_with(['{', '[']) {
+            let inside = Inside { cut: self, path, deeper };
+            return serde_json::Deserializer::from_str(json).deserialize_any(inside).map_err(|_| Unreadable);
         }
-    }
-
-    fn object(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Unreadable> {
-        let Entries(entries) = serde_json::from_str(json).map_err(|_| Unreadable)?;
-        self.out.open(b'{');
-        let mut first = true;
-        for (key, value) in entries {
-            let child = below(path, &segment(path, &key));
-            if is_name(&key) && self.is_visible(&child, value) {
-                self.out.entry(first, Some(&key));
-                first = false;
-                self.node(&child, value.get(), deeper)?;
-            }
-        }
-        self.out.close(b'}');
-        Ok(())
-    }
-
-    /// The items of an array are numbered directories (disks), numbered values (aliases of an address), or lines of one
-    /// value (tags); a value is visible under its number or as a part of the whole.
-    fn array(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Unreadable> {
-        let items: Vec<&RawValue> = serde_json::from_str(json).map_err(|_| Unreadable)?;
-        self.out.open(b'[');
-        let mut first = true;
-        for (number, item) in items.into_iter().enumerate() {
-            let child = below(path, &number.to_string());
-            if self.is_visible(&child, item) || (is_value(item) && self.policy.shows(path)) {
-                self.out.entry(first, None);
-                first = false;
-                self.node(&child, item.get(), deeper)?;
-            }
-        }
-        self.out.close(b']');
+        self.out.value(path, json);
         Ok(())
     }
 
@@ -135,8 +100,71 @@ impl<F: Form> Cut<'_, F> {
     }
 }
 
+/// What is in an object or an array: each child is written or left out as it is read, since a list of them could take
+/// many times the memory of the tree.
+struct Inside<'c, 'a, F> {
+    cut: &'c mut Cut<'a, F>,
+    path: &'c str,
+    deeper: usize,
+}
+
+impl<'de, F: Form> Visitor<'de> for Inside<'_, '_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or an array")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let Self { cut, path, deeper } = self;
+        cut.out.open(b'{');
+        let mut first = true;
+        while let Some((key, node)) = entries.next_entry::<String, &RawValue>()? {
+            if !is_name(&key) {
+                continue;
+            }
+            let child = below(path, &segment(path, &key));
+            if cut.is_visible(&child, node) {
+                cut.out.entry(first, Some(&key));
+                first = false;
+                cut.node(&child, node.get(), deeper).map_err(A::Error::custom)?;
+            }
+        }
+        cut.out.close(b'}');
+        Ok(())
+    }
+
+    /// The items of an array are numbered directories (disks), numbered values (aliases of an address), or lines of one
+    /// value (tags), which are visible as that value is.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Self { cut, path, deeper } = self;
+        cut.out.open(b'[');
+        let mut first = true;
+        let mut number = 0_usize;
+        while let Some(item) = items.next_element::<&RawValue>()? {
+            let child = below(path, &number.to_string());
+            number += 1;
+            let is_line = is_value(item) && has_lines(path);
+            if if is_line { cut.policy.shows(path) } else { cut.is_visible(&child, item) } {
+                cut.out.entry(first, None);
+                first = false;
+                cut.node(&child, item.get(), deeper).map_err(A::Error::custom)?;
+            }
+        }
+        cut.out.close(b']');
+        Ok(())
+    }
+}
+
 fn is_value(node: &RawValue) -> bool {
     !node.get().starts_with(['{', '['])
+}
+
+/// What the server writes as lines of one value rather than as numbered ones.
+const LINES: [&str; 4] = ["aliases", "dns-servers", "scopes", "tags"];
+
+fn has_lines(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| LINES.contains(&name))
 }
 
 /// Names of attributes and accounts are users' own and stay as they are; the server's are in camel case.
@@ -209,9 +237,6 @@ struct Text {
     above: usize,
 }
 
-/// What the server writes as lines of one value rather than as numbered ones.
-const LINES: [&str; 4] = ["aliases", "dns-servers", "scopes", "tags"];
-
 impl Form for Text {
     fn len(&self) -> usize {
         self.lines.len()
@@ -227,7 +252,7 @@ impl Form for Text {
         let mut path = path;
         if let Some((above, number)) = path.rsplit_once('/')
             && number.bytes().all(|byte| byte.is_ascii_digit())
-            && above.rsplit('/').next().is_some_and(|name| LINES.contains(&name))
+            && has_lines(above)
         {
             path = above;
         }
@@ -236,33 +261,6 @@ impl Form for Text {
         self.lines.push(b' ');
         self.lines.extend_from_slice(text.as_deref().unwrap_or(json).as_bytes());
         self.lines.push(b'\n');
-    }
-}
-
-/// The entries of an object in their order, each key decoded and each value as it was written.
-struct Entries<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Entries<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-
-        impl<'de> Visitor<'de> for All {
-            type Value = Entries<'de>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(Entries(entries))
-            }
-        }
-
-        deserializer.deserialize_map(All)
     }
 }
 
@@ -323,6 +321,17 @@ mod tests {
         let tree = r#"{"a@b.c":{"identity":"X","email":"a@b.c"},"default":{"identity":"X","email":"a@b.c"}}"#;
         let left = r#"{"a@b.c":{"email":"a@b.c"},"default":{"email":"a@b.c"}}"#;
         assert_eq!(cut_json("strict", "instance/service-accounts", tree), left);
+    }
+
+    /// One that has a rule of its own is judged by that, not by the directory that it is in.
+    #[test]
+    fn a_numbered_value_is_cut_as_it_is_refused() {
+        let rules = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
+                     rules:\n  - paths: [instance/network-interfaces/*/ip-aliases/1]\n    verdict: conceal\n    reason: x\n";
+        let policy = Choice::default().compile(rules).expect("a policy");
+        let tree = r#"{"ipAliases":["a","X","c"],"dnsServers":["d","e"]}"#;
+        let left = json(&policy, "instance/network-interfaces/0", tree.as_bytes()).expect("a tree");
+        assert_eq!(String::from_utf8(left).expect("text"), r#"{"ipAliases":["a","c"],"dnsServers":["d","e"]}"#);
     }
 
     #[test]

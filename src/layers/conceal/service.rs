@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::Response;
 use http::header::{self, HeaderValue};
-use http::{Response, StatusCode};
 use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
@@ -106,8 +106,9 @@ where
                 Outcome::pending(async move { Ok(with_query(answer.await?, &asked)) })
             }
             Decision::Redact => {
-                let cut = Cut::new(&self.shared, &request);
-                let query = redact::asked(policy.trim(request.query));
+                let query = policy.trim(request.query);
+                let cut = Cut::new(&self.shared, &request.path, &query);
+                let query = redact::asked(query);
                 // HEAD is answered from what GET would be, since the length changes.
                 let answer = self.inner.call(Request { query, method: Method::Get, ..request });
                 Outcome::pending(async move { cut.answer(answer.await?).await })
@@ -147,17 +148,18 @@ enum Form {
 }
 
 impl Cut {
-    fn new(shared: &Arc<Shared>, request: &Request) -> Self {
-        let form = match request.query.value(Param::Alt) {
-            _ if !request.query.is_recursive() => Form::Listing,
+    fn new(shared: &Arc<Shared>, path: &MetadataPath, query: &Query) -> Self {
+        let form = match query.value(Param::Alt) {
+            _ if !query.is_recursive() => Form::Listing,
             Some("text") => Form::Text,
             _ => Form::Json,
         };
-        Self { shared: Arc::clone(shared), policy: shared.policy.hold(), path: request.path.clone(), form }
+        Self { shared: Arc::clone(shared), policy: shared.policy.hold(), path: path.clone(), form }
     }
 
     async fn answer(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
-        if answer.status() != StatusCode::OK {
+        // Whatever carries a value is cut: 200, but also what some server may send in its place (203, 206).
+        if !answer.status().is_success() {
             return Ok(answer);
         }
         let (mut head, body) = answer.into_parts();

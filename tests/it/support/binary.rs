@@ -125,9 +125,16 @@ impl Binary {
 
     /// Runs it to its end: exit code and standard error.
     pub async fn run(args: &[&str]) -> (Option<i32>, String) {
+        let (code, _, stderr) = Self::output(args).await;
+        (code, stderr)
+    }
+
+    /// Runs it to its end: exit code, standard output and standard error.
+    pub async fn output(args: &[&str]) -> (Option<i32>, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args).kill_on_drop(true).output();
         let output = timeout(PATIENCE, output).await.expect("it ends in time").expect("it can be run");
-        (output.status.code(), String::from_utf8(output.stderr).expect("messages are text"))
+        let text = |bytes| String::from_utf8(bytes).expect("messages are text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
     }
 }
 

@@ -1,0 +1,38 @@
+//! Attacks on the concealment through the assembled proxy, with a mock behind it that gives away more than the real server.
+
+mod operator;
+mod redaction;
+mod spellings;
+mod verdicts;
+
+use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
+use gce_metadata_proxy::mock::{Handle, Seen};
+use gce_metadata_proxy::policy::{Choice, Decision, Policy, Source};
+
+/// What is secret in the mock and not named by `compat`: secrets that users and partners keep where they like.
+const UNNAMED: [&str; 6] = [
+    "instance/attributes/created-by",
+    "instance/attributes/instance-template",
+    "instance/attributes/kube-labels",
+    "instance/attributes/my-app-password",
+    "instance/partner-attributes/partner-key",
+    "instance/platform-security/auto-mtls-configuration",
+];
+
+fn built_in(name: &str) -> Choice {
+    Choice { source: Source::named(name), recursive: None }
+}
+
+/// What of all that reached the upstream is written otherwise than it reads, or reads as something that should have been
+/// refused, or sent in another form.
+fn misread(mock: &Handle, policy: &Policy) -> Vec<String> {
+    mock.log().iter().filter(|seen| !is_as_judged(seen, policy)).map(|seen| seen.target.clone()).collect()
+}
+
+fn is_as_judged(seen: &Seen, policy: &Policy) -> bool {
+    let Ok(target) = seen.target.parse() else { return false };
+    let (Ok(path), Ok(query)) = (MetadataPath::parse(&target), Query::parse(target.query())) else { return false };
+    format!("{path}{query}") == seen.target
+        && ["GET", "HEAD"].contains(&seen.method.as_str())
+        && matches!(policy.judge(&Request::get(path, query)), Decision::Allow | Decision::Redact)
+}

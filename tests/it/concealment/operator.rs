@@ -1,0 +1,168 @@
+//! What an operator does with policies: try one, change one, get one wrong, ask about one. Through the binary.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use gce_metadata_proxy::mock::{Mock, SECRET_MARKER};
+
+use crate::support::{Binary, get, metric, metric_becomes};
+
+const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
+const SSH_KEYS: &str = "/computeMetadata/v1/instance/attributes/ssh-keys";
+const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
+const HEAD: &str = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\n";
+
+/// A directory that is gone when the test is over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("metadata-proxy-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("written");
+        path_text(&path)
+    }
+
+    /// As the kubelet does it: what the file is a link into is itself a link, and that one is swapped.
+    fn publish(&self, generation: &str, text: &str) {
+        let data = self.0.join(generation);
+        fs::create_dir_all(&data).expect("a directory");
+        fs::write(data.join("policy.yaml"), text).expect("written");
+        symlink(generation, self.0.join("..data_tmp")).expect("a link");
+        fs::rename(self.0.join("..data_tmp"), self.0.join("..data")).expect("swapped");
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn path_text(path: &Path) -> String {
+    path.to_str().expect("temporary paths are text").to_owned()
+}
+
+#[tokio::test]
+async fn audit_refuses_nothing_tells_once_a_rule_and_counts_all() {
+    let mock = Mock::start().await;
+    let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--policy-mode", "audit"]).await;
+    for target in [KUBE_ENV, KUBE_ENV, KUBE_ENV, SSH_KEYS, TREE, "/computeMetadata/v1/instance/id?unknown"] {
+        assert_eq!(get(addr, target).await.status, 200, "{target}");
+    }
+    assert!(get(addr, KUBE_ENV).await.body.contains(SECRET_MARKER), "nothing is refused");
+    assert!(get(addr, TREE).await.body.contains(SECRET_MARKER), "nothing is cut");
+    let counted =
+        |verdict: &str| format!("metadata_proxy_policy_verdicts_total{{mode=\"audit\",verdict=\"{verdict}\"}}");
+    assert_eq!(metric(metrics_addr, &counted("concealed")).await, Some(8.0));
+    assert_eq!(mock.log().iter().filter(|seen| seen.target.contains("unknown")).count(), 0, "even here");
+    binary.terminate().await;
+    let text = binary.stderr_to_end().await;
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("audit: this request would be refused")).collect();
+    for (rule, count) in [("rule=1", 1), ("rule=4", 1), ("rule=0", 1)] {
+        let told = lines.iter().filter(|line| line.contains(&format!("{rule} "))).count();
+        assert_eq!(told, count, "{rule}: {text}");
+    }
+    assert_eq!(lines.len(), 3, "{text}");
+    let first = lines[0];
+    for named in ["client=127.0.0.1", KUBE_ENV, "policy=\"compat\"", "credentials with which a node joins"] {
+        assert!(first.contains(named), "{named} is missing from {first}");
+    }
+    assert!(!text.contains(SECRET_MARKER));
+}
+
+#[tokio::test]
+async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
+    let scratch = Scratch::new("reload");
+    let opens = |version: &str, name: &str| {
+        format!(
+            "{HEAD}version: '{version}'\nextends: strict\nrules:\n  - paths: [instance/attributes/{name}]\n    verdict: allow\n"
+        )
+    };
+    scratch.publish("1", &opens("1", "enable-oslogin"));
+    symlink("..data/policy.yaml", scratch.0.join("policy.yaml")).expect("a link");
+
+    let mock = Mock::start().await;
+    let file = path_text(&scratch.0.join("policy.yaml"));
+    let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--policy", &file]).await;
+    let opened = async |name: &str| get(addr, &format!("/computeMetadata/v1/instance/attributes/{name}")).await.status;
+    assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
+
+    scratch.publish("2", &opens("2", "enable-guest-attributes"));
+    binary.stderr_line("the policy's file has changed: in force").await;
+    assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (404, 200));
+    let page = get(metrics_addr, "/metrics").await.body;
+    let info: Vec<&str> = page.lines().filter(|line| line.starts_with("metadata_proxy_policy_info{")).collect();
+    assert!(info.len() == 1 && info[0].contains("name=\"mine\"") && info[0].contains("version=\"2\""), "{info:?}");
+
+    scratch.publish("3", &format!("{}surprise: true\n", opens("3", "kube-env")));
+    let line = binary.stderr_line("the policy before it stays").await;
+    assert!(line.contains("unknown field `surprise`") && line.contains(&format!("{file}:9:1: ")), "{line}");
+    assert_eq!((opened("kube-env").await, opened("enable-guest-attributes").await), (404, 200));
+    assert_eq!(metric(metrics_addr, "metadata_proxy_policy_rejected").await, Some(1.0));
+
+    scratch.publish("4", &opens("4", "enable-oslogin"));
+    binary.stderr_line("the policy's file has changed: in force").await;
+    assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
+    metric_becomes(metrics_addr, "metadata_proxy_policy_rejected", 0).await;
+    assert_eq!(metric(metrics_addr, "metadata_proxy_policy_reloads_total{outcome=\"applied\"}").await, Some(2.0));
+    assert_eq!(metric(metrics_addr, "metadata_proxy_policy_reloads_total{outcome=\"rejected\"}").await, Some(1.0));
+}
+
+#[tokio::test]
+async fn a_mistake_ends_the_start_with_its_place() {
+    let scratch = Scratch::new("mistake");
+    let file = scratch.file("policy.yaml", &format!("{HEAD}version: '1'\nextends: lax\n"));
+    let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream=http://127.0.0.1:9"];
+    for (policy, told) in [
+        (
+            file.as_str(),
+            format!("gce-metadata-proxy: {file}:5:10: unknown variant `lax`, expected one of compat, strict"),
+        ),
+        ("/nowhere/policy.yaml", "gce-metadata-proxy: cannot read the policy /nowhere/policy.yaml: ".to_owned()),
+    ] {
+        let (code, text) = Binary::run(&[&ports[..], &["--policy", policy]].concat()).await;
+        assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.starts_with(&told), "{text}");
+    }
+    let (code, _, text) = Binary::output(&["policy", "check", &file]).await;
+    assert!(code == Some(1) && text.contains(":5:10: unknown variant `lax`"), "{text}");
+}
+
+#[tokio::test]
+async fn policies_can_be_looked_at() {
+    let scratch = Scratch::new("looked-at");
+    let file = scratch.file("policy.yaml", &format!("{HEAD}version: '7'\nextends: strict\n"));
+    let (code, text, _) = Binary::output(&["policy", "check", &file]).await;
+    assert!(
+        code == Some(0) && text.starts_with("The policy mine, version 7 (") && text.ends_with("is valid: 2 rules.\n"),
+        "{text}"
+    );
+    let (code, text, _) = Binary::output(&["policy", "show", "--policy", &file]).await;
+    assert_eq!(code, Some(0));
+    assert!(text.starts_with(HEAD) && text.ends_with(include_str!("../../../policies/strict.yaml")), "{text}");
+    let (code, text, _) = Binary::output(&["policy", "show"]).await;
+    assert_eq!((code, text.as_str()), (Some(0), include_str!("../../../policies/compat.yaml")));
+    let (code, text, _) = Binary::output(&["policy", "schema"]).await;
+    let schema: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &schema["title"]), (Some(0), &"ConcealmentPolicy".into()));
+}
+
+#[tokio::test]
+async fn a_refused_request_is_explained() {
+    let (code, text, _) = Binary::output(&["explain", &format!("http://metadata{KUBE_ENV}/?alt=json")]).await;
+    assert_eq!(code, Some(0));
+    for line in ["verdict    conceal", "upstream   nothing is sent", "source     k8s-metadata-proxy"] {
+        assert!(text.contains(line), "{line} is missing from\n{text}");
+    }
+    let (_, text, _) = Binary::output(&["explain", "--policy", "strict", TREE]).await;
+    assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?recursive=true\n"), "{text}");
+    let (_, text, _) = Binary::output(&["explain", "--recursive", "redact", TREE]).await;
+    assert!(text.contains("verdict    allow, and cut what is concealed out of the answer\n"), "{text}");
+}

@@ -1,0 +1,256 @@
+//! Answers out of which something is cut, from an upstream that answers as no metadata server should.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, Mock, SECRET_MARKER};
+use gce_metadata_proxy::policy::{Choice, Recursive, Source};
+
+use super::{UNNAMED, built_in};
+use crate::support::{Answer, Binary, Proxy, config, eventually, get, raw};
+
+const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
+
+/// A proxy that redacts by `compat`, in front of a mock whose every secret is one that `compat` names.
+async fn redacting() -> (Handle, Proxy) {
+    let mock = Mock::start().await;
+    for path in UNNAMED {
+        mock.remove(path);
+    }
+    let proxy = start(&mock, Choice { recursive: Some(Recursive::Redact), ..built_in("compat") }).await;
+    (mock, proxy)
+}
+
+async fn start(mock: &Handle, policy: Choice) -> Proxy {
+    Proxy::with(Config { policy, ..config(mock.addr()) }).await
+}
+
+async fn head(addr: SocketAddr, target: &str) -> (Answer, usize) {
+    let request =
+        format!("HEAD {target} HTTP/1.1\r\nHost: {addr}\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n");
+    let bytes = raw(addr, request).await;
+    let (answer, rest) = Answer::parse(&bytes, true).expect("a whole head");
+    (answer, rest.len())
+}
+
+#[tokio::test]
+async fn every_form_keeps_what_is_allowed_and_nothing_else() {
+    let (mock, proxy) = redacting().await;
+    let tree = get(proxy.addr, TREE).await;
+    assert_eq!((tree.status, tree.header("content-type")), (200, Some("application/json")));
+    let json: serde_json::Value = serde_json::from_str(&tree.body).expect("JSON");
+    assert_eq!(json["attributes"]["cluster-name"], "mock-cluster");
+    assert_eq!(json["attributes"].as_object().map(serde_json::Map::len), Some(6));
+    assert_eq!(json["disks"][0]["deviceName"], "persistent-disk-0");
+    assert_eq!(json["id"], 4_520_031_799_277_581_759_u64);
+    assert_eq!(json["serviceAccounts"]["default"], json["serviceAccounts"][DEFAULT_ACCOUNT]);
+    assert_eq!(json["credentials"], serde_json::Value::Null);
+    assert!(!tree.body.contains(SECRET_MARKER));
+
+    let text = get(proxy.addr, &format!("{TREE}&alt=text")).await;
+    assert_eq!((text.status, text.header("content-type")), (200, Some("application/text")));
+    for line in [
+        "attributes/cluster-name mock-cluster",
+        "network-interfaces/0/ip-aliases/0 10.4.1.0/24",
+        "tags allow-health-checks",
+    ] {
+        assert!(text.body.lines().any(|found| found == line), "{line} is missing from {}", text.body);
+    }
+    assert!(!text.body.contains(SECRET_MARKER));
+    assert!(mock.log().iter().all(|seen| !seen.target.contains("alt=text")), "text is made here");
+    proxy.stop().await;
+}
+
+/// A listing shows a name if and only if the name is readable: agents that see `kube-env` and cannot read it crash.
+#[tokio::test]
+async fn stricts_listings_show_what_can_be_read() {
+    let mock = Mock::start().await;
+    let proxy = start(&mock, built_in("strict")).await;
+    for (directory, listing) in [
+        ("", "instance/\nproject/\n"),
+        ("instance/", "attributes/\nhostname\nid\nservice-accounts/\nzone\n"),
+        ("instance/attributes/", "cluster-location\ncluster-name\ncluster-uid\n"),
+        ("instance/service-accounts/default/", "aliases\nemail\nscopes\ntoken\n"),
+        ("project/", "numeric-project-id\nproject-id\n"),
+    ] {
+        let answer = get(proxy.addr, &format!("/computeMetadata/v1/{directory}")).await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, listing), "{directory}");
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn head_has_the_head_of_what_get_has() {
+    let (mock, proxy) = redacting().await;
+    for target in [TREE, "/computeMetadata/v1/instance/?recursive=true&alt=text"] {
+        let whole = get(proxy.addr, target).await;
+        let (head, rest) = head(proxy.addr, target).await;
+        assert_eq!((head.status, rest), (200, 0));
+        for header in ["content-length", "content-type", "etag"] {
+            assert_eq!(head.header(header), whole.header(header), "{header}");
+        }
+        assert_eq!(head.header("content-length"), Some(whole.body.len().to_string().as_str()));
+    }
+    assert!(mock.log().iter().all(|seen| seen.method == "GET"));
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_of_unknown_length_is_cut_too() {
+    let (mock, proxy) = redacting().await;
+    let whole = get(proxy.addr, TREE).await;
+    mock.fault(Fault::Chunked);
+    let chunked = get(proxy.addr, TREE).await;
+    assert_eq!((chunked.status, &chunked.body), (200, &whole.body));
+    assert_eq!(chunked.header("transfer-encoding"), None);
+    proxy.stop().await;
+}
+
+/// Whatever comes with a success is cut or refused; nothing is passed on because it looks otherwise than it should.
+#[tokio::test]
+async fn what_is_no_tree_is_refused_and_what_is_one_is_cut() {
+    let (mock, proxy) = redacting().await;
+    let kube_env = "KUBELET_KEY: MOCK-SECRET\n";
+    let deep = format!("{}\"MOCK-SECRET\"{}", "[".repeat(5000), "]".repeat(5000));
+    for (body, status) in [
+        (kube_env, 403),
+        ("\"MOCK-SECRET\"", 403),
+        ("<html>MOCK-SECRET</html>", 403),
+        ("{\"attributes\":{\"kube-env\":\"MOCK-SECRET\"", 403),
+        ("{\"attributes\":{\"kube-env\":\"MOCK-SECRET\"}} MOCK-SECRET", 403),
+        ("\u{feff}{\"attributes\":{\"kube-env\":\"MOCK-SECRET\"}}", 403),
+        (deep.as_str(), 403),
+        ("", 403),
+        (
+            "{\"attributes\":{\"kube-env\":\"MOCK-SECRET\",\"kube-env\":\"MOCK-SECRET\",\"kube\\u002denv\":\"MOCK-SECRET\"}}",
+            200,
+        ),
+        (" \n{\"attributes\" : {\"kube-env\" : [\"MOCK-SECRET\", {\"a\": \"MOCK-SECRET\"}]}}\n", 200),
+        ("{\"attributes/kube-env\":\"MOCK-SECRET\",\"\":{\"attributes\":{\"kube-env\":\"MOCK-SECRET\"}}}", 200),
+        (
+            "{\"attributes\":{\"kube-env\\u0000\":\"MOCK-SECRET\",\"kube-env\\n\":\"MOCK-SECRET\",\"x/../kube-env\":\"MOCK-SECRET\"}}",
+            200,
+        ),
+        ("{\"Attributes\":{\"KUBE_ENV\":\"x\",\"KubeEnv\":\"MOCK-SECRET\"},\"Credentials\":\"MOCK-SECRET\"}", 200),
+    ] {
+        for query in ["", "&alt=text", "&alt=json", "&wait_for_change=true&last_etag=0"] {
+            mock.fault(Fault::Body(body.to_owned()));
+            let answer = get(proxy.addr, &format!("{TREE}{query}")).await;
+            assert_eq!(answer.status, status, "{body:.100} {query}: {answer:?}");
+            assert!(!answer.body.contains(SECRET_MARKER), "{body:.100} {query}: {answer:?}");
+        }
+    }
+    for status in [201, 203, 206, 226] {
+        mock.fault(Fault::Status(status, "{\"attributes\":{\"kube-env\":\"MOCK-SECRET\",\"a\":\"b\"}}".to_owned()));
+        let answer = get(proxy.addr, TREE).await;
+        assert_eq!((answer.status, answer.body.as_str()), (status, "{\"attributes\":{\"a\":\"b\"}}"));
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_leafs_value_in_place_of_a_listing_is_not_shown() {
+    let mock = Mock::start().await;
+    let proxy = start(&mock, built_in("strict")).await;
+    for body in [
+        "KUBELET_KEY: MOCK-SECRET\n",
+        "MOCK-SECRET",
+        "MOCK-SECRET/\n",
+        "{\"kube-env\":\"MOCK-SECRET\"}",
+        "id/MOCK-SECRET\nid\n",
+    ] {
+        mock.fault(Fault::Body(body.to_owned()));
+        for directory in ["", "instance/", "instance/attributes/", "instance/attributes/cluster-name/"] {
+            let answer = get(proxy.addr, &format!("/computeMetadata/v1/{directory}")).await;
+            assert!(!answer.body.contains(SECRET_MARKER), "{directory}: {answer:?}");
+        }
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
+    let (mock, proxy) = redacting().await;
+    mock.fault(Fault::HugeBody { bytes: 4 * 1024 * 1024 + 1 });
+    let announced = get(proxy.addr, TREE).await;
+    assert_eq!(announced.status, 403);
+    assert!(announced.body.contains("could not be told from the rest"), "{}", announced.body);
+    mock.heal();
+    mock.set("instance/attributes/large", &"x".repeat(4 * 1024 * 1024));
+    mock.fault(Fault::Chunked);
+    assert_eq!(get(proxy.addr, TREE).await.status, 403);
+    proxy.stop().await;
+}
+
+/// Many small values are the worst for whoever makes a list of them.
+#[tokio::test]
+async fn a_tree_at_the_bound_fits_in_memory() {
+    let mock = Mock::start().await;
+    let (binary, addr, _) = Binary::ready(None, mock.addr(), &["--recursive", "redact"]).await;
+    let entry = "\"a\":1";
+    let entries = vec![entry; (4 * 1024 * 1024 - 100) / (entry.len() + 1)].join(",");
+    let tree = format!("{{\"attributes\":{{{entries}}}}}");
+    mock.fault(Fault::Body(tree.clone()));
+    let answer = get(addr, TREE).await;
+    assert!(answer.status == 200 && answer.body == tree, "{}: {:.100}", answer.status, answer.body);
+    let peak = binary.peak_memory().expect("still running");
+    assert!(peak < 25 * 1024 * 1024, "{peak} bytes");
+}
+
+/// What a policy drops does not decide how the answer is read.
+#[tokio::test]
+async fn a_dropped_flag_leaves_a_listing() {
+    let mock = Mock::start().await;
+    let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: strict\nqueryKeys: [alt]\n";
+    let file = std::env::temp_dir().join(format!("metadata-proxy-dropped-{}.yaml", std::process::id()));
+    std::fs::write(&file, text).expect("written");
+    let proxy = start(&mock, Choice { source: Source::File(file.clone()), recursive: None }).await;
+    std::fs::remove_file(&file).expect("removed");
+    let answer = get(proxy.addr, "/computeMetadata/v1/project/?recursive=true").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "numeric-project-id\nproject-id\n"));
+    assert_eq!(get(proxy.addr, "/computeMetadata/v1/instance/id?wait_for_change=true").await.status, 200);
+    let asked_about = ["/computeMetadata/v1/project/", "/computeMetadata/v1/instance/id"];
+    let asked =
+        mock.log().into_iter().filter(|seen| asked_about.contains(&seen.target.split('?').next().unwrap_or("")));
+    assert!(asked.map(|seen| seen.target).all(|target| !target.contains('?')));
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn who_waits_for_a_tree_is_woken_and_still_sees_no_secret() {
+    let (mock, proxy) = redacting().await;
+    for (path, value, query) in [
+        ("instance/attributes/cluster-name", "renamed", ""),
+        ("instance/attributes/kube-env", "MOCK-SECRET of tomorrow", ""),
+        ("instance/attributes/added", "one\nattributes/kube-env two", "&alt=text"),
+    ] {
+        let addr = proxy.addr;
+        let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
+        let watcher = tokio::spawn(async move { get(addr, &target).await });
+        eventually("the watch is upstream", || mock.in_flight() == 1).await;
+        mock.set(path, value);
+        let answer = watcher.await.expect("no panic");
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            answer.body.contains(value),
+            path != "instance/attributes/kube-env" && query.is_empty() || query == "&alt=text"
+        );
+        assert!(!answer.body.contains(SECRET_MARKER), "{path}");
+        eventually("the watch is over", || mock.in_flight() == 0).await;
+    }
+    proxy.stop().await;
+}
+
+/// An answer that takes too long is a failure of the upstream, not an answer cut short.
+#[tokio::test]
+async fn half_a_tree_is_no_tree() {
+    let (mock, proxy) = redacting().await;
+    for fault in [Fault::CutBody { after: 700 }, Fault::CutBodyFin { after: 700 }] {
+        mock.fault(fault);
+        let answer = tokio::time::timeout(Duration::from_secs(20), get(proxy.addr, TREE)).await.expect("an answer");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(!answer.body.contains(SECRET_MARKER));
+    }
+    proxy.stop().await;
+}
