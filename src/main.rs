@@ -91,7 +91,8 @@ async fn serve(config: Config) -> Outcome<()> {
         let _ = told.await;
     });
     let urged = async {
-        tracing::info!("{}: draining; a second signal ends at once", signals.next().await);
+        let signal = signals.next().await;
+        tracing::info!("{signal}: draining; a second signal ends at once");
         let _ = tell.send(());
         signals.next().await
     };

@@ -13,8 +13,6 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
-    /// What came on it was looked at, at least once.
-    looked_at: AtomicBool,
     /// When bytes last moved, either way.
     moved: Moment,
     /// When the head under way began.
@@ -78,7 +76,6 @@ impl Activity {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
-            looked_at: AtomicBool::new(false),
             moved: Moment::default(),
             head_began: Moment::default(),
             blocked: Moment::default(),
@@ -89,16 +86,6 @@ impl Activity {
             last_call: AtomicBool::new(false),
             reset: AtomicBool::new(false),
         }
-    }
-
-    /// What had come by now is no whole request.
-    pub(super) fn looked_at(&self) {
-        self.looked_at.store(true, Relaxed);
-    }
-
-    /// Whether a request may have come that nobody has seen.
-    pub(super) fn is_unseen(&self) -> bool {
-        !self.looked_at.load(Relaxed) && self.requests.load(Relaxed) == 0
     }
 
     /// Bytes were received: so many heads have ended with them, and another has begun or has not.

@@ -134,13 +134,11 @@ async fn has_request<I: Socket>(io: &I, activity: &Activity, timeouts: Timeouts,
         };
         match seen {
             Ok(Seen::Head) => return true,
-            Ok(Seen::Part(bytes)) => {
-                activity.looked_at();
-                if bytes > part {
-                    part = bytes;
-                    activity.received(0, true, false);
-                }
+            Ok(Seen::Part(bytes)) if bytes > part => {
+                part = bytes;
+                activity.received(0, true, false);
             }
+            Ok(Seen::Part(_)) => {}
             Ok(Seen::End) | Err(_) => return false,
         }
     }

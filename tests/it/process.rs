@@ -5,9 +5,9 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{Fault, Mock};
 use tokio::net::TcpListener;
 use tokio::process::Command;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
 
-use crate::support::{Answer, Binary, Connection, get, raw, request};
+use crate::support::{Answer, Binary, Connection, eventually, get, raw, request};
 
 #[tokio::test]
 async fn bad_usage_names_every_mistake_and_exits_with_64() {
@@ -30,6 +30,20 @@ async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1
     }
 }
 
+/// What is logged and what is done are two things.
+#[tokio::test]
+async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
+    let mock = Mock::start().await;
+    let upstream = format!("http://{}", mock.addr());
+    let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=off"];
+    let mut binary = Binary::start(&args);
+    eventually("it asks for the token that it warms itself with", || mock.requests() > 0).await;
+    assert!(timeout(Duration::from_millis(300), binary.ended()).await.is_err(), "it ended by itself");
+    binary.terminate().await;
+    assert_eq!(binary.ended().await.code(), Some(0));
+    assert_eq!(binary.stderr_to_end().await, "");
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
     let mock = Mock::start().await;
@@ -37,9 +51,7 @@ async fn a_second_signal_ends_at_once() {
     binary.stderr_line("are known").await;
     let mut watcher = Connection::open(addr).await;
     watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
-    while mock.in_flight() == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    eventually("the watch is upstream", || mock.in_flight() == 1).await;
     binary.terminate().await;
     binary.stderr_line("SIGTERM: draining").await;
     let told = Instant::now();
