@@ -177,7 +177,8 @@ async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
     assert_eq!(announced.status, 403);
     assert!(announced.body.contains("could not be told from the rest"), "{}", announced.body);
     mock.heal();
-    mock.set("instance/attributes/large", &"x".repeat(4 * 1024 * 1024));
+    // What would be left of it is small.
+    mock.set("instance/attributes/kube-env", &"x".repeat(4 * 1024 * 1024));
     mock.fault(Fault::Chunked);
     assert_eq!(get(proxy.addr, TREE).await.status, 403);
     proxy.stop().await;
