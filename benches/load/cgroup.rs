@@ -52,6 +52,17 @@ pub struct Cpu {
     pub system: Duration,
 }
 
+impl Cpu {
+    /// What was used since an earlier reading.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(earlier.all),
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
 impl Cgroup {
     /// Makes a group with these bounds; an error where the machine does not let us.
     pub fn new(bounds: Bounds) -> io::Result<Self> {

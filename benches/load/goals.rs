@@ -23,11 +23,11 @@ impl Results {
 pub fn verdict(goal: &Goal, results: &Results, all: &[Results]) -> String {
     let peer = |contender| results.of(contender, goal.figure).map(|summary| summary.median);
     let (sign, limit) = match goal.bound {
-        Bound::AtMost(most) => ("≤", Some(most)),
-        Bound::AtLeast(least) => ("≥", Some(least)),
-        Bound::AtMostOf(times, contender) => ("≤", peer(contender).map(|value| value * times)),
-        Bound::AtLeastOf(times, contender) => ("≥", peer(contender).map(|value| value * times)),
-        Bound::AtMostOfStep(times, step) => {
+        Bound::Most(most) => ("≤", Some(most)),
+        Bound::Least(least) => ("≥", Some(least)),
+        Bound::MostOf(times, contender) => ("≤", peer(contender).map(|value| value * times)),
+        Bound::LeastOf(times, contender) => ("≥", peer(contender).map(|value| value * times)),
+        Bound::MostOfStep(times, step) => {
             ("≤", all[step].of(Contender::Proxy, goal.figure).map(|summary| summary.median * times))
         }
     };
@@ -51,9 +51,9 @@ fn typical(figure: Figure, summary: Summary) -> f64 {
 
 fn whose(bound: Bound) -> String {
     match bound {
-        Bound::AtMost(_) | Bound::AtLeast(_) => String::new(),
-        Bound::AtMostOf(times, peer) | Bound::AtLeastOf(times, peer) => format!(" ({times} × {peer})"),
-        Bound::AtMostOfStep(times, _) => format!(" ({times} × ours)"),
+        Bound::Most(_) | Bound::Least(_) => String::new(),
+        Bound::MostOf(times, peer) | Bound::LeastOf(times, peer) => format!(" ({times} × {peer})"),
+        Bound::MostOfStep(times, _) => format!(" ({times} × ours)"),
     }
 }
 

@@ -39,7 +39,7 @@ use tokio::process::Command;
 use cgroup::{Bounds, Cgroup};
 use figures::{Figure, Run};
 use goals::Results;
-use machine::Machine;
+use machine::{Bystander, Machine};
 use measure::Lab;
 use process::Cores;
 use report::Way;
@@ -127,9 +127,6 @@ async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
     rlimit::increase_nofile_limit(u64::MAX)?;
     let binary = peers::build().await?;
     let machine = Machine::look(&binary).await;
-    if !machine.is_quiet() {
-        eprintln!("the machine is busy (load average {}): figures will not be worth much", machine.load_average);
-    }
     Cores::Load.enter()?;
     let dir = process::target().join("load");
     let has_groups = match Cgroup::new(Bounds::default()) {
@@ -143,12 +140,13 @@ async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
     for scenario in chosen {
         let flag = if quick { " --quick" } else { "" };
         let command = format!("cargo bench --bench load -- {}{flag}", scenario.name);
-        let way = Way { command: &command, machine: &machine };
+        let bystander = Bystander::begin();
         let mut results = Vec::new();
         for (number, step) in scenario.steps.iter().enumerate() {
             eprintln!("{} {}/{}: {}", scenario.name, number + 1, scenario.steps.len(), step.title);
             results.push(lab.alternate(step).await);
         }
+        let way = Way { command: &command, machine: &machine, others: bystander.others() };
         report::print(scenario, &results, way);
         report::write(scenario, &results, way, &lab.dir)?;
     }

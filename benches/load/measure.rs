@@ -15,8 +15,8 @@ use super::process::{self, Missing};
 use super::scenarios::{Load, Size, Step, TOKEN};
 use super::tools::{Outcome, Unreadable, ab, hey, oha, wrk};
 
-/// After the last connection was opened, so that what is given up when idle has been given up.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Milliseconds after the last connection was opened: what is given up after a second without a request has been given up.
+const SETTLE: Size = Size { full: 3000, quick: 1500 };
 
 /// What all runs share.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Lab {
         let mut run = Run::default();
         if let Load::Stay { connections } = step.load {
             let staying = clients::stay(server.addr, step.target, connections).await?;
-            sleep(SETTLE).await;
+            sleep(Duration::from_millis(SETTLE.of(self.quick))).await;
             let resident = server.process.as_ref().and_then(process::Process::resident);
             note(&mut run, Figure::Resident, resident.map(mebibytes));
             drop(staying);
@@ -115,11 +115,11 @@ impl Lab {
             let url = format!("http://{}{}", server.addr, step.target);
             let (outcome, report) = drive(step.load, &url, body as u64, &targets, self.quick, &self.dir).await?;
             if let (Some(before), Some(after)) = (before, cpu()) {
-                let all = (after.all - before.all).as_secs_f64() * 1e6 / count(outcome.requests.max(1));
+                let used = after.since(before);
+                let all = used.all.as_secs_f64() * 1e6 / count(outcome.requests.max(1));
                 note(&mut run, Figure::Cpu, Some(all));
                 if let Load::Wrk { .. } = step.load {
-                    let (user, system) = (after.user - before.user, after.system - before.system);
-                    let in_user = all * user.as_secs_f64() / (user + system).as_secs_f64();
+                    let in_user = all * used.user.as_secs_f64() / (used.user + used.system).as_secs_f64();
                     note(&mut run, Figure::CpuUser, Some(in_user));
                     note(&mut run, Figure::CpuSystem, Some(all - in_user));
                 }
@@ -211,7 +211,7 @@ async fn drive(
 /// What a tool said before it gave up.
 fn last_words(stderr: &[u8], report: &str) -> String {
     let stderr = String::from_utf8_lossy(stderr);
-    let line = stderr.lines().chain(report.lines()).filter(|line| !line.trim().is_empty()).next_back();
+    let line = stderr.lines().chain(report.lines()).rfind(|line| !line.trim().is_empty());
     line.unwrap_or("it said nothing").trim().to_owned()
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::figures::{Figure, Summary};
 use super::goals::{Results, verdict};
-use super::machine::Machine;
+use super::machine::{Machine, Others};
 use super::peers::Contender;
 use super::plot::{self, Point};
 use super::scenarios::{Plot, Scenario};
@@ -19,13 +19,14 @@ use super::table;
 pub struct Way<'a> {
     pub command: &'a str,
     pub machine: &'a Machine,
+    pub others: Others,
 }
 
 /// Prints the tables.
 pub fn print(scenario: &Scenario, results: &[Results], way: Way<'_>) {
-    let Machine { date, cpu, cores, kernel, load_average, versions } = way.machine;
+    let Machine { date, cpu, cores, kernel, versions } = way.machine;
     println!("\n## {}: {}\n", scenario.name, scenario.about);
-    println!("`{}`, {date}, {cores} cores of {cpu}, Linux {kernel}, load average {load_average} before.", way.command);
+    println!("`{}`, {date}, {cores} cores of {cpu}, Linux {kernel}.", way.command);
     println!("{}.", versions.join("; "));
     println!(
         "Median and range of the runs; n× is how many times ours a peer has. Latencies other than oha's are of closed loops."
@@ -33,9 +34,8 @@ pub fn print(scenario: &Scenario, results: &[Results], way: Way<'_>) {
     for step in results {
         println!("\n### {}\n\n{}", step.step.title, table::of_step(step, results));
     }
-    if !way.machine.is_quiet() {
-        println!("The machine was busy with other things: do not believe these figures.");
-    }
+    let advice = if way.others.are_quiet() { "" } else { ": **do not believe these figures**" };
+    println!("Other work took {:.1} % of the machine meanwhile{advice}.", way.others.0);
 }
 
 /// Writes `SCENARIO.json` and its plots.
@@ -45,6 +45,7 @@ pub fn write(scenario: &Scenario, results: &[Results], way: Way<'_>, dir: &Path)
         "about": scenario.about,
         "command": way.command,
         "machine": way.machine,
+        "others_per_cent": way.others,
         "steps": results.iter().map(|step| raw(step, results)).collect::<Vec<_>>(),
     });
     fs::write(dir.join(format!("{}.json", scenario.name)), serde_json::to_string_pretty(&raw)?)?;

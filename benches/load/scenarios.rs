@@ -42,8 +42,8 @@ pub struct Step {
 /// A number, and a smaller one for a quick look.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    full: u64,
-    quick: u64,
+    pub full: u64,
+    pub quick: u64,
 }
 
 impl Size {
@@ -92,13 +92,13 @@ pub struct Goal {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Bound {
-    AtMost(f64),
-    AtLeast(f64),
+    Most(f64),
+    Least(f64),
     /// So many times a peer's figure.
-    AtMostOf(f64, Contender),
-    AtLeastOf(f64, Contender),
+    MostOf(f64, Contender),
+    LeastOf(f64, Contender),
     /// So many times the proxy's own figure in an earlier step, by its number.
-    AtMostOfStep(f64, usize),
+    MostOfStep(f64, usize),
 }
 
 /// A picture of a scenario.
@@ -115,11 +115,11 @@ const fn size(full: u64, quick: u64) -> Size {
 }
 
 const fn at_most(figure: Figure, most: f64) -> Goal {
-    Goal { figure, bound: Bound::AtMost(most) }
+    Goal { figure, bound: Bound::Most(most) }
 }
 
 const fn at_least(figure: Figure, least: f64) -> Goal {
-    Goal { figure, bound: Bound::AtLeast(least) }
+    Goal { figure, bound: Bound::Least(least) }
 }
 
 const ALL_ANSWERED: Goal = at_least(Figure::Success, 100.0);
@@ -250,8 +250,8 @@ fn seed_reverse_proxies() -> Scenario {
         let step = step.args(&["--max-in-flight=1000"]).against(&peers);
         let no_worse_than = |peer| {
             [
-                Goal { figure: Figure::Throughput, bound: Bound::AtLeastOf(1.0, peer) },
-                Goal { figure: Figure::P99, bound: Bound::AtMostOf(1.0, peer) },
+                Goal { figure: Figure::Throughput, bound: Bound::LeastOf(1.0, peer) },
+                Goal { figure: Figure::P99, bound: Bound::MostOf(1.0, peer) },
             ]
         };
         let [nginx, _, envoy, _] = peers;
@@ -280,7 +280,7 @@ fn token_hit() -> Scenario {
         Contender::Nginx(Role::Caches),
     ];
     let load = Load::Wrk { seconds: size(5, 1), connections: 50, keys: 1 };
-    let goal = Goal { figure: Figure::Cpu, bound: Bound::AtMostOf(1.15, nginx) };
+    let goal = Goal { figure: Figure::Cpu, bound: Bound::MostOf(1.15, nginx) };
     Scenario {
         name: "token-hit",
         about: "CPU for a cached token through all layers, on connections that are kept",
@@ -340,7 +340,7 @@ fn scaling() -> Scenario {
         let step = Step::new(title, load).args(&["--max-connections=4000"]);
         Step { x: x.into(), ..step }
     };
-    let flat = Goal { figure: Figure::Cpu, bound: Bound::AtMostOfStep(1.2, 2) };
+    let flat = Goal { figure: Figure::Cpu, bound: Bound::MostOfStep(1.2, 2) };
     let mut steps: Vec<Step> = [1, 10, 50, 200, 1000, 3000]
         .map(|connections| {
             step(format!("wrk -c {connections}"), connections, connections, 1)
@@ -348,7 +348,9 @@ fn scaling() -> Scenario {
                 .goals(&[flat])
         })
         .into();
-    steps.extend([1, 100, 1000].map(|keys| step(format!("wrk -c 50, {keys} keys"), keys, 50, keys).goals(&[flat])));
+    steps.extend(
+        [1, 100, 1000].map(|keys| step(format!("wrk -c 50, different keys: {keys}"), keys, 50, keys).goals(&[flat])),
+    );
     Scenario {
         name: "scaling",
         about: "CPU for a cached token, over connections and over cached keys: within 20 % of 50 connections and one key",

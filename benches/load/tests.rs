@@ -7,6 +7,7 @@ mod cgroup;
 mod clients;
 mod figures;
 mod goals;
+mod machine;
 mod measure;
 mod peers;
 mod plot;

@@ -42,16 +42,16 @@ mod goals {
     #[test]
     fn a_goal_is_met_or_missed_by_so_much() {
         let results = results(&[9.0, 11.0, 10.0], 8.0);
-        assert_eq!(judged(Bound::AtMost(10.0), &results), "≤ 10.00: met");
-        assert_eq!(judged(Bound::AtMost(8.0), &results), "≤ 8.00: **missed by 25 %**");
-        assert_eq!(judged(Bound::AtLeast(20.0), &results), "≥ 20.00: **missed by 50 %**");
-        assert_eq!(judged(Bound::AtMostOf(1.5, Contender::Hyper), &results), "≤ 12.00 (1.5 × bare hyper): met");
+        assert_eq!(judged(Bound::Most(10.0), &results), "≤ 10.00: met");
+        assert_eq!(judged(Bound::Most(8.0), &results), "≤ 8.00: **missed by 25 %**");
+        assert_eq!(judged(Bound::Least(20.0), &results), "≥ 20.00: **missed by 50 %**");
+        assert_eq!(judged(Bound::MostOf(1.5, Contender::Hyper), &results), "≤ 12.00 (1.5 × bare hyper): met");
     }
 
     #[test]
     fn a_peer_that_is_not_here_decides_nothing() {
         let results = results(&[9.0], 8.0);
-        assert_eq!(judged(Bound::AtMostOf(1.0, Contender::Upstream), &results), "goal: not measured");
+        assert_eq!(judged(Bound::MostOf(1.0, Contender::Upstream), &results), "goal: not measured");
     }
 }
 
@@ -122,11 +122,11 @@ mod scenarios {
             for (number, step) in scenario.steps.iter().enumerate() {
                 for goal in &step.goals {
                     match goal.bound {
-                        Bound::AtMostOf(_, peer) | Bound::AtLeastOf(_, peer) => {
-                            assert!(step.contenders.contains(&peer))
+                        Bound::MostOf(_, peer) | Bound::LeastOf(_, peer) => {
+                            assert!(step.contenders.contains(&peer));
                         }
-                        Bound::AtMostOfStep(_, other) => assert!(other < scenario.steps.len(), "{number}"),
-                        Bound::AtMost(_) | Bound::AtLeast(_) => {}
+                        Bound::MostOfStep(_, other) => assert!(other < scenario.steps.len(), "{number}"),
+                        Bound::Most(_) | Bound::Least(_) => {}
                     }
                 }
             }
