@@ -1,0 +1,195 @@
+//! Instructions that the hot paths take, counted by callgrind and compared with committed bounds: a regression shows on a
+//! machine whose clock tells nothing.
+//!
+//! `cargo bench --bench instructions` compares with `benches/instructions.txt` and fails where a count is more than 5 % above
+//! its bound. `cargo bench --bench instructions -- --write` writes what was counted as the new bounds.
+//!
+//! This program runs itself under valgrind, once a subject. Only [`counted`] is counted; what is made ready for it is not.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use gce_metadata_proxy::layers::token_cache::{Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
+use gce_metadata_proxy::policy::Choice;
+use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::audit::Audit;
+use gce_metadata_proxy::tokens::TokenKey;
+use http::uri::PathAndQuery;
+use support::Pipe;
+use tower::{Layer, Service, service_fn};
+
+const BOUNDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
+
+/// How far above its bound a count may be, in per cent.
+const ROOM: u64 = 5;
+
+/// Before anything is counted, so that what is made once is made.
+const WARM_UP: usize = 50;
+
+/// Of which the mean is taken: hash maps are seeded at random.
+const TIMES: usize = 500;
+
+type Subject = (&'static str, fn());
+
+const SUBJECTS: [Subject; 6] = [
+    ("parse and conceal", parse_and_conceal),
+    ("token hit, token layer alone", token_layer),
+    ("known leaf, whole stack", || whole_stack(support::ZONE)),
+    ("token hit, whole stack", || whole_stack(support::TOKEN)),
+    ("bare hyper, a request on a pipe", bare_hyper),
+    ("token hit, a request on a pipe", keep_alive),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => compare(false),
+        ["--write"] => compare(true),
+        ["--count", subject] => {
+            let found = SUBJECTS.iter().find(|(name, _)| *name == subject);
+            found.expect("one of the subjects").1();
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("usage: cargo bench --bench instructions [-- --write]");
+            ExitCode::from(64)
+        }
+    }
+}
+
+/// The one function that is counted, found by its name. It must stay a function.
+#[inline(never)]
+fn counted<T>(run: impl FnOnce() -> T) -> T {
+    black_box(run())
+}
+
+fn times<I, T>(mut ready: impl FnMut() -> I, mut run: impl FnMut(I) -> T) {
+    for _ in 0..WARM_UP {
+        drop(run(ready()));
+    }
+    for _ in 0..TIMES {
+        let input = ready();
+        counted(|| drop(run(input)));
+    }
+}
+
+fn parse_and_conceal() {
+    let policy = Choice::default().load().expect("built in");
+    let target: PathAndQuery = support::TOKEN.parse().expect("a target");
+    times(
+        || target.clone(),
+        |target| {
+            let path = MetadataPath::parse(&target).expect("a path");
+            let request = Request::get(path, Query::parse(target.query()).expect("a query"));
+            black_box(policy.judge(&request));
+            request
+        },
+    );
+}
+
+fn token_layer() {
+    let runtime = support::runtime();
+    let _entered = runtime.enter();
+    let tokens = Tokens::new(Arc::new(Store::new(Arc::new(Metrics::new()))), support::Source);
+    runtime.block_on(tokens.warm(TokenKey::default_account())).expect("the source gives a token");
+    let mut cache = TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing));
+    times(|| support::parsed(support::TOKEN), |request| support::now(cache.call(request)));
+}
+
+fn whole_stack(target: &str) {
+    let runtime = support::runtime();
+    let _entered = runtime.enter();
+    let mut stack = runtime.block_on(support::stack());
+    let mut bodies = runtime.block_on(support::bodies(WARM_UP + TIMES));
+    times(
+        || support::arrival(target, bodies.pop().expect("as many as are asked for")),
+        |arrival| support::now(stack.call(arrival)),
+    );
+}
+
+fn bare_hyper() {
+    let runtime = support::runtime();
+    let _entered = runtime.enter();
+    let body = http_body_util::Full::new(bytes::Bytes::from_static(&[b'x'; 250]));
+    let answer = move |_| std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new(body.clone())));
+    let mut pipe = Pipe::to(hyper::service::service_fn(answer), support::TOKEN);
+    times(|| (), |()| runtime.block_on(pipe.exchange()));
+}
+
+fn keep_alive() {
+    let runtime = support::runtime();
+    let _entered = runtime.enter();
+    let stack = runtime.block_on(support::stack());
+    let mut pipe = Pipe::to_stack(stack, support::TOKEN);
+    times(|| (), |()| runtime.block_on(pipe.exchange()));
+}
+
+/// Counts everything, prints it beside its bound, and says whether all are within.
+fn compare(write: bool) -> ExitCode {
+    let text = std::fs::read_to_string(BOUNDS).unwrap_or_default();
+    let bounds: BTreeMap<&str, u64> = text
+        .lines()
+        .filter_map(|line| Some((line.split_once(": ")?.0, line.split_once(": ")?.1.parse().ok()?)))
+        .collect();
+    let mut counts = Vec::new();
+    let mut outcome = ExitCode::SUCCESS;
+    println!("{:40} {:>12} {:>12}", "instructions a request", "counted", "bound");
+    for (name, _) in SUBJECTS {
+        let count = match count(name) {
+            Ok(count) => count,
+            Err(why) => {
+                eprintln!("instructions: {why}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let bound = bounds.get(name).copied();
+        let verdict = match bound {
+            None => "has no bound yet",
+            Some(bound) if count * 100 > bound * (100 + ROOM) => "TOO MANY",
+            Some(bound) if count * (100 + ROOM) < bound * 100 => "fewer: lower the bound (--write)",
+            Some(_) => "",
+        };
+        println!(
+            "{name:40} {count:12} {:>12} {verdict}",
+            bound.map_or_else(|| "-".to_owned(), |bound| bound.to_string())
+        );
+        if bound.is_none() || verdict == "TOO MANY" {
+            outcome = ExitCode::FAILURE;
+        }
+        counts.push(format!("{name}: {count}\n"));
+    }
+    if write {
+        return match std::fs::write(BOUNDS, counts.concat()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("instructions: {BOUNDS}: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    outcome
+}
+
+/// The mean of one subject.
+fn count(subject: &str) -> Result<u64, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let valgrind = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*instructions*counted*"])
+        .arg(this)
+        .args(["--count", subject])
+        // The C library picks its copies and comparisons by what the processor can do; these every processor can.
+        .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM")
+        .output()
+        .map_err(|error| format!("valgrind does not run ({error}); apt-get install valgrind"))?;
+    let said = String::from_utf8_lossy(&valgrind.stderr);
+    let collected = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<u64>().ok());
+    match collected {
+        Some(collected @ 1..) if valgrind.status.success() => Ok(collected / TIMES as u64),
+        _ => Err(format!("{subject} was not counted; valgrind said:\n{said}")),
+    }
+}

@@ -1,0 +1,182 @@
+//! A control group for one server: bounds on memory and CPU, and what it used of both. Versions 1 and 2 are understood.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// The period of a CPU quota, in microseconds: the kernel's default, and Kubernetes'.
+const PERIOD: u64 = 100_000;
+
+/// What a server may use, in Kubernetes' units.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Bounds {
+    /// Thousandths of a core.
+    pub millicores: Option<u64>,
+    /// Mebibytes.
+    pub memory: Option<u64>,
+}
+
+impl Bounds {
+    pub fn are_any(self) -> bool {
+        self.millicores.is_some() || self.memory.is_some()
+    }
+}
+
+/// A group. It is removed with this value, which must outlive the processes in it.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// One in version 2, one a controller in version 1.
+    dirs: Vec<PathBuf>,
+    version: Version,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// CPU time used so far.
+#[derive(Debug, Clone, Copy)]
+pub struct Cpu {
+    /// To the nanosecond.
+    pub all: Duration,
+    /// Version 1 counts these by the tick, so they say how the whole is divided, and no more.
+    pub user: Duration,
+    pub system: Duration,
+}
+
+impl Cpu {
+    /// What was used since an earlier reading.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(earlier.all),
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
+impl Cgroup {
+    /// Makes a group with these bounds; an error where the machine does not let us.
+    pub fn new(bounds: Bounds) -> io::Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("metadata-proxy-load-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let root = Path::new(ROOT);
+        let is_two = root.join("cgroup.controllers").exists();
+        let mut group = Self { dirs: Vec::new(), version: if is_two { Version::Two } else { Version::One } };
+        match group.version {
+            Version::Two => {
+                // Without it the group has no such files, and the writes below fail and say so.
+                let _ = fs::write(root.join("cgroup.subtree_control"), "+cpu +memory");
+                group.make(root, &name)?;
+            }
+            Version::One => {
+                for controller in ["memory", "cpu", "cpuacct"] {
+                    group.make(&root.join(controller), &name)?;
+                }
+            }
+        }
+        group.bound(bounds)?;
+        Ok(group)
+    }
+
+    fn make(&mut self, parent: &Path, name: &str) -> io::Result<()> {
+        let dir = parent.join(name);
+        fs::create_dir(&dir)?;
+        self.dirs.push(dir);
+        Ok(())
+    }
+
+    fn bound(&self, bounds: Bounds) -> io::Result<()> {
+        let bytes = bounds.memory.map(|mebibytes| (mebibytes << 20).to_string());
+        let quota = bounds.millicores.map(|millicores| millicores * PERIOD / 1000);
+        match self.version {
+            Version::Two => {
+                bytes.map_or(Ok(()), |bytes| self.write("memory.max", bytes))?;
+                quota.map_or(Ok(()), |quota| self.write("cpu.max", format!("{quota} {PERIOD}")))
+            }
+            Version::One => {
+                bytes.map_or(Ok(()), |bytes| self.write("memory.limit_in_bytes", bytes))?;
+                let Some(quota) = quota else { return Ok(()) };
+                self.write("cpu.cfs_period_us", PERIOD.to_string())?;
+                self.write("cpu.cfs_quota_us", quota.to_string())
+            }
+        }
+    }
+
+    /// The files to which a process writes its id to be in the group.
+    pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
+        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
+    }
+
+    /// CPU time that its processes used so far.
+    pub fn cpu(&self) -> Option<Cpu> {
+        let [all, user, system] = match self.version {
+            Version::One => ["usage", "usage_user", "usage_sys"]
+                .map(|kind| Some(Duration::from_nanos(self.read(&format!("cpuacct.{kind}"))?.trim().parse().ok()?))),
+            Version::Two => ["usage_usec", "user_usec", "system_usec"]
+                .map(|name| Some(Duration::from_micros(self.field("cpu.stat", name)?))),
+        };
+        Some(Cpu { all: all?, user: user?, system: system? })
+    }
+
+    /// Most bytes at once. In version 2 sockets' buffers are among them, in version 1 they are not.
+    pub fn peak(&self) -> Option<u64> {
+        let file = if self.version == Version::One { "memory.max_usage_in_bytes" } else { "memory.peak" };
+        self.read(file)?.trim().parse().ok()
+    }
+
+    /// Processes that were killed for want of memory.
+    pub fn killed(&self) -> Option<u64> {
+        let file = if self.version == Version::One { "memory.oom_control" } else { "memory.events" };
+        self.field(file, "oom_kill")
+    }
+
+    fn field(&self, file: &str, name: &str) -> Option<u64> {
+        field(&self.read(file)?, name)
+    }
+
+    fn read(&self, file: &str) -> Option<String> {
+        self.dirs.iter().find_map(|dir| fs::read_to_string(dir.join(file)).ok())
+    }
+
+    fn write(&self, file: &str, text: String) -> io::Result<()> {
+        let dir = self.dirs.iter().find(|dir| dir.join(file).exists());
+        fs::write(dir.ok_or(io::ErrorKind::NotFound)?.join(file), text)
+    }
+}
+
+/// A number of a file with a name and a number a line.
+pub fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            // A process that was just killed is in its group for a moment longer.
+            let is_gone = (0..200).any(|_| {
+                let removed = fs::remove_dir(dir).is_ok();
+                if !removed {
+                    pause();
+                }
+                removed
+            });
+            if !is_gone {
+                eprintln!("the control group {} could not be removed; `rmdir` it", dir.display());
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a drop cannot await, and nothing is measured here")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(10));
+}

@@ -1,0 +1,185 @@
+//! The load laboratory: the release binary beside its peers, under real limits and public tools.
+//!
+//! ```text
+//! cargo bench --bench load -- SCENARIO [--quick]
+//! ```
+//!
+//! `benches/README.md` says how to install what it needs and what each figure means. To read: [`scenarios`] is what is
+//! measured and with which goals, as data; [`measure`] is one run; [`peers`] is who is measured; [`tools`] is what load tools
+//! are told and what they say; [`table`], [`plot`] and [`report`] are what is left of it.
+//!
+//! Everything stays on the loopback address, on ports that the system picks, and every process that is started here ends with
+//! this one.
+
+#![expect(unreachable_pub, reason = "modules of a program have no outside")]
+
+mod cgroup;
+mod clients;
+mod figures;
+mod goals;
+mod hyper_server;
+mod machine;
+mod measure;
+mod peers;
+mod plot;
+mod process;
+mod report;
+mod scenarios;
+mod table;
+mod tools;
+
+use std::io;
+use std::process::ExitCode;
+
+use gce_metadata_proxy::mock::Mock;
+use gce_metadata_proxy::server::drain::Signals;
+
+use tokio::process::Command;
+
+use cgroup::{Bounds, Cgroup};
+use figures::{Figure, Run};
+use goals::Results;
+use machine::{Bystander, Machine};
+use measure::Lab;
+use process::Cores;
+use report::Way;
+use scenarios::{Scenario, Step};
+
+/// As which this program is its own peer.
+const HYPER: &str = "hyper-server";
+
+/// A scenario that reads the proxy's own histograms and has a bench of its own, by both names.
+const FILTER_LATENCY: (&str, &str) = ("seed-filter-latency", "seed_filter_latency");
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    // Cargo adds `--bench`.
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    if let [HYPER, addr, body] = &*args.iter().map(String::as_str).collect::<Vec<_>>() {
+        return exit(serve_hyper(addr, body).await);
+    }
+    let quick = args.iter().any(|arg| arg == "--quick");
+    let wanted: Vec<&String> = args.iter().filter(|arg| *arg != "--quick").collect();
+    if let [name] = wanted[..]
+        && name == FILTER_LATENCY.0
+    {
+        return exit(filter_latency().await);
+    }
+    let chosen: Vec<Scenario> = match wanted[..] {
+        [name] => scenarios::all().into_iter().filter(|scenario| name == "all" || scenario.name == name).collect(),
+        _ => Vec::new(),
+    };
+    if chosen.is_empty() {
+        return usage();
+    }
+    let mut signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => return exit(Err(error)),
+    };
+    // Whatever ends first, every process that was started ends with the future that started it.
+    tokio::select! {
+        outcome = measure(&chosen, quick) => exit(outcome),
+        _ = signals.next() => exit(Err(io::ErrorKind::Interrupted.into())),
+    }
+}
+
+fn exit(outcome: io::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo bench --bench load -- SCENARIO [--quick]\n\nSCENARIO is `all` or one of:");
+    for scenario in scenarios::all() {
+        eprintln!("  {:24}{}", scenario.name, scenario.about);
+    }
+    eprintln!(
+        "  {:24}what each filter costs while 3,000 requests are in flight (a bench of its own)",
+        FILTER_LATENCY.0
+    );
+    ExitCode::from(64)
+}
+
+/// Runs that bench in this one's place.
+async fn filter_latency() -> io::Result<()> {
+    let mut bench = Command::new(process::cargo());
+    bench.args([
+        "bench",
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+        "--bench",
+        FILTER_LATENCY.1,
+    ]);
+    if bench.kill_on_drop(true).status().await?.success() { Ok(()) } else { Err(io::Error::other("it failed")) }
+}
+
+async fn serve_hyper(addr: &str, body: &str) -> io::Result<()> {
+    let addr = addr.parse().map_err(io::Error::other)?;
+    hyper_server::serve(addr, std::fs::read(body)?.into()).await
+}
+
+async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
+    rlimit::increase_nofile_limit(u64::MAX)?;
+    let binary = peers::build().await?;
+    let machine = Machine::look(&binary).await;
+    Cores::Load.enter()?;
+    let dir = process::target().join("load");
+    let has_groups = match Cgroup::new(Bounds::default()) {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("no control group can be made ({error}): no limits and no CPU time; run as root on Linux");
+            false
+        }
+    };
+    let lab = Lab { binary, mock: Mock::start().await, dir, quick, has_groups };
+    for scenario in chosen {
+        let flag = if quick { " --quick" } else { "" };
+        let command = format!("cargo bench --bench load -- {}{flag}", scenario.name);
+        let bystander = Bystander::begin();
+        let mut results = Vec::new();
+        for (number, step) in scenario.steps.iter().enumerate() {
+            eprintln!("{} {}/{}: {}", scenario.name, number + 1, scenario.steps.len(), step.title);
+            results.push(lab.alternate(step).await);
+        }
+        let way = Way { command: &command, machine: &machine, others: bystander.others() };
+        report::print(scenario, &results, way);
+        report::write(scenario, &results, way, &lab.dir)?;
+    }
+    Ok(())
+}
+
+impl Lab {
+    /// All contenders in turn, round after round, so that whatever else the machine does is done to all.
+    async fn alternate(&self, step: &Step) -> Results {
+        let mut contenders: Vec<_> = step.contenders.iter().map(|contender| (*contender, Ok(Vec::new()))).collect();
+        let rounds = step.rounds.of(self.quick);
+        for round in 1..=rounds {
+            for (contender, runs) in &mut contenders {
+                let Ok(done) = runs else { continue };
+                match self.run(step, *contender).await {
+                    Ok(run) => {
+                        eprintln!("  {round}/{rounds} {contender}: {}", in_short(&run));
+                        done.push(run);
+                    }
+                    Err(why) => {
+                        eprintln!("  {round}/{rounds} {contender}: {why}");
+                        *runs = Err(why);
+                    }
+                }
+            }
+        }
+        Results { step: step.clone(), contenders }
+    }
+}
+
+/// For the progress.
+fn in_short(run: &Run) -> String {
+    let shown = [Figure::Throughput, Figure::Cpu, Figure::P99, Figure::Success, Figure::Peak, Figure::FirstAnswer];
+    let figure = |figure: Figure| Some(format!("{} {}", figure.show(*run.figures.get(&figure)?), figure.heading()));
+    shown.into_iter().filter_map(figure).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,197 @@
+//! What the benches share: requests as the server hands them on, and the whole stack with everything known to it.
+
+#![allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use gce_metadata_proxy::error::Error;
+use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
+use gce_metadata_proxy::layers::hanging::Watches;
+use gce_metadata_proxy::layers::in_flight::{MakeRoom, SeatedBody, Seats};
+use gce_metadata_proxy::layers::latency::TimedBody;
+use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
+use gce_metadata_proxy::layers::rescue::OnOverload;
+use gce_metadata_proxy::layers::token_cache::{Store, Tokens};
+use gce_metadata_proxy::metadata::host::AllowedHosts;
+use gce_metadata_proxy::metadata::token::AccessToken;
+use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
+use gce_metadata_proxy::mock::Mock;
+use gce_metadata_proxy::policy::{Choice, LivePolicy};
+use gce_metadata_proxy::reply::Body;
+use gce_metadata_proxy::server::{Arrival, Stack};
+use gce_metadata_proxy::stack::{self, Parts};
+use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::audit::Audit;
+use gce_metadata_proxy::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource};
+use gce_metadata_proxy::upstream::{Client, Forward, Health, Target};
+use http::{HeaderMap, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc;
+
+pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+pub const ZONE: &str = "/computeMetadata/v1/instance/zone";
+pub const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
+
+/// A runtime as the proxy has it.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// The whole stack as it is after a warm start: it asks nothing more of anybody for the zone and the default token.
+pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+    let metrics = Arc::new(Metrics::new());
+    let mock = Mock::start().await;
+    let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
+    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), Arc::clone(&metrics)));
+    let tokens = Tokens::new(Arc::new(Store::new(Arc::clone(&metrics))), MetadataServer::new(forward.clone()));
+    tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
+    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
+    stack::assemble(Parts {
+        hosts: AllowedHosts::default(),
+        conceal: ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&metrics)),
+        metrics,
+        on_overload: OnOverload::Reset,
+        seats: Arc::new(Seats::new(200)),
+        make_room: MakeRoom::by(|| false),
+        watches: Arc::new(Watches::new(64)),
+        leaves: known_leaves(),
+        tokens,
+        audit: Audit::Off,
+        forward,
+    })
+}
+
+/// The zone, as the server answers it.
+pub fn known_leaves() -> Arc<Leaves> {
+    let leaves = Arc::new(Leaves::default());
+    let mut headers = HeaderMap::new();
+    for (name, value) in
+        [("content-type", "application/text"), ("etag", "0123456789abcdef"), ("metadata-flavor", "Google")]
+    {
+        headers.insert(name, value.parse().expect("a value"));
+    }
+    let zone = Bytes::from_static(b"projects/123456789012/zones/us-central1-a");
+    leaves.keep(Leaf::Zone, StatusCode::OK, headers, &zone);
+    leaves
+}
+
+/// Gives a token of a real one's size at once.
+pub struct Source;
+
+impl TokenSource for Source {
+    async fn fetch(&self, _: &TokenKey) -> Result<Fetched, NoToken> {
+        let secret = "x".repeat(180);
+        let body = format!(r#"{{"access_token":"{secret}","expires_in":3599,"token_type":"Bearer"}}"#);
+        let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");
+        Ok(Fetched::Access(token, left))
+    }
+}
+
+/// What a future has at once, without a runtime's part in it.
+pub fn now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("what is known is answered at once"),
+    }
+}
+
+/// A request after classify.
+pub fn parsed(target: &str) -> Request {
+    let target: http::uri::PathAndQuery = target.parse().expect("a target");
+    Request::get(MetadataPath::parse(&target).expect("a path"), Query::parse(target.query()).expect("a query"))
+}
+
+/// Ends a stack of layers: answers at once, with nothing.
+pub fn nothing(request: Request) -> std::future::Ready<Result<Response<Body>, Error>> {
+    drop(request);
+    ready(Ok(Response::new(Body::Whole(Bytes::new()))))
+}
+
+/// A request as a small client sends it.
+pub fn head(target: &str) -> http::request::Builder {
+    let request = http::Request::get(target).header("host", "169.254.169.254").header("metadata-flavor", "Google");
+    request.header("user-agent", "curl/8").header("accept", "*/*")
+}
+
+/// The same on the wire.
+pub fn wire(target: &str) -> Vec<u8> {
+    let head = "Host: 169.254.169.254\r\nMetadata-Flavor: Google\r\nUser-Agent: curl/8\r\nAccept: */*\r\n";
+    format!("GET {target} HTTP/1.1\r\n{head}\r\n").into_bytes()
+}
+
+pub fn arrival<B>(target: &str, body: B) -> Arrival<B> {
+    Arrival { request: head(target).body(body).expect("a request"), peer: ([10, 0, 0, 9], 40000).into() }
+}
+
+/// Empty bodies as hyper makes them, which nobody else can.
+pub async fn bodies(count: usize) -> Vec<Incoming> {
+    let (mut client, server) = duplex(64 * 1024);
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let keep = service_fn(move |request: http::Request<Incoming>| {
+        sender.send(request.into_body()).expect("the receiver waits");
+        ready(Ok::<_, Infallible>(Response::new(String::new())))
+    });
+    let serving = tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(server), keep));
+    let mut bodies = Vec::with_capacity(count);
+    let mut answer = vec![0; 4096];
+    for _ in 0..count {
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("the server reads");
+        bodies.push(received.recv().await.expect("a request"));
+        let _ = client.read(&mut answer).await.expect("an answer");
+    }
+    serving.abort();
+    bodies
+}
+
+/// A client's end of a connection on a pipe, which asks for one thing after another.
+pub struct Pipe {
+    client: DuplexStream,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Pipe {
+    /// A connection that hyper serves by a stack, with the server's settings.
+    pub fn to_stack(
+        stack: impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
+        target: &str,
+    ) -> Self {
+        Self::to(
+            service_fn(move |request| {
+                tower::ServiceExt::oneshot(stack.clone(), Arrival { request, peer: ([10, 0, 0, 9], 40000).into() })
+            }),
+            target,
+        )
+    }
+
+    /// A connection that hyper serves by a service.
+    pub fn to<S, B>(service: S, target: &str) -> Self
+    where
+        S: hyper::service::Service<http::Request<Incoming>, Response = Response<B>, Future: Send> + Send + 'static,
+        S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: http_body::Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static,
+    {
+        let (client, server) = duplex(64 * 1024);
+        let mut http = http1::Builder::new();
+        tokio::spawn(http.title_case_headers(true).serve_connection(TokioIo::new(server), service));
+        Self { client, request: wire(target), answer: vec![0; 8 * 1024] }
+    }
+
+    /// One request and its answer, whose bytes are counted.
+    pub async fn exchange(&mut self) -> usize {
+        self.client.write_all(&self.request).await.expect("the server reads");
+        let read = self.client.read(&mut self.answer).await.expect("an answer");
+        assert!(self.answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", String::from_utf8_lossy(&self.answer[..read]));
+        read
+    }
+}

@@ -1,0 +1,106 @@
+//! What it costs when three hundred ask for a token at once and it is not there: not yet, or no more.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use gce_metadata_proxy::layers::token_cache::{Store, TokenCache, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::metadata::Request;
+use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::audit::Audit;
+use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
+use gce_metadata_proxy::upstream::Failure;
+use tokio::task::JoinSet;
+use tokio::time::advance;
+use tower::{Layer, Service, service_fn};
+
+const CROWD: usize = 300;
+
+/// Longer than a token lives, and longer than a failure is remembered.
+const LIFE: Duration = Duration::from_secs(3600);
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// Takes a turn of the scheduler for a token, or fails.
+#[derive(Default)]
+struct Weather {
+    is_bad: AtomicBool,
+    fetches: AtomicU64,
+}
+
+struct Server(Arc<Weather>);
+
+impl TokenSource for Server {
+    async fn fetch(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
+        tokio::task::yield_now().await;
+        self.0.fetches.fetch_add(1, Relaxed);
+        if self.0.is_bad.load(Relaxed) { Err(Failure::Closed.into()) } else { support::Source.fetch(key).await }
+    }
+}
+
+type Cache = TokenCache<tower::util::ServiceFn<fn(Request) -> Answered>, Server>;
+type Answered =
+    std::future::Ready<Result<http::Response<gce_metadata_proxy::reply::Body>, gce_metadata_proxy::error::Error>>;
+
+fn crowds(criterion: &mut Criterion) {
+    // Time stands still unless it is told to pass, so that a token can come to its end between two rounds.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime");
+    let _entered = runtime.enter();
+    let mut group = criterion.benchmark_group("token_crowd");
+    group.throughput(Throughput::Elements(CROWD as u64));
+    let (cache, weather) = empty_cache();
+    let mut number = 0;
+    group.bench_function("contended_miss", |bencher| {
+        let unknown = || {
+            number += 1;
+            support::parsed(&format!("{}?scopes=scope-{number}", support::TOKEN))
+        };
+        bencher.iter_batched(
+            unknown,
+            |request| runtime.block_on(ask(&cache, &weather, &request)),
+            BatchSize::PerIteration,
+        );
+    });
+    // Without the keepers of all those keys.
+    let (cache, weather) = empty_cache();
+    let default = support::parsed(support::TOKEN);
+    runtime.block_on(ask(&cache, &weather, &default));
+    group.bench_function("expiry_herd", |bencher| {
+        let expire = || {
+            runtime.block_on(async {
+                weather.is_bad.store(true, Relaxed);
+                advance(LIFE).await;
+                advance(MEMORY).await;
+                weather.is_bad.store(false, Relaxed);
+            });
+        };
+        bencher.iter_batched(expire, |()| runtime.block_on(ask(&cache, &weather, &default)), BatchSize::PerIteration);
+    });
+    group.finish();
+}
+
+/// Empty, in front of a server with its weather.
+fn empty_cache() -> (Cache, Arc<Weather>) {
+    let weather = Arc::new(Weather::default());
+    let tokens = Tokens::new(Arc::new(Store::new(Arc::new(Metrics::new()))), Server(Arc::clone(&weather)));
+    (TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing as fn(Request) -> Answered)), weather)
+}
+
+/// All ask, and all get the one token that is fetched.
+async fn ask(cache: &Cache, weather: &Weather, request: &Request) {
+    let before = weather.fetches.load(Relaxed);
+    let mut crowd = JoinSet::new();
+    for _ in 0..CROWD {
+        crowd.spawn(cache.clone().call(request.clone()));
+    }
+    for answer in crowd.join_all().await {
+        assert_eq!(answer.expect("an answer").status(), 200);
+    }
+    assert_eq!(weather.fetches.load(Relaxed) - before, 1, "one flight for all");
+}
+
+criterion_group!(benches, crowds);
+criterion_main!(benches);
