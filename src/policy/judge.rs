@@ -213,6 +213,21 @@ impl Policy {
     }
 }
 
+impl Cause<'_> {
+    /// A name from a closed set, for logs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Rule(_) => "rule",
+            Self::Unmatched => "unmatched",
+            Self::Recursive => "recursive",
+            Self::UnknownVersion | Self::Tree(_) => "version",
+            Self::Method(_) => "method",
+            Self::QueryKey(_) => "query_key",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
 impl fmt::Display for Cause<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

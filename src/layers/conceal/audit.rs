@@ -40,8 +40,8 @@ const MOST: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct AuditLog(Mutex<HashMap<Topic, Told>>);
 
-/// Who, and which rule: its place in the policy, or 0 for what no rule says.
-type Topic = (IpAddr, usize);
+/// Who, for what kind of cause, and by which rule: its place in the policy, or 0 for what no rule says.
+type Topic = (IpAddr, &'static str, usize);
 
 #[derive(Debug)]
 struct Told {
@@ -52,15 +52,19 @@ struct Told {
 impl AuditLog {
     /// Tells what the policy would do to a request.
     pub(super) fn note(&self, policy: &Policy, request: &Request, decision: Decision<'_>) {
-        let (rule, what) = match decision {
+        let (cause, rule) = match decision {
             Decision::Allow | Decision::Flat | Decision::Redirect => return,
-            Decision::Redact => (0, "would have what is concealed cut out of its answer".to_owned()),
-            Decision::Conceal(cause) => (policy.place_of(cause), format!("would be refused: {cause}")),
+            Decision::Redact => ("redaction", 0),
+            Decision::Conceal(cause) => (cause.kind(), policy.place_of(cause)),
         };
         let Some(client) = request.client() else { return };
-        let Some(count) = self.due((client, rule), Instant::now()) else { return };
+        let Some(count) = self.due((client, cause, rule), Instant::now()) else { return };
+        let what = match decision {
+            Decision::Conceal(cause) => format!("would be refused: {cause}"),
+            _ => "would have what is concealed cut out of its answer".to_owned(),
+        };
         let (policy, path) = (policy.name(), &request.path);
-        tracing::info!(%client, %path, policy, rule, count, "audit: this request {what}");
+        tracing::info!(%client, %path, policy, cause, rule, count, "audit: this request {what}");
     }
 
     /// How many there were since the last line, if it is time for another.
@@ -92,18 +96,20 @@ mod tests {
         let log = AuditLog::default();
         let start = Instant::now();
         let client = IpAddr::from([10, 0, 0, 9]);
-        assert_eq!(log.due((client, 1), start), Some(1));
-        assert_eq!(log.due((client, 1), start + EVERY - Duration::from_secs(1)), None);
-        assert_eq!(log.due((client, 2), start), Some(1));
-        assert_eq!(log.due(([10, 0, 0, 10].into(), 1), start), Some(1));
-        assert_eq!(log.due((client, 1), start + EVERY), Some(2));
+        assert_eq!(log.due((client, "rule", 1), start), Some(1));
+        assert_eq!(log.due((client, "rule", 1), start + EVERY - Duration::from_secs(1)), None);
+        assert_eq!(log.due((client, "rule", 2), start), Some(1));
+        assert_eq!(log.due(([10, 0, 0, 10].into(), "rule", 1), start), Some(1));
+        assert_eq!(log.due((client, "recursive", 0), start), Some(1));
+        assert_eq!(log.due((client, "unmatched", 0), start), Some(1));
+        assert_eq!(log.due((client, "rule", 1), start + EVERY), Some(2));
     }
 
     #[test]
     fn a_flood_of_clients_is_not_remembered_for_ever() {
         let log = AuditLog::default();
         for client in 0..10_000_u32 {
-            log.due((IpAddr::from(client.to_be_bytes()), 0), Instant::now());
+            log.due((IpAddr::from(client.to_be_bytes()), "unmatched", 0), Instant::now());
         }
         assert!(log.0.lock().expect("no panic").len() <= MOST);
     }

@@ -65,11 +65,11 @@ async fn audit_refuses_nothing_tells_once_a_rule_and_counts_all() {
     binary.terminate().await;
     let text = binary.stderr_to_end().await;
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("audit: this request would be refused")).collect();
-    for (rule, count) in [("rule=1", 1), ("rule=4", 1), ("rule=0", 1)] {
+    for (rule, count) in [("rule=1", 1), ("rule=4", 1), ("cause=\"recursive\"", 1), ("cause=\"query_key\"", 1)] {
         let told = lines.iter().filter(|line| line.contains(&format!("{rule} "))).count();
         assert_eq!(told, count, "{rule}: {text}");
     }
-    assert_eq!(lines.len(), 3, "{text}");
+    assert_eq!(lines.len(), 4, "{text}");
     let first = lines[0];
     for named in ["client=127.0.0.1", KUBE_ENV, "policy=\"compat\"", "credentials with which a node joins"] {
         assert!(first.contains(named), "{named} is missing from {first}");
