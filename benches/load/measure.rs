@@ -118,7 +118,8 @@ impl Lab {
                 let used = after.since(before);
                 let all = used.all.as_secs_f64() * 1e6 / count(outcome.requests.max(1));
                 note(&mut run, Figure::Cpu, Some(all));
-                if let Load::Wrk { .. } = step.load {
+                // A small load has too few ticks to divide.
+                if !matches!(step.load, Load::Oha { .. }) {
                     let in_user = all * used.user.as_secs_f64() / (used.user + used.system).as_secs_f64();
                     note(&mut run, Figure::CpuUser, Some(in_user));
                     note(&mut run, Figure::CpuSystem, Some(all - in_user));

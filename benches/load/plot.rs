@@ -8,15 +8,17 @@ const LEFT: f64 = 190.0;
 const BAR: f64 = 30.0;
 const HEIGHT: f64 = 320.0;
 
-const STYLE: &str = "\
-    svg{--ink:#1f2328;--faint:#8c959f;--a:#0969da;--b:#9a6700;--c:#8250df;--d:#1a7f37;--e:#cf222e;--f:#57606a}\
-    @media(prefers-color-scheme:dark){svg{--ink:#e6edf3;--faint:#6e7681;--a:#58a6ff;--b:#d29922;--c:#bc8cff;--d:#3fb950;\
-    --e:#ff7b72;--f:#8b949e}}\
-    text{font:13px system-ui,sans-serif;fill:var(--ink)}.title{font-weight:600}.faint{fill:var(--faint)}\
-    .rule{stroke:var(--faint);stroke-width:1;stroke-dasharray:2 4}.range{stroke:var(--ink);stroke-width:1.5}\
-    .line{fill:none;stroke-width:2}";
+/// What carries a contender's line or bar, on light and on dark; the last is for peers' bars.
+const COLOURS: [(&str, &str); 6] = [
+    ("#0969da", "#58a6ff"),
+    ("#9a6700", "#d29922"),
+    ("#8250df", "#bc8cff"),
+    ("#1a7f37", "#3fb950"),
+    ("#cf222e", "#ff7b72"),
+    ("#57606a", "#8b949e"),
+];
 
-const COLOURS: [&str; 6] = ["var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)"];
+const PEER: usize = COLOURS.len() - 1;
 
 /// A value with its range.
 #[derive(Debug, Clone, Copy)]
@@ -34,14 +36,14 @@ pub fn bars(title: &str, unit: &str, rows: &[(String, Point)]) -> String {
     let mut body = String::new();
     let mut top = 44.0;
     for (number, (name, point)) in rows.iter().enumerate() {
-        let (middle, colour) = (top + 10.0, if number == 0 { COLOURS[0] } else { COLOURS[5] });
+        let (middle, colour) = (top + 10.0, if number == 0 { 0 } else { PEER });
         let (end, from, to) = (at(point.median), at(point.least), at(point.most));
         let width = end - LEFT;
         push(
             &mut body,
             format_args!(
                 "<text x=\"{x:.0}\" y=\"{y:.0}\" text-anchor=\"end\">{name}</text>\
-                 <rect x=\"{LEFT}\" y=\"{top:.0}\" width=\"{width:.1}\" height=\"20\" rx=\"3\" fill=\"{colour}\"/>\
+                 <rect x=\"{LEFT}\" y=\"{top:.0}\" width=\"{width:.1}\" height=\"20\" rx=\"3\" class=\"f{colour}\"/>\
                  <line class=\"range\" x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{middle:.0}\" y2=\"{middle:.0}\"/>\
                  <text x=\"{label:.0}\" y=\"{y:.0}\">{value}</text>",
                 x = LEFT - 8.0,
@@ -97,25 +99,25 @@ pub fn lines(title: &str, unit: &str, x_axis: &str, series: &[(String, Vec<Point
         ),
     );
     let mut legend = left;
-    for ((name, points), colour) in series.iter().zip(COLOURS.iter().cycle()) {
+    for ((name, points), colour) in series.iter().zip((0..COLOURS.len()).cycle()) {
         let path: Vec<String> =
             points.iter().map(|point| format!("{:.1},{:.1}", across(point.x), up(point.median))).collect();
-        push(&mut body, format_args!("<polyline class=\"line\" stroke=\"{colour}\" points=\"{}\"/>", path.join(" ")));
+        push(&mut body, format_args!("<polyline class=\"line s{colour}\" points=\"{}\"/>", path.join(" ")));
         for point in points {
             let (x, y) = (across(point.x), up(point.median));
             let (low, high) = (up(point.least), up(point.most));
             push(
                 &mut body,
                 format_args!(
-                    "<line stroke=\"{colour}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\"/>\
-                     <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>"
+                    "<line class=\"s{colour}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\"/>\
+                     <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" class=\"f{colour}\"/>"
                 ),
             );
         }
         push(
             &mut body,
             format_args!(
-                "<circle cx=\"{legend:.0}\" cy=\"{y:.0}\" r=\"4\" fill=\"{colour}\"/>\
+                "<circle cx=\"{legend:.0}\" cy=\"{y:.0}\" r=\"4\" class=\"f{colour}\"/>\
                  <text x=\"{text:.0}\" y=\"{label:.0}\">{name}</text>",
                 y = HEIGHT - 14.0,
                 text = legend + 9.0,
@@ -130,9 +132,28 @@ pub fn lines(title: &str, unit: &str, x_axis: &str, series: &[(String, Vec<Point
 
 fn document(title: &str, height: f64, body: &str) -> String {
     let title = escaped(title);
+    let style = style();
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" role=\"img\" \
-         aria-label=\"{title}\"><style>{STYLE}</style><text class=\"title\" x=\"12\" y=\"24\">{title}</text>{body}</svg>\n"
+         aria-label=\"{title}\"><style>{style}</style><text class=\"title\" x=\"12\" y=\"24\">{title}</text>{body}</svg>\n"
+    )
+}
+
+/// Without CSS variables, which not every renderer knows.
+fn style() -> String {
+    let theme = |ink: &str, faint: &str, colours: [&str; COLOURS.len()]| {
+        let colours = colours.iter().enumerate();
+        let classes =
+            colours.map(|(number, colour)| format!(".f{number}{{fill:{colour}}}.s{number}{{stroke:{colour}}}"));
+        let classes: String = classes.collect();
+        format!("text{{fill:{ink}}}.faint{{fill:{faint}}}.rule{{stroke:{faint}}}.range{{stroke:{ink}}}{classes}")
+    };
+    let light = theme("#1f2328", "#6e7781", COLOURS.map(|(light, _)| light));
+    let dark = theme("#e6edf3", "#8b949e", COLOURS.map(|(_, dark)| dark));
+    format!(
+        "text{{font:13px system-ui,sans-serif}}.title{{font-weight:600}}.line{{fill:none;stroke-width:2}}\
+         .rule{{stroke-dasharray:2 4}}.range{{stroke-width:1.5}}{light}\
+         @media(prefers-color-scheme:dark){{{dark}}}"
     )
 }
 
