@@ -10,8 +10,8 @@ use super::namespace::{Namespace, run};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_gce-metadata-proxy");
 
-/// A debug build on a busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Rules are looked at every 30 s, and a debug build on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running binary. It ends with this value.
 pub struct Process {
