@@ -176,7 +176,8 @@ const AFTER_HELP: &str = "\
 Each flag can be set in the environment under the name shown with it; the command line wins, and lists are \
 separated by commas. Go's single dash (-addr=HOST:PORT) is understood too.
 
-Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails (a port is taken, say).";
+Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails (a port is taken, say) or a \
+second signal ends the drain at once.";
 
 /// What the process is to do.
 #[derive(Debug)]
