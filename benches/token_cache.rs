@@ -1,5 +1,7 @@
 //! What a token from memory costs, in the token layer alone.
 
+mod support;
+
 use std::future::ready;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,26 +10,15 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::token_cache::{Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
-use gce_metadata_proxy::metadata::token::AccessToken;
 use gce_metadata_proxy::metadata::{Query, Request};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::telemetry::audit::Audit;
-use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
+use gce_metadata_proxy::tokens::TokenKey;
 use http::Response;
 use tower::{Layer, Service, service_fn};
 
-/// Gives a token of a real one's size.
-struct Source;
-
-impl TokenSource for Source {
-    async fn fetch(&self, _: &TokenKey) -> Result<Fetched, NoToken> {
-        let secret = "x".repeat(180);
-        let body = format!(r#"{{"access_token":"{secret}","expires_in":3599,"token_type":"Bearer"}}"#);
-        let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");
-        Ok(Fetched::Access(token, left))
-    }
-}
+use support::Source;
 
 fn hit(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

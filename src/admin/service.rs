@@ -29,9 +29,9 @@ const CONTENT_POLICY: HeaderValue =
 const INDEX: &str = "\
 gce-metadata-proxy
 
-/statusz               what goes on, on one page, for a browser
+/statusz               what goes on, on one page, for a browser; from this machine only
 /statusz?format=json   the same as JSON
-/flagz                 the flags in force
+/flagz                 the flags in force; from this machine only
 /metrics               Prometheus metrics
 /healthz               200 as long as the process lives; does not depend on the metadata server
 /readyz                200 ready or degraded, 503 starting or draining
@@ -54,6 +54,9 @@ impl Admin {
     }
 
     fn answer(&self, method: &Method, uri: &Uri, peer: SocketAddr) -> Page {
+        if !is_for(method, uri.path(), peer) {
+            return text(StatusCode::FORBIDDEN, "This is for this machine only (by its loopback address).\n");
+        }
         match (method, uri.path()) {
             (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()),
             (&Method::PUT, "/loglevel") => set_levels(uri.query(), peer),
@@ -105,14 +108,14 @@ impl Admin {
     }
 }
 
-/// Whoever can log in to the node may have more written; whoever can merely reach the port might fill its disk.
+/// Whether somebody there may do this. Where Prometheus can reach the metrics from outside, pods can, too: they must not
+/// learn who asks for which account's token, nor have so much logged that the node's disk is full.
+fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
+    let concerns_the_node_alone = matches!(path, "/statusz" | "/flagz") || *method == Method::PUT;
+    !concerns_the_node_alone || peer.ip().to_canonical().is_loopback()
+}
+
 fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
-    if !peer.ip().to_canonical().is_loopback() {
-        return text(
-            StatusCode::FORBIDDEN,
-            "Log levels can be changed from this machine only (by its loopback address).\n",
-        );
-    }
     let Some(levels) = value(query, "levels") else {
         return text(StatusCode::BAD_REQUEST, "PUT /loglevel?levels=LEVELS, please.\n");
     };
@@ -164,5 +167,26 @@ impl<B> Service<Arrival<B>> for Admin {
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
         ready(Ok(self.answer(arrival.request.method(), arrival.request.uri(), arrival.peer)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_clients_or_changes_something_is_for_the_node_alone() {
+        let (here, mapped, pod): (SocketAddr, SocketAddr, SocketAddr) = (
+            ([127, 0, 0, 1], 1).into(),
+            "[::ffff:127.0.0.1]:1".parse().expect("an address"),
+            ([10, 0, 0, 9], 1).into(),
+        );
+        for (method, path) in [(Method::GET, "/statusz"), (Method::HEAD, "/flagz"), (Method::PUT, "/loglevel")] {
+            assert!(is_for(&method, path, here) && is_for(&method, path, mapped), "{path}");
+            assert!(!is_for(&method, path, pod), "{path}");
+        }
+        for path in ["/metrics", "/healthz", "/readyz", "/"] {
+            assert!(is_for(&Method::GET, path, pod), "{path}");
+        }
     }
 }
