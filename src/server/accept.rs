@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use listenfd::ListenFd;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -56,6 +57,8 @@ pub fn bind(addr: SocketAddr, share: bool) -> io::Result<TcpListener> {
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
     SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE)?;
+    // Answers are written whole; waiting to fill a segment would only delay them.
+    socket.set_nodelay(true)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
@@ -68,6 +71,8 @@ pub fn inherited() -> io::Result<Vec<TcpListener>> {
     for index in 0..passed.len() {
         if let Some(listener) = passed.take_tcp_listener(index)? {
             listener.set_nonblocking(true)?;
+            // What `bind` sets for its own, as far as whoever opened it may not want it otherwise.
+            SockRef::from(&listener).set_tcp_nodelay(true)?;
             listeners.push(TcpListener::from_std(listener)?);
         }
     }
@@ -139,17 +144,16 @@ where
         let number = place.number();
         let connection = Connection {
             io: stream,
+            begun: Bytes::new(),
             peer,
             stack: self.stack.clone(),
             timeouts: self.timeouts,
             stopping: self.drain.stopping(),
             activity,
+            served: self.connections.served(),
         };
         let task = self.drain.spawn(async move {
             let _place = place;
-            // Answers are written whole; waiting to fill a segment would only delay them. It fails where the client is
-            // gone, and then reading fails as well.
-            let _ = connection.io.set_nodelay(true);
             connection.serve().await;
         });
         self.connections.started(number, task);

@@ -172,7 +172,7 @@ impl Activity {
 
     /// When nothing is under way, since when.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        self.useless_since().filter(|_| !self.head_began.is_set() && !self.blocked.is_set())
+        self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
 
     /// When the connection has been useless for too long, if nothing happens until then; never while an answer is being

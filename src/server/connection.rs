@@ -1,5 +1,6 @@
 //! One client's connection, from its first byte to its last.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
@@ -17,16 +19,14 @@ use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tower::util::Oneshot;
-use tower::{Service, ServiceExt};
+use tower::Service;
 
-use super::activity::{Activity, Answering};
+use super::activity::{Activity, Answering, Timeouts};
 use super::arrival::Arrival;
+use super::connections::Served;
 use super::io::{MAX_HEAD, Watched};
 use super::reset::Reset;
 use super::socket::{Seen, Socket};
-
-use super::activity::Timeouts;
 
 /// Most that is read, and longest, after a refusal to a client that still sends, so that it sees the refusal and not a
 /// reset: closing a socket with unread bytes in it resets it.
@@ -35,7 +35,8 @@ const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
 /// A connection that was idle for so long is kept by its socket alone, without hyper's state and buffers (about 12 KiB).
 const PARK: Duration = Duration::from_secs(1);
 
-/// What answers requests: a tower service that turns its errors into answers itself, or has the connection reset.
+/// What answers requests: a tower service that turns its errors into answers itself, or has the connection reset. It is always
+/// ready: a request for which there is no room is refused by its error, not kept waiting before it.
 pub trait Stack: Service<Arrival<Incoming>, Response = Response<Self::Body>, Error = Reset> + Clone {
     /// Of the answers.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
@@ -52,11 +53,14 @@ where
 /// One client's connection.
 pub(super) struct Connection<I, S> {
     pub(super) io: I,
+    /// What was taken off the socket and is not served yet.
+    pub(super) begun: Bytes,
     pub(super) peer: SocketAddr,
     pub(super) stack: S,
     pub(super) timeouts: Timeouts,
     pub(super) stopping: CancellationToken,
     pub(super) activity: Arc<Activity>,
+    pub(super) served: Arc<Served>,
 }
 
 impl<I: Socket, S: Stack> Connection<I, S> {
@@ -65,7 +69,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
     /// As long as there is no whole head to read, there is only the socket and this future; hyper's state is made when
     /// there is one, and given up when the connection falls idle.
     pub(super) async fn serve(mut self) {
-        while has_request(&self.io, &self.activity, self.timeouts, &self.stopping).await {
+        while has_request(&self.io, &mut self.begun, &self.activity, self.timeouts, &self.stopping).await {
             let Some(connection) = Box::pin(self.serve_http()).await else { return };
             self = connection;
         }
@@ -73,32 +77,42 @@ impl<I: Socket, S: Stack> Connection<I, S> {
 
     /// Serves requests by hyper until the connection ends, or falls idle and is returned.
     async fn serve_http(self) -> Option<Self> {
-        let Self { io, peer, stack, timeouts, stopping, activity } = self;
-        let service = PerConnection { stack: stack.clone(), peer, activity: Arc::clone(&activity) };
+        let Self { io, begun, peer, stack, timeouts, stopping, activity, served } = self;
+        let serving = served.begin();
+        let service = PerConnection { stack: RefCell::new(stack), peer, activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
             .max_buf_size(MAX_HEAD)
             // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
             .title_case_headers(true)
-            .serve_connection(TokioIo::new(Watched::new(io, Arc::clone(&activity))), service);
-        let mut told = pin!(stopping.clone().cancelled_owned());
-        let mut is_told = false;
-        let mut timer = pin!(sleep_until(Instant::now() + timeouts.header));
-        let ended = poll_fn(|cx| {
-            if !is_told && told.as_mut().poll(cx).is_ready() {
-                is_told = true;
-                activity.call_last();
-            }
-            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
-                return Poll::Ready(Ended::Closed(ended));
-            }
-            poll_useless::<I>(&activity, timeouts, timer.as_mut(), cx)
-        })
-        .await;
+            .serve_connection(TokioIo::new(Watched::new(io, begun, Arc::clone(&activity))), service);
+        let ended = {
+            let mut is_told = stopping.is_cancelled();
+            let mut told = pin!(stopping.cancelled());
+            let mut timer = pin!(sleep_until(Instant::now() + timeouts.header));
+            poll_fn(|cx| {
+                if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
+                    return Poll::Ready(Ended::Closed(ended));
+                }
+                // Behind hyper, since most connections are at their end by then and wait for nothing.
+                if !is_told && told.as_mut().poll(cx).is_ready() {
+                    is_told = true;
+                    activity.call_last();
+                }
+                if serving.is_crowded() && I::CAN_WAIT && activity.idle_since().is_some() {
+                    return Poll::Ready(Ended::Idle);
+                }
+                poll_useless::<I>(&activity, timeouts, timer.as_mut(), cx)
+            })
+            .await
+        };
         let parts = http.into_parts();
         let io = parts.io.into_inner().into_inner();
         match ended {
-            Ended::Idle if parts.read_buf.is_empty() => {
-                return Some(Self { io, peer, stack, timeouts, stopping, activity });
+            Ended::Idle => {
+                // An empty line at the most, or hyper would have more to do. A copy, since the buffer around it is hyper's.
+                let begun = Bytes::copy_from_slice(&parts.read_buf);
+                let stack = parts.service.stack.into_inner();
+                return Some(Self { io, begun, peer, stack, timeouts, stopping, activity, served });
             }
             Ended::Useless => tracing::debug!(%peer, "a connection was useless for too long"),
             Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
@@ -109,14 +123,21 @@ impl<I: Socket, S: Stack> Connection<I, S> {
                     linger(io).await;
                 }
             }
-            Ended::Idle | Ended::Closed(Ok(())) => {}
+            Ended::Closed(Ok(())) => {}
         }
         None
     }
 }
 
-/// Whether there is a request to read before the connection has been useless for too long.
-async fn has_request<I: Socket>(io: &I, activity: &Activity, timeouts: Timeouts, stopping: &CancellationToken) -> bool {
+/// Whether there is a request to read before the connection has been useless for too long. What is taken off the socket to
+/// know is added to what has begun.
+async fn has_request<I: Socket>(
+    io: &I,
+    begun: &mut Bytes,
+    activity: &Activity,
+    timeouts: Timeouts,
+    stopping: &CancellationToken,
+) -> bool {
     if !I::CAN_WAIT {
         return true;
     }
@@ -128,7 +149,7 @@ async fn has_request<I: Socket>(io: &I, activity: &Activity, timeouts: Timeouts,
         let Some(deadline) = activity.deadline(timeouts) else { return true };
         let seen = tokio::select! {
             biased;
-            seen = io.look() => seen,
+            seen = io.look(begun) => seen,
             () = stopping.cancelled(), if !stopping.is_cancelled() => continue,
             () = sleep_until(deadline) => return false,
         };
@@ -194,7 +215,8 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(mut io: I) {
 
 /// The stack as one connection sees it.
 struct PerConnection<S> {
-    stack: S,
+    /// hyper calls it by reference, and never while it calls it.
+    stack: RefCell<S>,
     peer: SocketAddr,
     activity: Arc<Activity>,
 }
@@ -202,11 +224,11 @@ struct PerConnection<S> {
 impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
     type Response = Response<AnswerBody<S::Body>>;
     type Error = Reset;
-    type Future = Answer<Oneshot<S, Arrival<Incoming>>>;
+    type Future = Answer<S::Future>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let arrival = Arrival { request, peer: self.peer };
-        Answer { inner: self.stack.clone().oneshot(arrival), answering: Some(self.activity.answering()) }
+        let answering = Some(self.activity.answering());
+        Answer { inner: self.stack.borrow_mut().call(Arrival { request, peer: self.peer }), answering }
     }
 }
 

@@ -7,12 +7,14 @@
 //!
 //! # What a connection costs
 //!
-//! About 2 KiB while it is silent, still sending its head, or has been idle for a second (its socket and its task), and 12 KiB
-//! more (hyper's state and buffers) while it is in use; the kernel's buffers, bounded in `accept`, come on top. 1,000
-//! connections are 14 MiB when all of them are in use, and with 200 large answers that nobody reads the whole is below 25 MiB:
-//! `cargo test --test it survival -- --nocapture` prints the peaks.
+//! About 2 KiB while it is silent, still sending its head, or has been idle for a while (its socket and its task), and some
+//! 20 KiB more (hyper's state and buffers) while it is in use; the kernel's buffers, bounded in `accept`, come on top. A few
+//! hundred keep hyper's state for a second after each answer, since the next request is cheaper then; above that a connection
+//! has it only while it is being answered ([`Served`]), so thousands that take turns cost little more than thousands that are
+//! silent. `cargo test --test it survival -- --nocapture` prints the peaks under floods.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,13 +30,25 @@ const RUSH: Duration = Duration::from_millis(100);
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
 
+/// As many connections keep hyper's state between requests: more than there are seats, for what is answered at once needs none.
+const AT_EASE: usize = 256;
+
 /// The open connections of all listeners.
 #[derive(Debug)]
 pub struct Connections {
     limit: usize,
     open: Mutex<Open>,
+    served: Arc<Served>,
     metrics: Arc<Metrics>,
 }
+
+/// How many connections have hyper's state.
+#[derive(Debug, Default)]
+pub(super) struct Served(AtomicUsize);
+
+/// One of them, as long as it has it.
+#[derive(Debug)]
+pub(super) struct Serving(Arc<Served>);
 
 #[derive(Debug, Default)]
 struct Open {
@@ -59,7 +73,12 @@ pub(super) struct Place {
 impl Connections {
     /// At most so many at once.
     pub fn new(limit: usize, metrics: Arc<Metrics>) -> Self {
-        Self { limit, open: Mutex::default(), metrics }
+        Self { limit, open: Mutex::default(), served: Arc::default(), metrics }
+    }
+
+    /// Where connections say that they have hyper's state.
+    pub(super) fn served(&self) -> Arc<Served> {
+        Arc::clone(&self.served)
     }
 
     /// Whether a newcomer would push out a connection that has only just come, and whose first bytes may be there unread.
@@ -126,6 +145,39 @@ impl Open {
             Some((connection.activity.useless_since()?, *number))
         };
         self.connections.iter().filter_map(useless).min()
+    }
+}
+
+impl Served {
+    /// A connection has hyper's state from now on.
+    pub(super) fn begin(self: &Arc<Self>) -> Serving {
+        self.0.fetch_add(1, Relaxed);
+        Serving(Arc::clone(self))
+    }
+}
+
+#[cfg(test)]
+impl Served {
+    /// As many as are at ease.
+    pub(super) fn crowd(self: &Arc<Self>) -> Vec<Serving> {
+        (0..AT_EASE).map(|_| self.begin()).collect()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Serving {
+    /// Whether there are so many that each gives its state up as soon as it has nothing to answer.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.0.0.load(Relaxed) > AT_EASE
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) const MAX_HEAD: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct Watched<I> {
     io: I,
+    /// What was taken off the socket to see whether there is a head, as far as hyper has not read it.
+    begun: Bytes,
     scanner: HeadScanner,
     activity: Arc<Activity>,
     /// What replaces hyper's own answer, as far as it is not written yet.
@@ -29,8 +31,8 @@ pub(super) struct Watched<I> {
 }
 
 impl<I> Watched<I> {
-    pub(super) fn new(io: I, activity: Arc<Activity>) -> Self {
-        Self { io, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
+    pub(super) fn new(io: I, begun: Bytes, activity: Arc<Activity>) -> Self {
+        Self { io, begun, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
     }
 
     pub(super) fn into_inner(self) -> I {
@@ -42,7 +44,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        if this.begun.is_empty() {
+            ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        } else {
+            buf.put_slice(&this.begun.split_to(buf.remaining().min(this.begun.len())));
+        }
         let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
             let before = this.scanner.heads();
@@ -129,8 +135,8 @@ impl<I: Socket> AsyncWrite for Watched<I> {
             // A FIN would tell the client that this is a proper end.
             return Poll::Ready(Ok(()));
         }
-        ready!(self.write_replacement(cx))?;
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        // The socket itself is closed next, or shut down by whoever still reads from it.
+        self.write_replacement(cx)
     }
 }
 

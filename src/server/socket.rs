@@ -1,12 +1,14 @@
 //! [`Socket`]: what a connection needs of its socket besides bytes: a look at what has come, and a reset.
 //!
-//! A head is left with the kernel until it is whole. So a client that sends its head a byte at a time, or none, costs a
-//! socket and a task and no buffer of ours, and hyper reads a head in one go.
+//! What comes first is taken off the socket, for mostly it is a whole head; what is not whole by then is left with the kernel
+//! until it is. So a client that sends its head a byte at a time, or none, costs a socket, a task and at most [`FIRST`] bytes
+//! of ours, an ordinary one costs one read, and hyper sees heads whole.
 
 use std::cell::RefCell;
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::net::RecvFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
@@ -20,12 +22,16 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Whether [`look`](Socket::look) really waits, so that a silent connection can be kept by it alone.
     const CAN_WAIT: bool;
 
-    /// Waits until there is something new to see, and leaves it unread.
-    fn look(&self) -> impl Future<Output = io::Result<Seen>> + Send;
+    /// Waits until there is something new to see. `begun` is what was taken off the socket before; it is added to only while
+    /// it is empty.
+    fn look(&self, begun: &mut Bytes) -> impl Future<Output = io::Result<Seen>> + Send;
 
     /// Makes the next close a reset, or a proper end again.
     fn close_by_reset(&self, reset: bool);
 }
+
+/// Most that is taken off a socket before the head is whole, in bytes. Client libraries' heads have 200 to 600.
+const FIRST: usize = 1024;
 
 /// What there is to read on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,19 +47,27 @@ pub(super) enum Seen {
 impl Socket for TcpStream {
     const CAN_WAIT: bool = true;
 
-    async fn look(&self) -> io::Result<Seen> {
+    async fn look(&self, begun: &mut Bytes) -> io::Result<Seen> {
         let ready = self.ready(Interest::READABLE).await?;
-        let mut seen = Seen::End;
+        // Nothing at all, where every new socket is taken for readable until it was read from.
+        let mut seen = Seen::Part(0);
         let looked = self.try_io(Interest::READABLE, || {
-            seen = peek(self)?;
-            // As if there were nothing: the next look waits until there is more.
-            if let Seen::Part(_) = seen { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            let nothing_to_read = || Err(io::ErrorKind::WouldBlock.into());
+            if begun.is_empty() {
+                seen = take(self, begun)?;
+                if begun.len() < FIRST {
+                    return nothing_to_read();
+                }
+            }
+            if let Seen::Part(_) = seen {
+                seen = peek(self, begun)?;
+            }
+            // Part of a head is as good as nothing: the next look waits until there is more.
+            if let Seen::Part(_) = seen { nothing_to_read() } else { Ok(()) }
         });
-        match looked {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            Err(_) if ready.is_read_closed() => Ok(Seen::End),
-            // Nothing at all, where every new socket is taken for readable until it was read from.
-            Err(_) if seen == Seen::End => Ok(Seen::Part(0)),
+        match (looked, seen) {
+            (Err(error), _) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            (_, Seen::Part(_)) if ready.is_read_closed() => Ok(Seen::End),
             _ => Ok(seen),
         }
     }
@@ -66,29 +80,40 @@ impl Socket for TcpStream {
 }
 
 thread_local! {
-    /// Where heads are looked at; they stay with the kernel until they are whole.
+    /// Where heads are looked at.
     static HEAD: RefCell<Box<[u8; MAX_HEAD]>> = RefCell::new(Box::new([0; MAX_HEAD]));
 }
 
-fn peek(stream: &TcpStream) -> io::Result<Seen> {
+/// Takes the first bytes off a socket.
+fn take(stream: &TcpStream, begun: &mut Bytes) -> io::Result<Seen> {
     HEAD.with_borrow_mut(|head| {
-        let (peeked, _) = rustix::net::recv(stream, &mut head[..], RecvFlags::PEEK)?;
-        let mut scanner = HeadScanner::default();
-        scanner.scan(&mut head[..peeked]);
-        Ok(match peeked {
-            0 => Seen::End,
-            MAX_HEAD => Seen::Head,
-            _ if scanner.heads() > 0 || scanner.is_spoilt() => Seen::Head,
-            part => Seen::Part(part),
-        })
+        let (taken, _) = rustix::net::recv(stream, &mut head[..FIRST], RecvFlags::empty())?;
+        *begun = Bytes::copy_from_slice(&head[..taken]);
+        Ok(if taken == 0 { Seen::End } else { seen(&mut head[..taken]) })
     })
+}
+
+/// Looks at the bytes that follow those that were taken.
+fn peek(stream: &TcpStream, begun: &[u8]) -> io::Result<Seen> {
+    HEAD.with_borrow_mut(|head| {
+        head[..begun.len()].copy_from_slice(begun);
+        let (peeked, _) = rustix::net::recv(stream, &mut head[begun.len()..], RecvFlags::PEEK)?;
+        Ok(if peeked == 0 { Seen::End } else { seen(&mut head[..begun.len() + peeked]) })
+    })
+}
+
+fn seen(head: &mut [u8]) -> Seen {
+    let mut scanner = HeadScanner::default();
+    scanner.scan(head);
+    let is_head = scanner.heads() > 0 || scanner.is_spoilt() || head.len() == MAX_HEAD;
+    if is_head { Seen::Head } else { Seen::Part(head.len()) }
 }
 
 #[cfg(test)]
 impl Socket for tokio::io::DuplexStream {
     const CAN_WAIT: bool = false;
 
-    async fn look(&self) -> io::Result<Seen> {
+    async fn look(&self, _: &mut Bytes) -> io::Result<Seen> {
         Ok(Seen::Head)
     }
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use http_body_util::Full;
 use tokio::io::{DuplexStream, duplex};
-use tokio::task::JoinHandle;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::*;
@@ -29,9 +30,18 @@ fn connect(delay: Duration) -> Client {
     Client { io, stopping, server }
 }
 
-fn connection<S>(io: DuplexStream, stack: S, stopping: CancellationToken) -> Connection<DuplexStream, S> {
+fn connection<I, S>(io: I, stack: S, stopping: CancellationToken) -> Connection<I, S> {
     let peer = ([10, 0, 0, 9], 40000).into();
-    Connection { io, peer, stack, timeouts: TIMEOUTS, stopping, activity: Arc::new(Activity::new()) }
+    Connection {
+        io,
+        begun: Bytes::new(),
+        peer,
+        stack,
+        timeouts: TIMEOUTS,
+        stopping,
+        activity: Arc::new(Activity::new()),
+        served: Arc::default(),
+    }
 }
 
 impl Client {
@@ -182,4 +192,71 @@ async fn a_connection_that_carried_a_body_is_closed_after_its_answer() {
     let answers = client.read_to_end().await;
     assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{answers}");
     assert!(answers.contains("Connection: close"), "{answers}");
+}
+
+/// A connection by a real socket, one of so many.
+async fn connect_by_socket(served: &Arc<Served>) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+    let (io, _) = listener.accept().await.expect("a client");
+    let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+        Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
+    });
+    let served = Arc::clone(served);
+    tokio::spawn(Connection { served, ..connection(io, stack, CancellationToken::new()) }.serve());
+    client
+}
+
+async fn read_answers(client: &mut TcpStream, count: usize) {
+    let mut text = String::new();
+    while text.matches("answer").count() < count {
+        let mut bytes = [0; 1024];
+        let read = client.read(&mut bytes).await.expect("the server writes");
+        assert!(read > 0, "closed behind {text:?}");
+        text += &String::from_utf8_lossy(&bytes[..read]);
+    }
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), count, "{text}");
+}
+
+/// However it arrives: what was taken off the socket, what was looked at, and what hyper reads add up to the head.
+#[tokio::test]
+async fn a_head_in_pieces_is_read_whole() {
+    let long = format!("GET / HTTP/1.1\r\nHost: metadata\r\nUser-Agent: {}\r\n\r\n", "x".repeat(3000));
+    let served = Arc::default();
+    for (head, cuts) in [(REQUEST, 1..REQUEST.len()), (long.as_bytes(), 1000..1050)] {
+        for cut in cuts {
+            let mut client = connect_by_socket(&served).await;
+            client.write_all(&head[..cut]).await.expect("the server is there");
+            for _ in 0..5 {
+                yield_now().await;
+            }
+            client.write_all(&head[cut..]).await.expect("the server is there");
+            read_answers(&mut client, 1).await;
+        }
+    }
+}
+
+/// One among many gives hyper's state up after each answer; requests that are there already, whole or in part, are not lost.
+#[tokio::test]
+async fn in_a_crowd_requests_behind_one_another_are_all_answered() {
+    let served = Arc::<Served>::default();
+    let crowd = Served::crowd(&served);
+    let mut client = connect_by_socket(&served).await;
+    for _ in 0..3 {
+        client.write_all(REQUEST).await.expect("the server is there");
+        read_answers(&mut client, 1).await;
+        client.write_all(&REQUEST.repeat(40)).await.expect("the server is there");
+        read_answers(&mut client, 40).await;
+        client.write_all(&[REQUEST, &REQUEST[..20]].concat()).await.expect("the server is there");
+        read_answers(&mut client, 1).await;
+        client.write_all(&[&REQUEST[20..], b"\r\n"].concat()).await.expect("the server is there");
+        read_answers(&mut client, 1).await;
+        while served.count() > crowd.len() {
+            yield_now().await;
+        }
+    }
+    drop(crowd);
+    client.write_all(REQUEST).await.expect("the server is there");
+    read_answers(&mut client, 1).await;
+    assert_eq!(served.count(), 1, "at ease it is kept for the next request");
 }
