@@ -56,7 +56,7 @@ fn parse_and_conceal(criterion: &mut Criterion) {
 /// The two layers around it, with the request that they are given and that goes out of scope.
 fn layers(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("classify_and_conceal_layers");
-    let nothing = service_fn(|request: Request| {
+    let nothing = service_fn(|request: Box<Request>| {
         black_box(&request);
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });

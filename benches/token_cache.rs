@@ -27,7 +27,7 @@ fn hit(criterion: &mut Criterion) {
     let default = TokenKey::default_account().request();
     let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
-    let inner = service_fn(|_: Request| ready(Err::<Response<Body>, _>(Error::Flavor)));
+    let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::Flavor)));
     let mut cache = TokenCacheLayer::new(tokens.clone(), Audit::Off).layer(inner);
 
     let mut group = criterion.benchmark_group("token_hit");
@@ -35,7 +35,11 @@ fn hit(criterion: &mut Criterion) {
         let key = TokenKey::of(&request).expect("a token").0;
         runtime.block_on(tokens.warm(key)).expect("the source gives a token");
         group.bench_function(name, |bencher| {
-            bencher.iter_batched(|| request.clone(), |request| black_box(cache.call(request)), BatchSize::SmallInput);
+            bencher.iter_batched(
+                || Box::new(request.clone()),
+                |request| black_box(cache.call(request)),
+                BatchSize::SmallInput,
+            );
         });
     }
     group.finish();

@@ -40,7 +40,7 @@ impl TokenSource for Server {
     }
 }
 
-type Cache = TokenCache<tower::util::ServiceFn<fn(Request) -> Answered>, Server>;
+type Cache = TokenCache<tower::util::ServiceFn<fn(Box<Request>) -> Answered>, Server>;
 type Answered =
     std::future::Ready<Result<http::Response<gce_metadata_proxy::reply::Body>, gce_metadata_proxy::error::Error>>;
 
@@ -86,7 +86,10 @@ fn crowds(criterion: &mut Criterion) {
 fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
     let tokens = Tokens::new(Arc::new(Store::new(Arc::new(Metrics::new()))), Server(Arc::clone(&weather)));
-    (TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing as fn(Request) -> Answered)), weather)
+    (
+        TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
+        weather,
+    )
 }
 
 /// All ask, and all get the one token that is fetched.
@@ -94,7 +97,7 @@ async fn ask(cache: &Cache, weather: &Weather, request: &Request) {
     let before = weather.fetches.load(Relaxed);
     let mut crowd = JoinSet::new();
     for _ in 0..CROWD {
-        crowd.spawn(cache.clone().call(request.clone()));
+        crowd.spawn(cache.clone().call(Box::new(request.clone())));
     }
     for answer in crowd.join_all().await {
         assert_eq!(answer.expect("an answer").status(), 200);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+use http::HeaderValue;
 
 use crate::config::{self, Config};
 use crate::explain::Question;
@@ -375,7 +376,8 @@ fn address(text: &str) -> Option<SocketAddr> {
 }
 
 fn host_name(text: &str) -> Option<String> {
-    let is_name = !text.contains(':') && AllowedHosts::with([text.to_owned()]).admit(text.as_bytes()).is_ok();
+    let hosts = AllowedHosts::with([text.to_owned()]);
+    let is_name = !text.contains(':') && HeaderValue::from_str(text).is_ok_and(|host| hosts.admit(&host).is_ok());
     is_name.then(|| text.to_owned())
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{HeaderName, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
@@ -16,8 +16,8 @@ use crate::upstream::{Failure, Streamed};
 pub enum Body {
     /// All of it; empty once it was taken.
     Whole(Bytes),
-    /// Still on its way from the upstream.
-    Streamed(Streamed),
+    /// Still on its way from the upstream. Boxed, since every layer moves every answer, and few are of this kind.
+    Streamed(Box<Streamed>),
 }
 
 /// An answer may hold a token, so only its size is told.
@@ -60,18 +60,22 @@ pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
 /// `text/plain`, for sentences. Metadata values have the server's own odd types.
 pub const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-const NOSNIFF: (HeaderName, HeaderValue) = (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-
-/// An answer made here. It carries `Metadata-Flavor: Google` whatever it says, since a client library takes an answer
-/// without it for somebody else's.
+/// An answer made here, as the server would make it. It carries `Metadata-Flavor: Google` whatever it says, since a client
+/// library takes an answer without it for somebody else's.
 pub fn local(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(body.into()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
+    let mut headers = HeaderMap::with_capacity(4);
     headers.insert(METADATA_FLAVOR, GOOGLE);
     headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::SERVER, SERVER);
-    let (name, value) = NOSNIFF;
-    headers.insert(name, value);
+    let mut response = Response::new(Body::Whole(body.into()));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// An answer in words, which may repeat what the client has sent; so no browser may take them for anything else.
+pub fn sentence(status: StatusCode, sentence: impl Into<Bytes>) -> Response<Body> {
+    let mut response = local(status, PLAIN_TEXT, sentence);
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

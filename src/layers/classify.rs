@@ -54,7 +54,7 @@ impl<S> Layer<S> for ClassifyLayer {
 
 impl<S, B> Service<Arrival<B>> for Classify<S>
 where
-    S: Service<Request, Error = Error>,
+    S: Service<Box<Request>, Error = Error>,
     B: Body,
 {
     type Response = S::Response;
@@ -76,7 +76,7 @@ where
     }
 }
 
-fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, Error> {
+fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Box<Request>, Error> {
     let (principal, peer) = (principal_of(arrival.peer), Some(arrival.peer));
     let (head, body) = arrival.request.into_parts();
     let method = method_of(&head.method)?;
@@ -93,7 +93,7 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Request, E
         return Err(Error::Flavor);
     }
     let query = Query::parse(target.query())?;
-    Ok(Request { method, endpoint, path, query, principal, peer, host, headers: head.headers })
+    Ok(Box::new(Request { method, endpoint, path, query, principal, peer, host, headers: head.headers }))
 }
 
 /// Every caller is the node, until pods can be told apart.
@@ -138,11 +138,11 @@ fn target_of(uri: &http::Uri) -> Result<PathAndQuery, Error> {
 fn host_of(head: &http::request::Parts, is_ping: bool, hosts: &AllowedHosts) -> Result<Option<Host>, Error> {
     let mut values = head.headers.get_all(header::HOST).iter();
     let in_header = match (values.next(), values.next()) {
-        (Some(value), None) => Some(hosts.admit(value.as_bytes())?),
+        (Some(value), None) => Some(hosts.admit(value)?),
         (None, _) if head.version == Version::HTTP_10 && is_ping => None,
         _ => return Err(Malformed::HostCount.into()),
     };
-    let in_target = head.uri.authority().map(|authority| hosts.admit(authority.as_str().as_bytes())).transpose()?;
+    let in_target = head.uri.authority().map(|authority| hosts.admit_authority(authority)).transpose()?;
     Ok(in_target.or(in_header))
 }
 
@@ -155,11 +155,11 @@ mod tests {
 
     const ID: &str = "/computeMetadata/v1/instance/id";
 
-    fn arrival<B: Body>(request: http::Request<B>) -> Result<Request, Error> {
+    fn arrival<B: Body>(request: http::Request<B>) -> Result<Box<Request>, Error> {
         read(Arrival { request, peer: ([10, 0, 0, 9], 40000).into() }, &AllowedHosts::default())
     }
 
-    fn get(target: &str, headers: &[(&str, &str)]) -> Result<Request, Error> {
+    fn get(target: &str, headers: &[(&str, &str)]) -> Result<Box<Request>, Error> {
         let request =
             headers.iter().fold(http::Request::get(target), |request, (name, value)| request.header(*name, *value));
         arrival(request.body(Empty::<Bytes>::new()).expect("a request"))

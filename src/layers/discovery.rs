@@ -44,9 +44,9 @@ impl<S> Layer<S> for DiscoveryLayer {
     }
 }
 
-impl<S> Service<Request> for Discovery<S>
+impl<S> Service<Box<Request>> for Discovery<S>
 where
-    S: Service<Request, Response = Response<Body>, Error = Error>,
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error>,
 {
     type Response = Response<Body>;
     type Error = Error;
@@ -56,7 +56,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         match answer(&request) {
             Some(answer) => Outcome::decided(Ok(answer)),
             None => Outcome::passed(self.inner.call(request)),

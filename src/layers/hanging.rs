@@ -183,9 +183,9 @@ impl<S> Layer<S> for HangingLayer {
     }
 }
 
-impl<S> Service<Request> for Hanging<S>
+impl<S> Service<Box<Request>> for Hanging<S>
 where
-    S: Service<Request, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
 {
     type Response = Response<Body>;
     type Error = Error;
@@ -195,7 +195,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         if !request.hangs() {
             return Outcome::passed(self.inner.call(request));
         }
@@ -248,7 +248,7 @@ mod tests {
 
     fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> JoinHandle<Result<Response<Body>, Error>> {
         let server = Arc::clone(server);
-        let inner = service_fn(move |_: Request| {
+        let inner = service_fn(move |_: Box<Request>| {
             let server = Arc::clone(&server);
             async move {
                 server.asked.fetch_add(1, Relaxed);
@@ -261,7 +261,7 @@ mod tests {
         let (path, query) = target.split_once('?').expect("a query");
         let query = Query::parse(Some(query)).expect("a query");
         let request = Request::own(Endpoint::Leaf, path, query, Principal::Node);
-        tokio::spawn(HangingLayer::new(Arc::clone(watches)).layer(inner).oneshot(request))
+        tokio::spawn(HangingLayer::new(Arc::clone(watches)).layer(inner).oneshot(request.into()))
     }
 
     const ZONE: &str = "/computeMetadata/v1/instance/zone?wait_for_change=true";

@@ -183,9 +183,9 @@ impl<S> Layer<S> for KnownLeavesLayer {
     }
 }
 
-impl<S> Service<Request> for KnownLeaves<S>
+impl<S> Service<Box<Request>> for KnownLeaves<S>
 where
-    S: Service<Request, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
 {
     type Response = Response<Body>;
     type Error = Error;
@@ -195,7 +195,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         let Some(leaf) = self.leaves.leaf(&request) else {
             return Outcome::passed(self.inner.call(request));
         };
@@ -212,7 +212,7 @@ async fn universe<E>(asked: impl Future<Output = Result<Response<Body>, E>>) -> 
         Ok(Ok(response)) if matches!(response.status(), StatusCode::OK | StatusCode::NOT_FOUND) => Ok(response),
         _ => {
             let sentence = "The universe domain is not known here; the usual one, googleapis.com, is meant.\n";
-            Ok(reply::local(StatusCode::NOT_FOUND, reply::PLAIN_TEXT, sentence))
+            Ok(reply::sentence(StatusCode::NOT_FOUND, sentence))
         }
     }
 }
@@ -269,21 +269,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_known_value_is_answered_as_the_server_answered_it() {
-        let inner = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
+        let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
         let service = KnownLeavesLayer::new(kept(Leaf::Zone, "projects/1/zones/z")).layer(inner);
-        let response = service.clone().oneshot(Leaf::Zone.request()).await.expect("an answer");
+        let response = service.clone().oneshot(Leaf::Zone.request().into()).await.expect("an answer");
         assert_eq!(response.headers()["etag"], "0123456789abcdef");
         assert!(!response.headers().contains_key(header::DATE), "the answer has its own moment");
         assert_eq!(text(response).await, "projects/1/zones/z");
-        assert!(service.oneshot(Leaf::InstanceId.request()).await.is_err(), "the others are the server's business");
+        assert!(
+            service.oneshot(Leaf::InstanceId.request().into()).await.is_err(),
+            "the others are the server's business"
+        );
     }
 
     #[tokio::test]
     async fn a_value_in_another_form_is_the_servers_business() {
-        let inner = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
+        let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
         let service = KnownLeavesLayer::new(kept(Leaf::Zone, "z")).layer(inner);
         let query = Query::parse(Some("alt=json")).expect("a query");
-        assert!(service.oneshot(Request { query, ..Leaf::Zone.request() }).await.is_err());
+        assert!(service.oneshot(Request { query, ..Leaf::Zone.request() }.into()).await.is_err());
     }
 
     #[test]
@@ -297,21 +300,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unknown_universe_is_a_404_within_half_a_second() {
-        let slow = service_fn(|_: Request| async {
+        let slow = service_fn(|_: Box<Request>| async {
             sleep(Duration::from_secs(2)).await;
             Ok::<_, Error>(Response::new(Body::Whole(Bytes::new())))
         });
-        let failing = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
-        let refusing = service_fn(|_: Request| async {
-            Ok::<_, Error>(reply::local(StatusCode::FORBIDDEN, reply::PLAIN_TEXT, ""))
-        });
+        let failing = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
+        let refusing =
+            service_fn(|_: Box<Request>| async { Ok::<_, Error>(reply::sentence(StatusCode::FORBIDDEN, "")) });
         let asked = Instant::now();
         let ask = |layer: KnownLeavesLayer| (layer.layer(slow), layer.layer(failing), layer.layer(refusing));
         let (slow, failing, refusing) = ask(KnownLeavesLayer::new(Arc::default()));
         for answer in [
-            slow.oneshot(Leaf::UniverseDomain.request()).await,
-            failing.oneshot(Leaf::UniverseDomain.request()).await,
-            refusing.oneshot(Leaf::UniverseDomain.request()).await,
+            slow.oneshot(Leaf::UniverseDomain.request().into()).await,
+            failing.oneshot(Leaf::UniverseDomain.request().into()).await,
+            refusing.oneshot(Leaf::UniverseDomain.request().into()).await,
         ] {
             assert_eq!(answer.expect("an answer").status(), StatusCode::NOT_FOUND);
         }

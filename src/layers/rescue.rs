@@ -138,7 +138,7 @@ impl RescueLayer {
 /// The answer to an error: a status, and the error's sentence as the body.
 fn answer(error: &Error) -> Response<Body> {
     let status = status_of(error);
-    let mut response = reply::local(status, reply::PLAIN_TEXT, format!("{error}\n"));
+    let mut response = reply::sentence(status, format!("{error}\n"));
     match status {
         StatusCode::METHOD_NOT_ALLOWED => {
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use http::HeaderValue;
 use http::uri::Authority;
 
 /// Names of the metadata server, and the machine's own. Google's page names the first and third; the second is what
@@ -17,7 +18,7 @@ const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata
 /// An authority that was let in: host and perhaps a port, as sent. The upstream is sent it too, because the server
 /// builds the `Location` of its redirects from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Host(Authority);
+pub struct Host(HeaderValue);
 
 /// The names under which the proxy answers.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +40,12 @@ pub enum HostError {
 impl Host {
     /// As the client sent it.
     pub fn as_str(&self) -> &str {
-        self.0.as_str()
+        self.0.to_str().expect("what was let in is ASCII")
+    }
+
+    /// As the upstream is sent it.
+    pub fn as_header(&self) -> &HeaderValue {
+        &self.0
     }
 }
 
@@ -55,12 +61,17 @@ impl AllowedHosts {
         Self { added: added.into_iter().map(String::into_boxed_str).collect() }
     }
 
-    /// Judges the value of a `Host` header or the authority of an absolute target.
-    pub fn admit(&self, value: &[u8]) -> Result<Host, HostError> {
-        let authority = Authority::try_from(value).map_err(|_| HostError::Malformed)?;
-        let (host, _) = host_and_port(&authority).ok_or(HostError::Malformed)?;
+    /// Judges the authority of an absolute target.
+    pub fn admit_authority(&self, authority: &Authority) -> Result<Host, HostError> {
+        self.admit(&HeaderValue::from_str(authority.as_str()).map_err(|_| HostError::Malformed)?)
+    }
+
+    /// Judges the value of a `Host` header.
+    pub fn admit(&self, value: &HeaderValue) -> Result<Host, HostError> {
+        let authority = value.to_str().map_err(|_| HostError::Malformed)?;
+        let (host, _) = host_and_port(authority).ok_or(HostError::Malformed)?;
         if is_ip_literal(host) || self.names(host) {
-            Ok(Host(authority))
+            Ok(Host(value.clone()))
         } else {
             Err(HostError::NotAllowed(host.to_owned()))
         }
@@ -75,27 +86,50 @@ impl AllowedHosts {
 
 /// The host of an authority, with the brackets of IPv6, and its port. Nothing if there is more to it: a port that is no
 /// port, or user information, which has no place in a `Host` (`169.254.169.254@evil` names evil).
-pub(crate) fn host_and_port(authority: &Authority) -> Option<(&str, Option<u16>)> {
-    let host = authority.host();
-    match authority.as_str().strip_prefix(host)? {
-        "" => Some((host, None)),
-        port => Some((host, Some(port.strip_prefix(':')?.parse().ok()?))),
-    }
+pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let is_bracketed = authority.starts_with('[');
+    let host_ends =
+        if is_bracketed { authority.find(']')? + 1 } else { authority.find(':').unwrap_or(authority.len()) };
+    let (host, port) = authority.split_at(host_ends);
+    let is_well_formed = if is_bracketed { host[1..host_ends - 1].bytes().all(is_of_address) } else { is_name(host) };
+    let port = match port.strip_prefix(':') {
+        Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => Some(digits.parse().ok()?),
+        None if port.is_empty() => None,
+        _ => return None,
+    };
+    is_well_formed.then_some((host, port))
+}
+
+/// What RFC 3986, section 3.2.2, lets a name consist of, but for escapes.
+fn is_name(host: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte);
+    !host.is_empty() && host.bytes().all(is_of_name)
+}
+
+/// What an address of IPv6 is written with.
+fn is_of_address(byte: u8) -> bool {
+    byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
 }
 
 /// Dotted quads and bracketed IPv6 only; `::ffff:a9fe:a9fe` is another spelling of an IPv4 address, not an address.
 fn is_ip_literal(host: &str) -> bool {
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let address = match bracketed {
-        Some(v6) => v6.parse::<Ipv6Addr>().map(IpAddr::V6),
-        None => host.parse::<Ipv4Addr>().map(IpAddr::V4),
+        Some(v6) => v6.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        // Names begin with a letter for the most part, and those need not be tried.
+        None if host.starts_with(|first: char| first.is_ascii_digit()) => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+        None => None,
     };
-    address.is_ok_and(|address| address.to_canonical() == address)
+    address.is_some_and(|address| address.to_canonical() == address)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn admitted(hosts: &AllowedHosts, host: &str) -> Result<Host, HostError> {
+        hosts.admit(&HeaderValue::from_str(host).expect("a header can carry it"))
+    }
 
     #[test]
     fn the_servers_names_and_every_address_are_let_in() {
@@ -114,7 +148,7 @@ mod tests {
             "Proxy.Example",
             "proxy.example.:80",
         ] {
-            assert_eq!(hosts.admit(host.as_bytes()).map(|host| host.to_string()).as_deref(), Ok(host));
+            assert_eq!(admitted(&hosts, host).map(|host| host.to_string()).as_deref(), Ok(host));
         }
     }
 
@@ -132,7 +166,7 @@ mod tests {
             "[::ffff:169.254.169.254]",
             "proxy.example",
         ] {
-            assert!(matches!(hosts.admit(host.as_bytes()), Err(HostError::NotAllowed(_))), "{host}");
+            assert!(matches!(admitted(&hosts, host), Err(HostError::NotAllowed(_))), "{host}");
         }
     }
 
@@ -145,11 +179,18 @@ mod tests {
             "evil@169.254.169.254",
             "metadata:99999",
             "metadata:",
+            "metadata:+80",
+            "[::1",
+            "[::1]x",
+            "[::g]",
+            "[fe80::1%25eth0]",
+            "m\u{e9}tadata",
+            "%6detadata",
             "a b",
             "metadata/x",
             "http://metadata",
         ] {
-            assert_eq!(hosts.admit(host.as_bytes()), Err(HostError::Malformed), "{host:?}");
+            assert_eq!(admitted(&hosts, host), Err(HostError::Malformed), "{host:?}");
         }
     }
 }

@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use super::{Endpoint, Host, MetadataPath, Principal, Query};
 
-/// A metadata request, parsed. It has no body: one that came with a body was refused.
+/// A metadata request, parsed. It has no body: one that came with a body was refused. Layers hand it on in a box, for each of
+/// them would move its 300 bytes.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Reading is all that is let through.

@@ -75,7 +75,7 @@ fn read(target: &str) -> Result<Request, Error> {
     let target = target.ok_or(Malformed::Target)?;
     let path = MetadataPath::parse(target)?;
     if let Some(authority) = uri.authority() {
-        AllowedHosts::default().admit(authority.as_str().as_bytes())?;
+        AllowedHosts::default().admit_authority(authority)?;
     }
     Ok(Request::get(path, Query::parse(target.query())?))
 }

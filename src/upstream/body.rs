@@ -42,7 +42,7 @@ pub(super) async fn take(response: Response<Incoming>, lease: Lease) -> Result<R
             lease.finish();
             Body::Whole(bytes)
         }
-        Held::TooMuch(begun) => Body::Streamed(Streamed::new(begun, incoming, lease)),
+        Held::TooMuch(begun) => Body::Streamed(Box::new(Streamed::new(begun, incoming, lease))),
     };
     Ok(Response::from_parts(head, body))
 }

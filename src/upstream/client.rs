@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -214,7 +214,7 @@ impl Target {
     pub fn parse(url: &str) -> Result<Self, TargetError> {
         let uri: Uri = url.parse().map_err(|_| TargetError)?;
         let authority = uri.authority().ok_or(TargetError)?;
-        let (host, port) = host_and_port(authority).ok_or(TargetError)?;
+        let (host, port) = host_and_port(authority.as_str()).ok_or(TargetError)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port.unwrap_or(80);
         let is_plain = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
@@ -222,6 +222,11 @@ impl Target {
             return Err(TargetError);
         }
         Ok(Self { host: host.into(), port })
+    }
+
+    /// As a `Host` header.
+    pub(super) fn as_header(&self) -> HeaderValue {
+        HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
     }
 }
 

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::{self, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
 use http_body_util::Empty;
@@ -43,7 +43,7 @@ impl Forward {
     }
 }
 
-impl Service<Request> for Forward {
+impl Service<Box<Request>> for Forward {
     type Response = Response<Body>;
     type Error = Error;
     // Boxed, because hyper reserves room for the whole stack's future in every connection, and most never come here.
@@ -53,7 +53,7 @@ impl Service<Request> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         let forward = self.clone();
         Box::pin(async move { Ok(forward.ask(&request).await?) })
     }
@@ -83,11 +83,8 @@ fn target(request: &Request) -> PathAndQuery {
 
 fn headers_for(request: &Request, client: &Client) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(4);
-    let host = match &request.host {
-        Some(host) => HeaderValue::from_str(host.as_str()),
-        None => HeaderValue::from_str(&client.target().to_string()),
-    };
-    headers.insert(header::HOST, host.expect("an authority is a header value"));
+    let host = request.host.as_ref().map_or_else(|| client.target().as_header(), |host| host.as_header().clone());
+    headers.insert(header::HOST, host);
     headers.insert(METADATA_FLAVOR, GOOGLE);
     for name in PASSED_ON {
         if let Some(value) = request.headers.get(&name) {

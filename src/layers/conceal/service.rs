@@ -74,9 +74,9 @@ impl<S> Layer<S> for ConcealLayer {
     }
 }
 
-impl<S> Service<Request> for Conceal<S>
+impl<S> Service<Box<Request>> for Conceal<S>
 where
-    S: Service<Request, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
 {
     type Response = Response<Body>;
     type Error = Error;
@@ -86,7 +86,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request) -> Self::Future {
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
         let policy = self.shared.policy.current();
         let decision = policy.judge(&request);
         self.shared.count(decision);
@@ -101,16 +101,17 @@ where
             }
             Decision::Flat => {
                 let asked = policy.trim(request.query);
-                let query = asked.clone().without(Param::Recursive);
-                let answer = self.inner.call(Request { query, ..request });
+                request.query = asked.clone().without(Param::Recursive);
+                let answer = self.inner.call(request);
                 Outcome::pending(async move { Ok(with_query(answer.await?, &asked)) })
             }
             Decision::Redact => {
                 let query = policy.trim(request.query);
                 let cut = Cut::new(&self.shared, &request.path, &query);
-                let query = redact::asked(query);
+                request.query = redact::asked(query);
                 // HEAD is answered from what GET would be, since the length changes.
-                let answer = self.inner.call(Request { query, method: Method::Get, ..request });
+                request.method = Method::Get;
+                let answer = self.inner.call(request);
                 Outcome::pending(async move { cut.answer(answer.await?).await })
             }
             Decision::Redirect => Outcome::decided(Ok(discovery::redirect(&request))),

@@ -81,9 +81,9 @@ impl<S, P: Clone> Layer<S> for InFlightLayer<P> {
     }
 }
 
-impl<S, P, B> Service<Request> for InFlight<S, P>
+impl<S, P, B> Service<Box<Request>> for InFlight<S, P>
 where
-    S: Service<Request, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
+    S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
     B: Send + 'static,
     P: Fn(&Request) -> bool,
 {
@@ -95,7 +95,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         let seat = if request.hangs() {
             None
         } else {
@@ -117,9 +117,9 @@ where
 }
 
 /// Passes the request on with the next seat, if one comes back in time.
-async fn wait<S, B>(seats: Arc<Seats>, make_room: MakeRoom, mut inner: S, request: Request) -> Answer<B>
+async fn wait<S, B>(seats: Arc<Seats>, make_room: MakeRoom, mut inner: S, request: Box<Request>) -> Answer<B>
 where
-    S: Service<Request, Response = Response<B>, Error = Error>,
+    S: Service<Box<Request>, Response = Response<B>, Error = Error>,
 {
     let end = Instant::now() + PATIENCE;
     let mut next = pin!(seats.next_free(request.client()));
@@ -194,7 +194,7 @@ mod tests {
         /// A request from the pod with this number.
         fn ask(&self, pod: u8) -> JoinHandle<Answer<()>> {
             let upstream = Arc::clone(&self.upstream);
-            let inner = service_fn(move |_: Request| {
+            let inner = service_fn(move |_: Box<Request>| {
                 let upstream = Arc::clone(&upstream);
                 async move {
                     upstream.asked.fetch_add(1, Relaxed);
@@ -205,7 +205,7 @@ mod tests {
             let own =
                 Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
             let request = Request { peer: Some(([10, 0, 0, pod], 40000).into()), ..own };
-            tokio::spawn(self.layer.layer(inner).oneshot(request))
+            tokio::spawn(self.layer.layer(inner).oneshot(request.into()))
         }
 
         fn asked(&self) -> usize {

@@ -113,9 +113,9 @@ impl<S: Clone, T> Clone for TokenCache<S, T> {
     }
 }
 
-impl<S, T> Service<Request> for TokenCache<S, T>
+impl<S, T> Service<Box<Request>> for TokenCache<S, T>
 where
-    S: Service<Request, Response = Response<Body>, Error = Error>,
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error>,
     T: TokenSource,
 {
     type Response = Response<Body>;
@@ -126,7 +126,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
         let Some((key, form)) = TokenKey::of(&request) else {
             return Outcome::passed(self.inner.call(request));
         };

@@ -172,8 +172,8 @@ impl Cache {
     }
 
     async fn ask(&self, target: &str) -> Got {
-        let inner = service_fn(|_: Request| async { Err::<Response<Body>, _>(Error::Flavor) });
-        match self.layer().layer(inner).oneshot(request(target)).await {
+        let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::Flavor) });
+        match self.layer().layer(inner).oneshot(request(target).into()).await {
             Ok(response) if response.status() == StatusCode::OK => {
                 let body = response.into_body().collect().await.expect("a whole body").to_bytes();
                 match serde_json::from_slice::<Value>(&body) {
@@ -479,9 +479,10 @@ async fn identity_tokens_are_kept_for_a_minute_and_not_renewed_by_themselves() {
 async fn a_request_that_is_not_understood_goes_on() {
     let server = Server::new();
     let cache = Cache::before(&server);
-    let inner =
-        service_fn(|_: Request| async { Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner")))) });
-    let response = cache.layer().layer(inner).oneshot(request(&format!("{TOKEN}?wait_for_change=true"))).await;
+    let inner = service_fn(|_: Box<Request>| async {
+        Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner"))))
+    });
+    let response = cache.layer().layer(inner).oneshot(request(&format!("{TOKEN}?wait_for_change=true")).into()).await;
     assert!(response.is_ok());
     assert_eq!(server.fetches(), 0);
 }

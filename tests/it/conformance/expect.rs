@@ -255,7 +255,8 @@ impl Expect {
                 ("x-frame-options", Some("SAMEORIGIN")),
             ],
             Author::Proxy => {
-                vec![("server", Some("gce-metadata-proxy")), ("x-content-type-options", Some("nosniff"))]
+                let nosniff = self.content_type.starts_with("text/plain").then_some("nosniff");
+                vec![("server", Some("gce-metadata-proxy")), ("x-content-type-options", nosniff)]
             }
         };
         [&always, &*signed].concat()
