@@ -4,6 +4,7 @@
 //! is the one most likely to be alive. (A pool for many hosts would not tell us whether a connection was fresh, and the
 //! retry in `client` rests on that.)
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,16 +16,21 @@ use tokio::time::Instant;
 /// A connection on which a request can be sent.
 pub(super) type Connection = SendRequest<Empty<Bytes>>;
 
-/// Most connections kept idle. A burst may open more (as many as there are seats); what it leaves beyond this is closed.
-const MAX_IDLE: usize = 32;
-
 /// How long an idle connection is trusted. The real server's own limit is not published; one that closed in the meantime
 /// is noticed and costs one retry.
 const MAX_IDLE_FOR: Duration = Duration::from_secs(30);
 
+/// So many are kept for that long.
+const AT_EASE: usize = 32;
+
+/// Those of a burst, which opens as many as there are seats, are kept for the next wave of it and not much longer: each is
+/// some 20 KiB here, and a connection on the server, which everybody on the machine shares.
+const MAX_IDLE_OF_BURST: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    idle: Mutex<Vec<Idle>>,
+    /// The one used last is the last.
+    idle: Mutex<VecDeque<Idle>>,
 }
 
 #[derive(Debug)]
@@ -59,18 +65,17 @@ impl Pool {
 
     fn pop(&self, now: Instant) -> Option<Connection> {
         let mut idle = self.lock();
-        idle.retain(|idle| now.duration_since(idle.since) < MAX_IDLE_FOR);
-        idle.pop().map(|idle| idle.connection)
+        trim(&mut idle, now);
+        idle.pop_back().map(|idle| idle.connection)
     }
 
-    fn push(&self, connection: Connection) {
+    fn push(&self, connection: Connection, now: Instant) {
         let mut idle = self.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(Idle { connection, since: Instant::now() });
-        }
+        trim(&mut idle, now);
+        idle.push_back(Idle { connection, since: now });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Idle>> {
         // Pushing and popping leave the list whole whatever happens elsewhere.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +89,71 @@ impl Lease {
     /// The answer was read to its end: the connection may serve another request.
     pub(super) fn finish(self) {
         if !self.connection.is_closed() {
-            self.pool.push(self.connection);
+            self.pool.push(self.connection, Instant::now());
         }
+    }
+}
+
+/// Closes those that were idle for too long.
+fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
+    while let Some(oldest) = idle.front() {
+        let limit = if idle.len() > AT_EASE { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR };
+        if now.duration_since(oldest.since) < limit {
+            break;
+        }
+        idle.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use hyper::client::conn::http1;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::duplex;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// A burst's worth of connections, all of them given back; their other ends stay open.
+    async fn after_a_burst(pool: &Arc<Pool>, size: usize) -> Vec<tokio::io::DuplexStream> {
+        let mut ends = Vec::new();
+        for _ in 0..size {
+            let (near, far) = duplex(1024);
+            let (sender, connection) = http1::handshake(TokioIo::new(near)).await.expect("nothing is sent yet");
+            tokio::spawn(connection);
+            pool.lease(sender).finish();
+            ends.push(far);
+        }
+        ends
+    }
+
+    fn idle(pool: &Pool) -> usize {
+        pool.lock().len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bursts_connections_are_kept_for_its_next_wave_and_then_closed() {
+        let pool = Arc::<Pool>::default();
+        let _ends = after_a_burst(&pool, 100).await;
+        assert_eq!(idle(&pool), 100);
+        advance(MAX_IDLE_OF_BURST).await;
+        let lease = pool.take().await.expect("one that lives");
+        assert_eq!(idle(&pool), AT_EASE - 1, "the rest were idle for too long");
+        lease.finish();
+        assert_eq!(idle(&pool), AT_EASE);
+        advance(MAX_IDLE_FOR - Duration::from_millis(1)).await;
+        assert!(pool.take().await.is_some(), "a moment before it is trusted no more");
+        assert_eq!(idle(&pool), 0, "those that were not used are older");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_was_not_finished_is_closed() {
+        let pool = Arc::<Pool>::default();
+        let _ends = after_a_burst(&pool, 1).await;
+        let mut lease = pool.take().await.expect("one that lives");
+        drop(lease.connection().send_request(Request::new(Empty::new())));
+        drop(lease);
+        assert_eq!(idle(&pool), 0);
     }
 }
