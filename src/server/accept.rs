@@ -19,9 +19,10 @@ use super::connections::Connections;
 use super::socket::Socket;
 use crate::telemetry::Metrics;
 
-/// Connections that the kernel keeps for us until they are accepted. The kernel's own bound, `net.core.somaxconn`, is 4096
-/// since Linux 5.4 and 128 before.
-pub const BACKLOG: u32 = 1024;
+/// Connections that the kernel keeps for us until they are accepted: as many as it will, whose own bound `net.core.somaxconn` is
+/// 4096 since Linux 5.4 and 128 before. Where the queue is full a connection is opened again a second later, by the client's
+/// kernel, and every client of a burst of thousands would wait for that.
+const BACKLOG: u32 = 4096;
 
 /// Pause after an error of `accept` that will not go away by itself at once (no file descriptor left, above all).
 const BACK_OFF: Duration = Duration::from_millis(50);

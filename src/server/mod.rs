@@ -11,7 +11,7 @@ mod io;
 mod reset;
 mod socket;
 
-pub use accept::{BACKLOG, Server, bind, inherited};
+pub use accept::{Server, bind, inherited};
 pub use activity::Timeouts;
 pub use arrival::Arrival;
 pub use connection::Stack;
