@@ -167,6 +167,25 @@ async fn a_503_is_asked_about_again_once() {
     assert_eq!(mock.requests(), 2);
 }
 
+/// Second tries help while a machine migrates; for a server that says 503 to everything they are load.
+#[tokio::test]
+async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_clients_ask() {
+    const ASKED: u64 = 60;
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.fault(Fault::Status(503, "overloaded".to_owned()));
+    mock.reset_counters();
+    let targets = (0..ASKED).map(|n| format!("{DEFAULT}?scopes=https://www.googleapis.com/auth/{n}"));
+    for answer in crowd(proxy.addr, targets).await {
+        assert_eq!(answer.status, 503);
+    }
+    let second_tries = mock.requests() - ASKED;
+    assert!(
+        (1..=15).contains(&second_tries),
+        "one a second, of ten seconds, and a few for what was answered: {second_tries}"
+    );
+}
+
 /// Something answers at the metadata server's address, but it is not one.
 #[tokio::test]
 async fn a_server_that_knows_nothing_is_not_taken_for_warm() {

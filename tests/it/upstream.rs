@@ -153,6 +153,24 @@ async fn a_large_answer_streams_and_is_never_cut_silently() {
     assert!(Answer::parse(&came, false).is_none(), "the client must see that the answer is not whole");
 }
 
+/// Its client would wait for ever, with a seat.
+#[tokio::test]
+async fn a_large_answer_that_stands_still_is_cut() {
+    let (mock, proxy) = start().await;
+    mock.set("instance/attributes/large", &"x".repeat(100 * 1024));
+    mock.fault(Fault::SlowBody { chunk: 64 * 1024, every: Duration::from_secs(30) });
+    let target = "/computeMetadata/v1/instance/attributes/large";
+    let asked = Instant::now();
+    let came =
+        raw(proxy.addr, format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
+    assert!(
+        came.starts_with(b"HTTP/1.1 200") && Answer::parse(&came, false).is_none(),
+        "not whole, and not passed off as whole"
+    );
+    let took = asked.elapsed().as_secs();
+    assert!((10..25).contains(&took), "10 s without a byte, not {took}");
+}
+
 /// A window that does not fit the buffer behind it costs each large answer 200 ms, the kernel's time-out for what it dropped.
 #[tokio::test]
 async fn large_answers_do_not_stand_still() {
