@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower::Service;
 
 use super::activity::{Activity, Answering, Timeouts};
@@ -69,14 +69,15 @@ impl<I: Socket, S: Stack> Connection<I, S> {
     /// As long as there is no whole head to read, there is only the socket and this future; hyper's state is made when
     /// there is one, and given up when the connection falls idle.
     pub(super) async fn serve(mut self) {
-        while has_request(&self.io, &mut self.begun, &self.activity, self.timeouts, &self.stopping).await {
-            let Some(connection) = Box::pin(self.serve_http()).await else { return };
+        let mut bounds = pin!(Bounds::new(self.timeouts, &self.stopping, &self.activity));
+        while has_request(&self.io, &mut self.begun, bounds.as_mut()).await {
+            let Some(connection) = Box::pin(self.serve_http(bounds.as_mut())).await else { return };
             self = connection;
         }
     }
 
     /// Serves requests by hyper until the connection ends, or falls idle and is returned.
-    async fn serve_http(self) -> Option<Self> {
+    async fn serve_http(self, mut bounds: Pin<&mut Bounds>) -> Option<Self> {
         let Self { io, begun, peer, stack, timeouts, stopping, activity, served } = self;
         let serving = served.begin();
         let service = PerConnection { stack: RefCell::new(stack), peer, activity: Arc::clone(&activity) };
@@ -85,26 +86,18 @@ impl<I: Socket, S: Stack> Connection<I, S> {
             // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
             .title_case_headers(true)
             .serve_connection(TokioIo::new(Watched::new(io, begun, Arc::clone(&activity))), service);
-        let ended = {
-            let mut is_told = stopping.is_cancelled();
-            let mut told = pin!(stopping.cancelled());
-            let mut timer = pin!(sleep_until(Instant::now() + timeouts.header));
-            poll_fn(|cx| {
-                if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
-                    return Poll::Ready(Ended::Closed(ended));
-                }
-                // Behind hyper, since most connections are at their end by then and wait for nothing.
-                if !is_told && told.as_mut().poll(cx).is_ready() {
-                    is_told = true;
-                    activity.call_last();
-                }
-                if serving.is_crowded() && I::CAN_WAIT && activity.idle_since().is_some() {
-                    return Poll::Ready(Ended::Idle);
-                }
-                poll_useless::<I>(&activity, timeouts, timer.as_mut(), cx)
-            })
-            .await
-        };
+        if stopping.is_cancelled() {
+            activity.call_last();
+        }
+        let ended = poll_fn(|cx| {
+            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
+                return Poll::Ready(Ended::Closed(ended));
+            }
+            // Behind hyper, since most connections are at their end by then and wait for nothing.
+            let park = if serving.is_crowded() { Duration::ZERO } else { PARK };
+            bounds.as_mut().poll(I::CAN_WAIT.then_some(park), cx)
+        })
+        .await;
         let parts = http.into_parts();
         let io = parts.io.into_inner().into_inner();
         match ended {
@@ -130,39 +123,25 @@ impl<I: Socket, S: Stack> Connection<I, S> {
 }
 
 /// Whether there is a request to read before the connection has been useless for too long. What is taken off the socket to
-/// know is added to what has begun.
-async fn has_request<I: Socket>(
-    io: &I,
-    begun: &mut Bytes,
-    activity: &Activity,
-    timeouts: Timeouts,
-    stopping: &CancellationToken,
-) -> bool {
-    if !I::CAN_WAIT {
-        return true;
-    }
+/// know is what has begun.
+async fn has_request<I: Socket>(io: &I, begun: &mut Bytes, mut bounds: Pin<&mut Bounds>) -> bool {
     let mut part = 0;
-    loop {
-        if stopping.is_cancelled() {
-            activity.call_last();
-        }
-        let Some(deadline) = activity.deadline(timeouts) else { return true };
-        let seen = tokio::select! {
-            biased;
-            seen = io.look(begun) => seen,
-            () = stopping.cancelled(), if !stopping.is_cancelled() => continue,
-            () = sleep_until(deadline) => return false,
-        };
-        match seen {
-            Ok(Seen::Head) => return true,
-            Ok(Seen::Part(bytes)) if bytes > part => {
-                part = bytes;
-                activity.received(0, true, false);
+    poll_fn(|cx| {
+        loop {
+            match io.poll_look(begun, cx) {
+                Poll::Ready(Ok(Seen::Head)) => return Poll::Ready(true),
+                Poll::Ready(Ok(Seen::Part(bytes))) => {
+                    if bytes > part {
+                        part = bytes;
+                        bounds.activity.received(0, true, false);
+                    }
+                }
+                Poll::Ready(Ok(Seen::End) | Err(_)) => return Poll::Ready(false),
+                Poll::Pending => return bounds.as_mut().poll(None, cx).map(|_| false),
             }
-            Ok(Seen::Part(_)) => {}
-            Ok(Seen::End) | Err(_) => return false,
         }
-    }
+    })
+    .await
 }
 
 /// Why hyper's part is over.
@@ -175,31 +154,57 @@ enum Ended {
     Useless,
 }
 
-/// The connection's one timer. It is moved only when it fires, or when a deadline turns up that is earlier: deadlines
-/// mostly move away, and a timer that fires for nothing costs less than one that is moved at every request.
-fn poll_useless<I: Socket>(
-    activity: &Activity,
-    timeouts: Timeouts,
-    mut timer: Pin<&mut Sleep>,
-    cx: &mut Context<'_>,
-) -> Poll<Ended> {
-    loop {
+pin_project! {
+    /// What bounds a connection that does nothing useful: a timer, and word that the process ends.
+    struct Bounds {
+        timeouts: Timeouts,
+        activity: Arc<Activity>,
+        #[pin]
+        timer: Sleep,
+        #[pin]
+        told: WaitForCancellationFutureOwned,
+        is_told: bool,
+    }
+}
+
+impl Bounds {
+    fn new(timeouts: Timeouts, stopping: &CancellationToken, activity: &Arc<Activity>) -> Self {
+        let timer = sleep_until(Instant::now() + timeouts.header);
+        let told = stopping.clone().cancelled_owned();
+        Self { timeouts, activity: Arc::clone(activity), timer, told, is_told: false }
+    }
+
+    /// Ready when the connection has been useless for too long, or idle for as long as it may be.
+    ///
+    /// There is one timer, and it is moved only when it fires, or when a deadline turns up that is earlier: deadlines mostly
+    /// move away, and a timer that fires for nothing costs less than one that is moved at every request.
+    fn poll(self: Pin<&mut Self>, idle_for: Option<Duration>, cx: &mut Context<'_>) -> Poll<Ended> {
+        let mut this = self.project();
+        if !*this.is_told && this.told.poll(cx).is_ready() {
+            *this.is_told = true;
+            this.activity.call_last();
+        }
         let now = Instant::now;
-        let park = activity.idle_since().filter(|_| I::CAN_WAIT).map(|since| since + PARK);
-        let deadline = activity.deadline(timeouts);
-        let next = [park, deadline].into_iter().flatten().min().unwrap_or_else(|| now() + timeouts.header);
-        if next < timer.deadline() {
-            timer.as_mut().reset(next);
+        loop {
+            let park = idle_for.and_then(|idle_for| Some(this.activity.idle_since()? + idle_for));
+            if park.is_some() && idle_for == Some(Duration::ZERO) {
+                return Poll::Ready(Ended::Idle);
+            }
+            let deadline = this.activity.deadline(*this.timeouts);
+            let next = [park, deadline].into_iter().flatten().min().unwrap_or_else(|| now() + this.timeouts.header);
+            if next < this.timer.deadline() {
+                this.timer.as_mut().reset(next);
+            }
+            ready!(this.timer.as_mut().poll(cx));
+            let now = now();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Poll::Ready(Ended::Useless);
+            }
+            if park.is_some_and(|park| park <= now) {
+                return Poll::Ready(Ended::Idle);
+            }
+            this.timer.as_mut().reset(next.max(now + Duration::from_millis(1)));
         }
-        ready!(timer.as_mut().poll(cx));
-        let now = now();
-        if deadline.is_some_and(|deadline| deadline <= now) {
-            return Poll::Ready(Ended::Useless);
-        }
-        if park.is_some_and(|park| park <= now) {
-            return Poll::Ready(Ended::Idle);
-        }
-        timer.as_mut().reset(next.max(now + Duration::from_millis(1)));
     }
 }
 

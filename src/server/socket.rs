@@ -6,6 +6,8 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,12 +21,12 @@ use super::io::MAX_HEAD;
 
 /// A client's end of a connection.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Whether [`look`](Socket::look) really waits, so that a silent connection can be kept by it alone.
+    /// Whether [`poll_look`](Socket::poll_look) really waits, so that a silent connection can be kept by it alone.
     const CAN_WAIT: bool;
 
-    /// Waits until there is something new to see. `begun` is what was taken off the socket before; it is added to only while
+    /// Ready when there is something new to see. `begun` is what was taken off the socket before; it is added to only while
     /// it is empty.
-    fn look(&self, begun: &mut Bytes) -> impl Future<Output = io::Result<Seen>> + Send;
+    fn poll_look(&self, begun: &mut Bytes, cx: &mut Context<'_>) -> Poll<io::Result<Seen>>;
 
     /// Makes the next close a reset, or a proper end again.
     fn close_by_reset(&self, reset: bool);
@@ -47,8 +49,8 @@ pub(super) enum Seen {
 impl Socket for TcpStream {
     const CAN_WAIT: bool = true;
 
-    async fn look(&self, begun: &mut Bytes) -> io::Result<Seen> {
-        let ready = self.ready(Interest::READABLE).await?;
+    fn poll_look(&self, begun: &mut Bytes, cx: &mut Context<'_>) -> Poll<io::Result<Seen>> {
+        ready!(self.poll_read_ready(cx))?;
         // Nothing at all, where every new socket is taken for readable until it was read from.
         let mut seen = Seen::Part(0);
         let looked = self.try_io(Interest::READABLE, || {
@@ -65,11 +67,11 @@ impl Socket for TcpStream {
             // Part of a head is as good as nothing: the next look waits until there is more.
             if let Seen::Part(_) = seen { nothing_to_read() } else { Ok(()) }
         });
-        match (looked, seen) {
+        Poll::Ready(match (looked, seen) {
             (Err(error), _) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            (_, Seen::Part(_)) if ready.is_read_closed() => Ok(Seen::End),
+            (_, Seen::Part(_)) if has_ended(self, cx) => Ok(Seen::End),
             _ => Ok(seen),
-        }
+        })
     }
 
     fn close_by_reset(&self, reset: bool) {
@@ -102,6 +104,12 @@ fn peek(stream: &TcpStream, begun: &[u8]) -> io::Result<Seen> {
     })
 }
 
+/// Whether the client sends nothing more, on a socket of which all was seen that there is to read.
+fn has_ended(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
+    let ready = pin!(stream.ready(Interest::READABLE)).poll(cx);
+    matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+}
+
 fn seen(head: &mut [u8]) -> Seen {
     let mut scanner = HeadScanner::default();
     scanner.scan(head);
@@ -113,8 +121,8 @@ fn seen(head: &mut [u8]) -> Seen {
 impl Socket for tokio::io::DuplexStream {
     const CAN_WAIT: bool = false;
 
-    async fn look(&self, _: &mut Bytes) -> io::Result<Seen> {
-        Ok(Seen::Head)
+    fn poll_look(&self, _: &mut Bytes, _: &mut Context<'_>) -> Poll<io::Result<Seen>> {
+        Poll::Ready(Ok(Seen::Head))
     }
 
     fn close_by_reset(&self, _: bool) {}
