@@ -25,6 +25,7 @@ use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
 use crate::telemetry::history::History;
+use crate::telemetry::otlp;
 use crate::tokens::MetadataServer;
 use crate::upstream::{Client, Forward, Health};
 use crate::warm::WarmStart;
@@ -106,6 +107,7 @@ impl App {
         let Self { config, policy, listeners, admin } = self;
         let metrics = Arc::new(Metrics::new());
         let health = Arc::new(Health::default());
+        let (tracer, exporter) = otlp::start(&config.otlp, &metrics);
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
         let store = Arc::new(Store::new(Arc::clone(&metrics)));
@@ -147,6 +149,7 @@ impl App {
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),
             audit: config.audit,
+            tracer,
             forward: forward.clone(),
         });
         let mut accepting = JoinSet::new();
@@ -181,6 +184,8 @@ impl App {
                 config.drain_timeout
             );
         }
+        // When the last request is over, and while its metrics can still be seen.
+        exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
 }

@@ -1,6 +1,8 @@
 //! The command line: what a person types, and what it comes to. Nothing else knows clap.
 
 mod check;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod redirect;
 
 use std::ffi::OsString;
@@ -119,6 +121,10 @@ struct Args {
 
     #[command(flatten)]
     opened: redirect::OpenedArgs,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    otlp: otlp::OtlpArgs,
 
     #[command(subcommand)]
     command: Option<Subcommands>,
@@ -305,6 +311,10 @@ impl Args {
         let on_overload = read.value("--overload", &self.overload, "reset or unavailable", overload);
         let drain_timeout = read.value("--drain-timeout", &self.drain_timeout, DURATION, duration);
         let opened = self.opened.resolve(&mut read);
+        #[cfg(feature = "otlp")]
+        let otlp = self.otlp.resolve(&mut read);
+        #[cfg(not(feature = "otlp"))]
+        let otlp = Some(crate::telemetry::otlp::Settings);
         // Only now, when every mistake has been written down.
         let config = Config {
             addrs,
@@ -321,6 +331,7 @@ impl Args {
             log_format: log_format?,
             log: log?,
             audit: if self.audit { Audit::On } else { Audit::Off },
+            otlp: otlp?,
             drain_timeout: drain_timeout?,
             redirect: self.redirect.then_some(opened),
         };
@@ -346,11 +357,9 @@ impl Reader<'_> {
     fn value<T>(&mut self, flag: &str, text: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = read(text);
         if value.is_none() {
-            let variable = flag.trim_start_matches("--").replace('-', "_").to_uppercase();
-            let from = match std::env::var(format!("METADATA_PROXY_{variable}")) {
-                Ok(set) if set.split(',').any(|part| part == text) => format!(" (from METADATA_PROXY_{variable})"),
-                _ => String::new(),
-            };
+            let from = variable_of(flag)
+                .filter(|variable| std::env::var(variable).is_ok_and(|set| set.split(',').any(|part| part == text)));
+            let from = from.map(|variable| format!(" (from {variable})")).unwrap_or_default();
             self.mistakes.push(format!("{flag}{from}: {text:?} is not valid; expected {expected}"));
         }
         value
@@ -363,6 +372,13 @@ impl Reader<'_> {
             .filter_map(|text| self.value(flag, text, expected, &read))
             .collect()
     }
+}
+
+/// The environment's name for a flag of the proxy itself.
+fn variable_of(flag: &str) -> Option<String> {
+    let (command, name) = (Args::command(), flag.strip_prefix("--")?);
+    let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+    Some(arg.get_env()?.to_str()?.to_owned())
 }
 
 /// Go's `:988` means every address of the machine.

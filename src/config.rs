@@ -10,6 +10,7 @@ use crate::redirect::Opened;
 use crate::server::Timeouts;
 use crate::telemetry::audit::Audit;
 use crate::telemetry::logging::{self, Format, Levels};
+use crate::telemetry::otlp;
 use crate::upstream::Target;
 
 /// Everything that a person can choose.
@@ -43,6 +44,8 @@ pub struct Config {
     pub log: Levels,
     /// Whether each token that is handed out is written down.
     pub audit: Audit,
+    /// Whether requests are traced.
+    pub otlp: otlp::Settings,
     /// How long requests in flight may take once the process is told to stop.
     pub drain_timeout: Duration,
     /// Whether pods are redirected here, and which ways round the proxy then stay open.
@@ -53,7 +56,7 @@ impl Config {
     /// Each flag with its value in force, as it would be typed.
     pub fn flags(&self) -> Vec<(&'static str, String)> {
         let list = |values: Vec<String>| values.join(",");
-        vec![
+        let mut flags = vec![
             ("--addr", list(self.addrs.iter().map(ToString::to_string).collect())),
             ("--metrics-addr", self.metrics_addr.to_string()),
             ("--upstream", format!("http://{}", self.upstream)),
@@ -73,7 +76,9 @@ impl Config {
             ("--redirect", self.redirect.is_some().to_string()),
             ("--redirect-allow", self.redirect.as_ref().map(ToString::to_string).unwrap_or_default()),
             ("--drain-timeout", format!("{}ms", self.drain_timeout.as_millis())),
-        ]
+        ];
+        flags.extend(self.otlp.flags());
+        flags
     }
 }
 
@@ -103,6 +108,11 @@ pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
 /// What changes, and what is wrong; not every request.
 pub const LOG: &str = "info";
+
+/// One request in a hundred: what is common shows within minutes, and a node that is asked a hundred times a second exports
+/// no more than nine spans a second.
+#[cfg(feature = "otlp")]
+pub const OTLP_SAMPLE_RATIO: &str = "0.01";
 
 /// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s that
 /// Kubernetes gives a pod.

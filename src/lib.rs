@@ -42,6 +42,7 @@
 //! | whether a place is protected | [`check`] |
 //! | metric names, labels, buckets | [`telemetry::metrics`] |
 //! | when a filter begins and ends | [`layers::latency`] |
+//! | which requests are traced, and what of them is exported | [`telemetry::otlp`] |
 //! | metric names and labels | [`telemetry::table`]; buckets: [`telemetry::histogram`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
 //!

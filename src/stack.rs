@@ -20,6 +20,7 @@ use crate::server::Stack;
 use crate::telemetry::Metrics;
 use crate::telemetry::audit::Audit;
 use crate::telemetry::latency::Filter;
+use crate::telemetry::otlp::Tracer;
 use crate::tokens::MetadataServer;
 use crate::upstream::Forward;
 
@@ -45,6 +46,8 @@ pub struct Parts {
     pub tokens: Tokens<MetadataServer>,
     /// Whether they are written down when they are handed out.
     pub audit: Audit,
+    /// Takes down some requests for traces.
+    pub tracer: Tracer,
     /// Everything else.
     pub forward: Forward,
 }
@@ -58,7 +61,7 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
     let times = parts.metrics.latency;
     ServiceBuilder::new()
         // Outermost, so that refusals are measured, too.
-        .layer(TotalLayer::new(times, parts.metrics.talkers))
+        .layer(TotalLayer::new(times, parts.metrics.talkers, parts.tracer))
         // Outside everything that decides, so that every refusal and failure below is given its form once.
         .layer(RescueLayer::new(parts.metrics, parts.on_overload))
         // Before everything that decides, so that all of it works on one reading of the request.

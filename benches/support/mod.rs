@@ -28,6 +28,7 @@ use gce_metadata_proxy::server::{Arrival, Stack};
 use gce_metadata_proxy::stack::{self, Parts};
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::telemetry::audit::Audit;
+use gce_metadata_proxy::telemetry::otlp::Tracer;
 use gce_metadata_proxy::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource};
 use gce_metadata_proxy::upstream::{Client, Forward, Health, Target};
 use http::{HeaderMap, Response, StatusCode};
@@ -68,6 +69,7 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
         leaves: known_leaves(),
         tokens,
         audit: Audit::Off,
+        tracer: Tracer::default(),
         forward,
     })
 }

@@ -19,6 +19,7 @@ use crate::server::Arrival;
 use crate::server::Reset;
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::RequestOutcome;
+use crate::telemetry::otlp;
 
 /// Makes [`Rescue`].
 #[derive(Debug, Clone)]
@@ -127,6 +128,7 @@ where
 impl RescueLayer {
     fn rescue(&self, error: &Error, peer: SocketAddr) -> Result<Response<Body>, Reset> {
         self.metrics.refused(error, peer);
+        otlp::because(error.reason());
         if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
             self.metrics.resets.inc();
             return Err(Reset);

@@ -136,6 +136,8 @@ pub struct Latency {
 /// Of one filter.
 #[derive(Debug)]
 pub struct FilterTimes {
+    /// Whose they are.
+    pub filter: Filter,
     work: [Histogram<{ WORK.len() }>; FilterOutcome::ALL.len()],
     wait: Histogram<{ TIME.len() }>,
 }
@@ -174,7 +176,7 @@ const FAMILIES: [(&Row, Read); 6] = [
 impl Latency {
     /// All empty, for as long as the process lives.
     pub fn leak() -> &'static Self {
-        let filters = array::from_fn(|_| FilterTimes::new());
+        let filters = Filter::ALL.map(FilterTimes::new);
         Box::leak(Box::new(Self { filters, requests: Exchanges::new(), upstream: Exchanges::new() }))
     }
 
@@ -217,8 +219,8 @@ impl Latency {
 }
 
 impl FilterTimes {
-    fn new() -> Self {
-        Self { work: array::from_fn(|_| Histogram::new(&WORK)), wait: Histogram::new(&TIME) }
+    fn new(filter: Filter) -> Self {
+        Self { filter, work: array::from_fn(|_| Histogram::new(&WORK)), wait: Histogram::new(&TIME) }
     }
 
     /// A request left the filter this way, after so much of the filter's own work.

@@ -62,6 +62,7 @@ pub struct Metrics {
     /// Seconds that the default account's token has left, as of the last scrape; 0 while there is none.
     pub default_token_expiry: IntGauge,
     policy: PolicyMetrics,
+    spans: [IntCounter; SpanOutcome::ALL.len()],
     on_scrape: OnScrape,
 }
 
@@ -146,6 +147,18 @@ labels! {
     }
 }
 
+labels! {
+    /// What became of a span.
+    SpanOutcome {
+        /// The collector has it.
+        Exported = "exported",
+        /// The collector did not take it.
+        Failed = "failed",
+        /// It found no room in the queue.
+        Dropped = "dropped",
+    }
+}
+
 /// What brings gauges up to date before they are read.
 #[derive(Default)]
 struct OnScrape(OnceLock<Update>);
@@ -197,6 +210,7 @@ impl Metrics {
         let sheds = counters(&registry, &table::SHEDS);
         let token_requests = counters(&registry, &table::TOKEN_REQUESTS);
         let token_flights = counters(&registry, &table::TOKEN_FLIGHTS);
+        let spans = counters(&registry, &table::SPANS);
         let metrics = Self {
             latency,
             request_count,
@@ -223,6 +237,7 @@ impl Metrics {
             token_entries: gauge(&registry, &table::TOKEN_ENTRIES),
             default_token_expiry: gauge(&registry, &table::DEFAULT_TOKEN_EXPIRY),
             policy: PolicyMetrics::new(&registry),
+            spans: SpanOutcome::ALL.map(|outcome| spans.with_label_values(&[outcome.label()])),
             on_scrape: OnScrape::default(),
             registry,
         };
@@ -330,6 +345,11 @@ impl Metrics {
     /// The counter of tokens fetched for this reason with this outcome.
     pub fn token_flight(&self, cause: FlightCause, outcome: FlightOutcome) -> &IntCounter {
         &self.token_flights[cause as usize][outcome as usize]
+    }
+
+    /// The counter of spans of which this became.
+    pub fn spans(&self, outcome: SpanOutcome) -> &IntCounter {
+        &self.spans[outcome as usize]
     }
 
     /// Has gauges brought up to date before they are read. Only the first call counts.

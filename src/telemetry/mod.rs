@@ -1,4 +1,4 @@
-//! What an operator sees: logs and metrics.
+//! What an operator sees: logs, metrics and, in a build that has them, traces.
 
 pub mod audit;
 mod compat;
@@ -9,6 +9,11 @@ pub mod labels;
 pub mod latency;
 pub mod logging;
 pub mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
+#[cfg(not(feature = "otlp"))]
+#[path = "otlp/off.rs"]
+pub mod otlp;
 mod process;
 mod sampled;
 pub mod table;

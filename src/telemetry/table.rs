@@ -78,6 +78,9 @@ table! {
          abandoned (whoever waited had left).";
     UPSTREAM_FIRST_BYTE = "metadata_proxy_upstream_first_byte_seconds" ["endpoint", "outcome"]
         "From sending a request to the metadata server to the head of its answer.";
+    SPANS = "metadata_proxy_spans_total" ["outcome"]
+        "Spans of traced requests: exported, failed (the collector did not take them), dropped (too many waited for it); all 0 \
+         without --otlp-endpoint.";
     REQUEST_COUNT = "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result_blocked or filter_result_proxied: the metric of k8s-metadata-proxy, for \
          what is made for it.";

@@ -39,7 +39,7 @@ const RECEIVE_BUFFER: u32 = 16 * 1024;
 /// What a hanging GET may take beyond its own `timeout_sec`.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Where the upstream is. Only plain HTTP is spoken to it.
+/// Where a server is: the upstream, or one that takes traces. Only plain HTTP is spoken to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     host: Box<str>,
@@ -168,7 +168,7 @@ impl Client {
 /// Connects to the first address that answers.
 async fn open(target: &Target) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-    for addr in lookup_host((&*target.host, target.port)).await? {
+    for addr in lookup_host(target.address()).await? {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // Before the first window is announced. Made smaller afterwards, the buffer has no room for what the upstream was
         // promised; the kernel drops it, and a large answer stands still for 200 ms until it is sent again.
@@ -227,6 +227,11 @@ impl Target {
     /// As a `Host` header.
     pub(super) fn as_header(&self) -> HeaderValue {
         HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> (&str, u16) {
+        (&self.host, self.port)
     }
 }
 

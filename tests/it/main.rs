@@ -9,6 +9,8 @@ mod conformance;
 mod framing;
 mod handover;
 mod observability;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod overload;
 mod process;
 mod statusz;

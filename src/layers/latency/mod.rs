@@ -26,6 +26,11 @@
 //! last byte of the answer (as they are handed to the connection's buffer), by endpoint class and outcome, which `classify`
 //! and `rescue` tell it.
 //!
+//! # Traces
+//!
+//! What the probes see of a request that is traced goes to [`telemetry::otlp`](crate::telemetry::otlp), too, which is empty in
+//! a build without that feature.
+//!
 //! # What it costs
 //!
 //! About 50 ns a filter (`benches/latency.rs`), 20 of them for the clock: no lock, no memory, and handles that are found once.

@@ -11,6 +11,7 @@ use tower::{Layer, Service};
 
 use super::trace;
 use crate::telemetry::latency::{Filter, FilterOutcome, FilterTimes, Latency};
+use crate::telemetry::otlp;
 
 /// Measures a layer under this filter's name.
 pub fn track<L>(latency: &'static Latency, filter: Filter, layer: L) -> Tracked<L> {
@@ -95,6 +96,7 @@ impl<R, S: Service<R>> Service<R> for Next<S> {
 
     fn call(&mut self, request: R) -> Self::Future {
         let now = Instant::now();
+        otlp::left(self.times.filter, FilterOutcome::Passed, now);
         let (future, started) = trace::cross(now, || self.inner.call(request));
         if let Some(started) = started {
             self.times.worked(FilterOutcome::Passed, now - started);
@@ -149,12 +151,15 @@ where
             }
             Poll::Ready(outcome) => {
                 let outcome = if outcome.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused };
-                this.times.worked(outcome, started.elapsed());
+                let now = Instant::now();
+                this.times.worked(outcome, now - started);
+                otlp::left(this.times.filter, outcome, now);
                 State::Passed
             }
         };
         if matches!(this.state, State::Passed) && !waited.is_zero() {
             this.times.waited(waited);
+            otlp::waited(this.times.filter, waited);
         }
         poll
     }

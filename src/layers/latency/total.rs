@@ -16,6 +16,7 @@ use super::trace;
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
+use crate::telemetry::otlp::{Recording, Tracer};
 use crate::telemetry::talkers::Talkers;
 
 /// Of the access lines: one for each request, at debug.
@@ -26,6 +27,7 @@ const ACCESS: &str = "gce_metadata_proxy::access";
 pub struct TotalLayer {
     latency: &'static Latency,
     talkers: &'static Talkers,
+    tracer: Tracer,
 }
 
 /// The service of this layer.
@@ -36,9 +38,9 @@ pub struct Total<S> {
 }
 
 impl TotalLayer {
-    /// Requests are measured here, and whose they are is noted there.
-    pub fn new(latency: &'static Latency, talkers: &'static Talkers) -> Self {
-        Self { latency, talkers }
+    /// Requests are measured here, whose they are is noted there, and some are traced.
+    pub fn new(latency: &'static Latency, talkers: &'static Talkers, tracer: Tracer) -> Self {
+        Self { latency, talkers, tracer }
     }
 }
 
@@ -64,9 +66,11 @@ where
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
         let (peer, talkers) = (arrival.peer.ip(), self.layer.talkers);
-        let mut underway = Underway::new(self.layer.latency, &arrival);
+        let mut underway = Underway::new(self.layer.latency, self.layer.tracer, &arrival);
         trace::begin(underway.began);
+        underway.recording.lend();
         let inner = self.inner.call(arrival);
+        underway.recording.take_back();
         underway.endpoint = trace::endpoint();
         ResponseFuture { inner, underway: Some(underway), peer, talkers }
     }
@@ -92,8 +96,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let answer = ready!(this.inner.poll(cx));
-        let mut underway = this.underway.take().expect("a future is not polled again after it was ready");
+        let underway = this.underway.as_mut().expect("a future is not polled again after it was ready");
+        underway.recording.lend();
+        let answer = this.inner.poll(cx);
+        underway.recording.take_back();
+        let answer = ready!(answer);
+        let mut underway = this.underway.take().expect("it was there just now");
         underway.outcome = trace::outcome();
         let now = Instant::now();
         this.talkers.note(*this.peer, underway.outcome, now);
@@ -121,6 +129,7 @@ pub(super) struct Underway {
     has_ended: bool,
     is_head: bool,
     line: Option<Box<Line>>,
+    recording: Recording,
 }
 
 /// What the access line says besides.
@@ -133,7 +142,8 @@ struct Line {
 }
 
 impl Underway {
-    fn new<B>(latency: &'static Latency, arrival: &Arrival<B>) -> Self {
+    fn new<B>(latency: &'static Latency, tracer: Tracer, arrival: &Arrival<B>) -> Self {
+        let began = Instant::now();
         let line = || {
             let target = arrival.request.uri().to_string();
             Box::new(Line { peer: arrival.peer, method: arrival.request.method().clone(), target, status: None })
@@ -145,7 +155,8 @@ impl Underway {
             has_ended: false,
             is_head: *arrival.request.method() == Method::HEAD,
             line: tracing::enabled!(target: ACCESS, tracing::Level::DEBUG).then(line),
-            began: Instant::now(),
+            recording: tracer.record(arrival, began),
+            began,
         }
     }
 
@@ -155,6 +166,7 @@ impl Underway {
 
     fn first_byte(&mut self, status: StatusCode, now: Instant) {
         self.latency.requests.first_byte.record(self.endpoint, self.outcome, now - self.began);
+        self.recording.answered(status);
         if let Some(line) = &mut self.line {
             line.status = Some(status);
         }
@@ -171,6 +183,7 @@ impl Drop for Underway {
         let outcome = if self.has_ended { self.outcome } else { RequestOutcome::Cut };
         let duration = self.began.elapsed();
         self.latency.requests.last_byte.record(self.endpoint, outcome, duration);
+        self.recording.end(self.endpoint, outcome, duration);
         let Some(line) = &self.line else { return };
         tracing::debug!(
             target: ACCESS,

@@ -14,6 +14,7 @@ use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::policy::Choice;
 use gce_metadata_proxy::telemetry::audit::Audit;
 use gce_metadata_proxy::telemetry::logging::Format;
+use gce_metadata_proxy::telemetry::otlp;
 use gce_metadata_proxy::upstream::Target;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -129,6 +130,7 @@ pub fn config(upstream: SocketAddr) -> Config {
         log_format: Format::Text,
         log: "off".parse().expect("a level"),
         audit: Audit::Off,
+        otlp: otlp::Settings::default(),
         drain_timeout: Duration::from_secs(seconds),
         redirect: None,
     }

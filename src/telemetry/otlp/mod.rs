@@ -1,0 +1,74 @@
+//! otlp: traces of requests, for an OpenTelemetry collector. In builds with the feature `otlp` alone.
+//!
+//! # What is exported
+//!
+//! A sampled request is one span of kind `SERVER`, named by its endpoint class, from its head to the last byte of its answer;
+//! and below it one span for each filter that it came through, from A to B as [`layers::latency`](crate::layers::latency) has
+//! them. Its attributes have the names of OpenTelemetry's semantic conventions for HTTP, and `metadata_proxy.*` for what those
+//! do not know: endpoint, outcome, reason, and how long a filter waited. Nothing of an answer's body comes here, so no token
+//! and no secret can; a query is left out, and what else a client says is cut at 256 characters.
+//!
+//! # Which requests
+//!
+//! One that brings a valid `traceparent` (W3C Trace Context) continues that trace, and is sampled if its sender sampled it.
+//! Any other begins a trace, and is sampled by a ratio. The trace ends here: the metadata server is not told of it.
+//!
+//! # What it may cost
+//!
+//! A request that is not sampled costs a look at its headers and a random number; without `--otlp-endpoint`, a few looks at a
+//! flag. Of a sampled one the moments are noted that the probes take anyway, and spans are made of them only when it is over,
+//! by the exporter's own task. At most 256 finished requests wait, with at most 3 KiB each and 1 KiB as a rule, and some 256
+//! spans are being sent: a MiB together at the worst. What finds the queue full is dropped and counted; nobody ever waits for a
+//! collector, save the process at its end, for a second.
+//!
+//! Batches go to `/v1/traces` as protobuf over plain HTTP, each on a connection of its own: every few seconds one, to a
+//! collector on the same node, so that neither a pool nor TLS would pay. One that fails is not sent again, and the collector
+//! is left in peace for a while.
+//!
+//! # What it does not see
+//!
+//! The filter in which a request was given up (`cut`), as in the metrics; and `forward` for a client whose `wait_for_change`
+//! is answered by a watch, since that is asked for in the name of all who share it.
+
+mod collector;
+mod exporter;
+mod record;
+mod spans;
+mod trace_parent;
+
+use std::sync::Arc;
+
+pub use exporter::Exporter;
+pub use record::{Recording, Tracer};
+pub(crate) use record::{because, left, waited};
+
+use super::Metrics;
+use crate::upstream::Target;
+
+/// Whether requests are traced.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    /// Who takes the spans, by OTLP over HTTP; without one, nothing is traced.
+    pub collector: Option<Target>,
+    /// How many of the requests that begin a trace are sampled, between 0 and 1.
+    pub sample_ratio: f64,
+}
+
+impl Settings {
+    /// Each flag with its value in force, as it would be typed.
+    pub fn flags(&self) -> Vec<(&'static str, String)> {
+        let endpoint = self.collector.as_ref().map(|collector| format!("http://{collector}"));
+        vec![("--otlp-endpoint", endpoint.unwrap_or_default()), ("--otlp-sample-ratio", self.sample_ratio.to_string())]
+    }
+}
+
+/// Begins to export what is traced from now on.
+///
+/// # Panics
+///
+/// Outside a runtime.
+pub fn start(settings: &Settings, metrics: &Arc<Metrics>) -> (Tracer, Exporter) {
+    let Some(collector) = settings.collector.clone() else { return Default::default() };
+    let (queue, exporter) = exporter::start(collector, Arc::clone(metrics));
+    (Tracer::sampling(settings.sample_ratio, queue, Arc::clone(metrics)), exporter)
+}

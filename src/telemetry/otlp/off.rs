@@ -1,0 +1,74 @@
+//! otlp: what stands in its place in a build without the feature `otlp`, at no cost: nothing is ever recorded.
+
+use std::future::{Ready, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::Metrics;
+use super::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
+use crate::server::Arrival;
+
+/// There is nothing to choose.
+#[derive(Debug, Clone, Default)]
+pub struct Settings;
+
+impl Settings {
+    /// None.
+    pub fn flags(&self) -> [(&'static str, String); 0] {
+        []
+    }
+}
+
+/// Traces nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tracer;
+
+/// Of nothing.
+#[derive(Debug)]
+pub struct Recording;
+
+/// Exports nothing.
+#[derive(Debug, Default)]
+pub struct Exporter;
+
+/// Does nothing.
+pub fn start(_: &Settings, _: &Arc<Metrics>) -> (Tracer, Exporter) {
+    (Tracer, Exporter)
+}
+
+impl Exporter {
+    /// Does nothing.
+    pub fn finish(self) -> Ready<()> {
+        ready(())
+    }
+}
+
+impl Tracer {
+    /// Takes nothing down.
+    pub fn record<B>(self, _: &Arrival<B>, _: Instant) -> Recording {
+        Recording
+    }
+}
+
+impl Recording {
+    /// Does nothing.
+    pub fn lend(&mut self) {}
+
+    /// Does nothing.
+    pub fn take_back(&mut self) {}
+
+    /// Does nothing.
+    pub fn answered(&mut self, _: StatusCode) {}
+
+    /// Does nothing.
+    pub fn end(&mut self, _: EndpointClass, _: RequestOutcome, _: Duration) {}
+}
+
+pub(crate) fn left(_: Filter, _: FilterOutcome, _: Instant) {}
+
+pub(crate) fn waited(_: Filter, _: Duration) {}
+
+pub(crate) fn because(_: &'static str) {}
