@@ -1,15 +1,14 @@
 //! [`Trie`]: all patterns of a policy, matched against a path in one walk.
 //!
 //! A walk takes a path segment by segment and keeps every node that it has come to. Where patterns overlap there are
-//! several (`*/attributes` and `instance/id` both begin with `instance`), but each node at most once, so a step never takes
-//! longer than there are patterns. To merge them when a policy is loaded would save part of a step, and for some policies
-//! take memory without a bound.
+//! several (a path that begins with `instance` may go on by `*/attributes` and by `instance/id`), but none is there twice, so
+//! the work of a step has a bound that the policy sets and no path can raise. To merge such nodes when a policy is loaded
+//! would spare the built-in ones a comparison or two, and could take another's author all memory.
 //!
 //! Names are compared as they stand in the path and folded letter by letter on the way: most differ at the first letter, and
 //! to copy them or to call the C library's comparison takes longer than that.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::mem;
 
 use smallvec::SmallVec;
@@ -87,16 +86,16 @@ impl Trie {
     /// What the rules say of a path.
     pub(super) fn walk(&self, path: &str) -> Found {
         let mut found = Found::default();
-        let (mut here, mut next) = (Places::new(), Places::new());
+        let (mut here, mut next) = (&mut Places::new(), &mut Places::new());
         for ruling in [Ruling::Allow, Ruling::Conceal] {
-            self.enter(root(ruling), &mut here, &mut found);
+            self.enter(root(ruling), here, &mut found);
         }
         for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             let lenient = if name.len() > LONG { Cow::Owned(fold(name).collect()) } else { Cow::Borrowed(name) };
-            for &at in &here {
+            for &at in &*here {
                 match self.nodes[at].ruling {
-                    Ruling::Allow => self.follow(at, name, &mut next, &mut found),
-                    Ruling::Conceal => self.follow(at, &lenient, &mut next, &mut found),
+                    Ruling::Allow => self.follow(at, name, next, &mut found),
+                    Ruling::Conceal => self.follow(at, &lenient, next, &mut found),
                 }
             }
             here.clear();
@@ -115,8 +114,8 @@ impl Trie {
     /// Goes on from a node by a name.
     fn follow(&self, at: usize, name: &[u8], places: &mut Places, found: &mut Found) {
         let node = &self.nodes[at];
-        if let Ok(known) = node.literals.binary_search_by(|(literal, _)| node.compare(literal.as_bytes(), name)) {
-            self.enter(node.literals[known].1, places, found);
+        if let Some(to) = node.literal(name) {
+            self.enter(to, places, found);
         }
         if !node.globs.is_empty() {
             let folded: SmallVec<[u8; LONG]>;
@@ -221,11 +220,21 @@ impl Node {
         }
     }
 
-    /// Compares a literal with a name in this node's reading.
-    fn compare(&self, literal: &[u8], name: &[u8]) -> Ordering {
+    /// Where a name leads that this node's rules spell out. It is looked for among those with its first letter.
+    fn literal(&self, name: &[u8]) -> Option<usize> {
+        let first = match self.ruling {
+            Ruling::Allow => name.first().copied(),
+            Ruling::Conceal => fold(name).next(),
+        };
+        let begin = self.literals.partition_point(|(literal, _)| literal.bytes().next() < first);
+        let mut alike = self.literals[begin..].iter().take_while(|(literal, _)| literal.bytes().next() == first);
+        alike.find(|(literal, _)| self.reads(name, literal.as_bytes())).map(|(_, to)| *to)
+    }
+
+    fn reads(&self, name: &[u8], literal: &[u8]) -> bool {
         match self.ruling {
-            Ruling::Allow => literal.iter().cmp(name),
-            Ruling::Conceal => literal.iter().copied().cmp(fold(name)),
+            Ruling::Allow => literal.len() == name.len() && literal.iter().eq(name),
+            Ruling::Conceal => literal.len() <= name.len() && fold(name).eq(literal.iter().copied()),
         }
     }
 
@@ -245,10 +254,22 @@ pub(super) fn folded(name: &str) -> Box<str> {
     fold(name.as_bytes()).map(char::from).collect()
 }
 
+/// A table, since every letter of every path is looked up.
+const LOWER_CASE: [u8; 256] = {
+    let mut lower = [0; 256];
+    let mut byte = 0;
+    while byte < 128_u8 {
+        lower[byte as usize] = byte.to_ascii_lowercase();
+        lower[byte as usize + 128] = byte + 128;
+        byte += 1;
+    }
+    lower
+};
+
 /// A name in the most lenient reading: without case and hyphens. Of a name of hyphens nothing is left, but it is a name
 /// still, which `*` matches.
 fn fold(name: &[u8]) -> impl Iterator<Item = u8> {
-    name.iter().filter(|byte| **byte != b'-').map(u8::to_ascii_lowercase)
+    name.iter().filter(|byte| **byte != b'-').map(|byte| LOWER_CASE[usize::from(*byte)])
 }
 
 #[cfg(test)]
