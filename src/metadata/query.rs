@@ -280,6 +280,7 @@ fn has_control(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use percent_encoding::percent_decode_str;
     use proptest::prelude::*;
 
     use super::*;
@@ -357,6 +358,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_value_is_decoded_as_by_the_book(text in "([a-c+]|%[0-7][0-9a-fA-F]|%c3%[89AB][0-9a-f]|%[0-9a-g]?|é){0,8}") {
+            let escapes: Vec<&str> = text.split('%').skip(1).collect();
+            let is_whole = |escape: &&str| escape.len() >= 2 && escape.bytes().take(2).all(|digit| digit.is_ascii_hexdigit());
+            let spaced = text.replace('+', " ");
+            let expected = match percent_decode_str(&spaced).decode_utf8() {
+                Ok(value) if escapes.iter().all(is_whole) => Ok(value),
+                _ => Err(QueryError::Encoding),
+            };
+            let expected = expected.and_then(|value| {
+                if value.chars().any(char::is_control) { Err(QueryError::Control) } else { Ok(value) }
+            });
+            prop_assert_eq!(decode(&text), expected);
+        }
+
         /// What is sent upstream reads as what was judged.
         #[test]
         fn what_is_written_reads_the_same(text in "((recursive|alt|scopes|audience|timeout_sec|x)(=([a-z0-9+%/ ]|%[0-7][0-9a-f]){0,8})?&?){0,4}") {
