@@ -246,7 +246,9 @@ fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
     let decoded = if escapes == 0 && !text.contains('+') {
         Cow::Borrowed(text)
     } else {
-        let bytes = unescape(text, escapes).ok_or(QueryError::Encoding)?;
+        // Of the very size, so that nobody has to move it again.
+        let mut bytes = Vec::with_capacity(text.len().saturating_sub(2 * escapes));
+        unescape(text, &mut bytes).ok_or(QueryError::Encoding)?;
         Cow::Owned(String::from_utf8(bytes).map_err(|_| QueryError::Encoding)?)
     };
     if has_control(&decoded) {
@@ -255,18 +257,17 @@ fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
     Ok(decoded)
 }
 
-/// In memory of the very size, so that nobody has to move it again. Nothing if an escape is broken: then there are too many.
-fn unescape(text: &str, escapes: usize) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; text.len().saturating_sub(2 * escapes)];
+/// Nothing if an escape is broken.
+fn unescape(text: &str, bytes: &mut Vec<u8>) -> Option<()> {
     let mut rest = text.bytes();
-    for byte in &mut bytes {
-        *byte = match rest.next()? {
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
             b'%' => unhex(rest.next()?, rest.next()?)?,
             b'+' => b' ',
             plain => plain,
-        };
+        });
     }
-    rest.next().is_none().then_some(bytes)
+    Some(())
 }
 
 /// Nearly all text is ASCII, of which no letter need be decoded to know.
