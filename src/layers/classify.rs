@@ -82,7 +82,7 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Box<Reques
     let method = method_of(&head.method)?;
     check_framing(&head.headers, &body)?;
     let target = target_of(&head.uri)?;
-    let path = MetadataPath::parse(&target)?;
+    let path = MetadataPath::parse(target)?;
     let endpoint = Endpoint::of(&path);
     let is_ping = endpoint == Endpoint::Root && target.query().is_none_or(str::is_empty);
     let host = host_of(&head, is_ping, hosts)?;
@@ -120,7 +120,7 @@ fn check_framing<B: Body>(headers: &HeaderMap, body: &B) -> Result<(), Malformed
     Ok(())
 }
 
-fn target_of(uri: &http::Uri) -> Result<PathAndQuery, Error> {
+fn target_of(uri: &http::Uri) -> Result<&PathAndQuery, Error> {
     let target = uri.path_and_query().ok_or(Malformed::Target)?;
     if target.as_str().len() > MAX_TARGET {
         return Err(Error::TargetTooLong(MAX_TARGET));
@@ -129,7 +129,7 @@ fn target_of(uri: &http::Uri) -> Result<PathAndQuery, Error> {
     if !target.as_str().starts_with('/') || uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP) {
         return Err(Malformed::Target.into());
     }
-    Ok(target.clone())
+    Ok(target)
 }
 
 /// Judges the `Host` header and, in an absolute target, the authority that stands there in its place; both must be let

@@ -139,18 +139,17 @@ fn is_unreserved(byte: u8) -> bool {
 /// Whether a path can be used as it was sent: plain bytes only, no empty segment, none that is only dots.
 fn is_canonical(path: &[u8]) -> bool {
     let [b'/', rest @ ..] = path else { return false };
-    let mut begun = 0;
-    for (at, &byte) in rest.iter().enumerate() {
-        if byte == b'/' {
-            if matches!(&rest[begun..at], b"" | b"." | b"..") {
-                return false;
-            }
-            begun = at + 1;
-        } else if !is_plain(byte) {
-            return false;
+    let mut rest = rest;
+    loop {
+        let end = rest.iter().position(|byte| !is_plain(*byte)).unwrap_or(rest.len());
+        match rest.split_at(end) {
+            (b"." | b"..", _) => return false,
+            (_, []) => return true,
+            (b"", _) => return false,
+            (_, [b'/', below @ ..]) => rest = below,
+            _ => return false,
         }
     }
-    !matches!(&rest[begun..], b"." | b"..")
 }
 
 fn normalise(path: &str) -> Result<String, PathError> {
@@ -198,8 +197,7 @@ fn unescape(after_percent: &[u8]) -> Result<(u8, &[u8]), PathError> {
     let [high, low, tail @ ..] = after_percent else {
         return Err(PathError::BrokenEscape);
     };
-    let byte = hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low).ok_or(PathError::BrokenEscape)?;
-    match byte {
+    match unhex(*high, *low).ok_or(PathError::BrokenEscape)? {
         b'/' | b'\\' => Err(PathError::EncodedSeparator),
         b'%' => Err(PathError::EncodedTwice),
         byte if is_unreserved(byte) => Err(PathError::NeedlessEscape(char::from(byte))),
@@ -216,8 +214,10 @@ fn check(byte: u8) -> Result<u8, PathError> {
     }
 }
 
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+/// The byte that two hexadecimal digits of any case write.
+pub(super) fn unhex(high: u8, low: u8) -> Option<u8> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    Some(digit(high)? << 4 | digit(low)?)
 }
 
 #[cfg(test)]

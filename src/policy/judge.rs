@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::document::{Listings, OtherKeys, Rule, Ruling, Tree};
 use super::pattern::TOPS;
+use super::trie::Found;
 use super::{Answer, Order, Policy, Recursive};
 use crate::metadata::query::Param;
 use crate::metadata::{Endpoint, MetadataPath, Method, Query, Request};
@@ -135,8 +136,8 @@ impl Policy {
 
     /// The rule that decides about a path, if any does.
     pub fn rule_for(&self, subject: &str) -> Option<&Rule> {
-        let orders = [self.allowed.exact(subject), self.concealed.covers(subject)];
-        orders.into_iter().flatten().min().map(|order| &self.rules[order])
+        let found = self.patterns.walk(subject);
+        [found.allowed_by, found.concealed_by].into_iter().flatten().min().map(|order| &self.rules[order])
     }
 
     /// Where the rule stands that is the cause, counted from 1; 0 if it is none.
@@ -149,12 +150,14 @@ impl Policy {
 
     /// Whether the value of a path is served.
     pub fn shows(&self, subject: &str) -> bool {
-        self.ruling(self.allowed.exact(subject), self.concealed.covers(subject)) == Ruling::Allow
+        let found = self.patterns.walk(subject);
+        self.ruling(found.allowed_by, found.concealed_by) == Ruling::Allow
     }
 
     /// Whether a directory is served, if only as the way to something below it.
     pub fn leads_through(&self, subject: &str) -> bool {
-        self.ruling(self.allowed.leads_to(subject), self.concealed.covers(subject)) == Ruling::Allow
+        let found = self.patterns.walk(subject);
+        self.ruling(found.leads_to, found.concealed_by) == Ruling::Allow
     }
 
     /// The status of a refusal.
@@ -173,11 +176,11 @@ impl Policy {
             // Above the API versions there is nothing to conceal but what a recursive answer would reach.
             return if recursive { Decision::Conceal(Cause::Recursive) } else { Decision::Allow };
         }
-        let concealed_by = self.concealed.covers(path);
-        if !request.path.is_directory() && self.ruling(self.allowed.exact(path), concealed_by) == Ruling::Allow {
+        let Found { allowed_by, leads_to, concealed_by } = self.patterns.walk(path);
+        if !request.path.is_directory() && self.ruling(allowed_by, concealed_by) == Ruling::Allow {
             return if recursive { Decision::Flat } else { Decision::Allow };
         }
-        if self.ruling(self.allowed.leads_to(path), concealed_by) == Ruling::Conceal {
+        if self.ruling(leads_to, concealed_by) == Ruling::Conceal {
             return Decision::Conceal(concealed_by.map_or(Cause::Unmatched, |order| Cause::Rule(&self.rules[order])));
         }
         if !request.path.is_directory() {
@@ -185,7 +188,9 @@ impl Policy {
         }
         match (recursive, self.listings) {
             (true, _) if subject.tree == Some(Tree::V01) => Decision::Conceal(Cause::Recursive),
-            (true, _) if self.recursive == Recursive::Redact || self.recursive_except.exact(path).is_some() => {
+            (true, _)
+                if self.recursive == Recursive::Redact || self.recursive_except.walk(path).allowed_by.is_some() =>
+            {
                 Decision::Redact
             }
             (true, _) => Decision::Conceal(Cause::Recursive),

@@ -33,7 +33,7 @@ pub use live::LivePolicy;
 pub use load::{Choice, LoadError, SCHEMA, Source};
 
 use document::{Document, Listings, OtherKeys, Rule, Ruling, Tree};
-use trie::{Order, Reading, Trie};
+use trie::{Order, Trie};
 
 use crate::metadata::Method;
 use crate::metadata::query::Param;
@@ -54,8 +54,7 @@ pub struct Policy {
     recursive_except: Trie,
     listings: Listings,
     rules: Vec<Rule>,
-    allowed: Trie,
-    concealed: Trie,
+    patterns: Trie,
 }
 
 impl Policy {
@@ -86,18 +85,15 @@ impl Policy {
 
     /// A policy from a document that extends nothing any more. What it leaves out is closed.
     fn compile(document: Document, hash: String) -> Self {
-        let (mut allowed, mut concealed) = (Trie::new(Reading::Strict), Trie::new(Reading::Lenient));
+        let mut patterns = Trie::new();
         for (order, rule) in document.rules.iter().enumerate() {
             for path in &rule.paths {
-                match rule.verdict {
-                    Ruling::Allow => allowed.add(path, order),
-                    Ruling::Conceal => concealed.add(path, order),
-                }
+                patterns.add(path, rule.verdict, order);
             }
         }
-        let mut recursive_except = Trie::new(Reading::Strict);
+        let mut recursive_except = Trie::new();
         for path in document.recursive_except.iter().flatten() {
-            recursive_except.add(path, 0);
+            recursive_except.add(path, Ruling::Allow, 0);
         }
         Self {
             name: document.name.as_str().to_owned(),
@@ -113,8 +109,7 @@ impl Policy {
             recursive_except,
             listings: document.listings.unwrap_or(Listings::Redact),
             rules: document.rules,
-            allowed,
-            concealed,
+            patterns,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use memchr::memmem;
 use serde::Deserialize;
 
-use super::trie::fold;
+use super::trie::folded;
 
 /// What stands at the top of the metadata server's tree. A pattern that begins otherwise is a slip of the pen.
 pub(super) const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
@@ -83,8 +83,8 @@ impl Segment {
     /// Whether it matches a name in the lenient reading.
     fn could_be(&self, name: &str) -> bool {
         match self {
-            Self::Literal(literal) => fold(literal) == fold(name),
-            Self::Glob(glob) => glob.folded().matches(&fold(name)),
+            Self::Literal(literal) => folded(literal) == folded(name),
+            Self::Glob(glob) => glob.folded().matches(folded(name).as_bytes()),
             Self::Deep => true,
         }
     }
@@ -93,7 +93,7 @@ impl Segment {
     fn is_any(&self) -> bool {
         match self {
             Self::Literal(_) => false,
-            Self::Glob(glob) => glob.folded() == Glob::new("*"),
+            Self::Glob(glob) => glob.folded().is_any(),
             Self::Deep => true,
         }
     }
@@ -182,9 +182,21 @@ impl Glob {
         Self { first: first.into(), middle, last: last.into() }
     }
 
+    /// Whether it is `*`, which matches every name.
+    pub(super) fn is_any(&self) -> bool {
+        self.first.is_empty() && self.middle.is_empty() && self.last.is_empty()
+    }
+
     pub(super) fn matches(&self, name: &[u8]) -> bool {
-        let rest = name.strip_prefix(self.first.as_bytes()).and_then(|rest| rest.strip_suffix(self.last.as_bytes()));
-        let Some(mut rest) = rest else { return false };
+        let (first, last) = (self.first.as_bytes(), self.last.as_bytes());
+        if name.len() < first.len() + last.len() {
+            return false;
+        }
+        let (begin, rest) = name.split_at(first.len());
+        let (mut rest, end) = rest.split_at(rest.len() - last.len());
+        if !same(begin, first) || !same(end, last) {
+            return false;
+        }
         self.middle.iter().all(|piece| match memmem::find(rest, piece.as_bytes()) {
             Some(at) => {
                 rest = &rest[at + piece.len()..];
@@ -196,16 +208,14 @@ impl Glob {
 
     /// The same for the lenient reading. A piece that is nothing but hyphens stands for nothing.
     pub(super) fn folded(&self) -> Self {
-        let is_nothing = |piece: &str| piece.bytes().all(|byte| byte == b'-');
-        let fold = |piece: &str| if is_nothing(piece) { Box::default() } else { to_text(&fold(piece)) };
-        let middle = self.middle.iter().filter(|piece| !is_nothing(piece)).map(|piece| fold(piece)).collect();
-        Self { first: fold(&self.first), middle, last: fold(&self.last) }
+        let middle = self.middle.iter().map(|piece| folded(piece)).filter(|piece| !piece.is_empty()).collect();
+        Self { first: folded(&self.first), middle, last: folded(&self.last) }
     }
 }
 
-/// Folding keeps ASCII what it is, and patterns hold nothing else.
-pub(super) fn to_text(folded: &[u8]) -> Box<str> {
-    String::from_utf8_lossy(folded).into()
+/// Byte by byte, since most names differ at the first, for which the C library's comparison is a long way round.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one == other)
 }
 
 #[cfg(test)]

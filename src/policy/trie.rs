@@ -1,31 +1,49 @@
-//! [`Trie`]: many patterns, matched against a path in one walk.
+//! [`Trie`]: all patterns of a policy, matched against a path in one walk.
+//!
+//! A walk takes a path segment by segment and keeps every node that it has come to. Where patterns overlap there are
+//! several (a path that begins with `instance` may go on by `*/attributes` and by `instance/id`), but none is there twice, so
+//! the work of a step has a bound that the policy sets and no path can raise. To merge such nodes when a policy is loaded
+//! would spare the built-in ones a comparison or two, and could take another's author all memory.
+//!
+//! Names are compared as they stand in the path and folded letter by letter on the way: most differ at the first letter, and
+//! to copy them or to call the C library's comparison takes longer than that.
+
+use std::borrow::Cow;
+use std::mem;
 
 use smallvec::SmallVec;
 
-use super::pattern::{Glob, Pattern, Segment, to_text};
+use super::document::Ruling;
+use super::pattern::{Glob, Pattern, Segment};
 
 /// The place of a rule among all; a lower one wins.
 pub(super) type Order = usize;
 
-/// Patterns as a tree of segments.
+/// Patterns as a tree of segments: those of rules that allow below one root, read strictly, and those of rules that conceal
+/// below another, read leniently.
 #[derive(Debug)]
 pub(super) struct Trie {
-    reading: Reading,
     nodes: Vec<Node>,
 }
 
-/// How paths are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reading {
-    /// Letter by letter.
-    Strict,
-    /// Without regard to case and hyphens.
-    Lenient,
+/// What a walk found; of each kind, the first rule.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// That allows the path itself.
+    pub(super) allowed_by: Option<Order>,
+    /// That allows the path, or could allow something below it.
+    pub(super) leads_to: Option<Order>,
+    /// That conceals the path or a directory above it.
+    pub(super) concealed_by: Option<Order>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Node {
+    ruling: Ruling,
+    /// In alphabetical order; folded where the rule conceals.
     literals: Vec<(Box<str>, usize)>,
+    /// The node behind a `*`.
+    any: Option<usize>,
     globs: Vec<(Glob, usize)>,
     /// The node behind a `**`.
     deep: Option<usize>,
@@ -37,95 +55,130 @@ struct Node {
     leads_to: Option<Order>,
 }
 
+/// Longest name that is folded as it is compared, in bytes. A longer one is folded but once, lest its thousand hyphens be
+/// passed over for each literal anew.
+const LONG: usize = 64;
+
+/// Where a walk is. More than these nodes at once are rare.
+type Places = SmallVec<[usize; 8]>;
+
 impl Trie {
-    pub(super) fn new(reading: Reading) -> Self {
-        Self { reading, nodes: vec![Node::default()] }
+    pub(super) fn new() -> Self {
+        Self { nodes: vec![Node::new(Ruling::Allow), Node::new(Ruling::Conceal)] }
     }
 
-    pub(super) fn add(&mut self, pattern: &Pattern, order: Order) {
-        let is_lenient = self.reading == Reading::Lenient;
-        let mut at = 0;
+    pub(super) fn add(&mut self, pattern: &Pattern, ruling: Ruling, order: Order) {
+        let mut at = root(ruling);
         self.nodes[at].lead_to(order);
         for segment in pattern.segments() {
-            at = match segment {
-                Segment::Literal(name) if is_lenient => self.literal(at, to_text(&fold(name))),
-                Segment::Literal(name) => self.literal(at, name.clone()),
-                Segment::Glob(glob) if is_lenient => self.glob(at, glob.folded()),
-                Segment::Glob(glob) => self.glob(at, glob.clone()),
-                Segment::Deep => self.deep(at),
+            at = match (segment, ruling) {
+                (Segment::Literal(name), Ruling::Allow) => self.literal(at, name.clone()),
+                (Segment::Literal(name), Ruling::Conceal) => self.literal(at, folded(name)),
+                (Segment::Glob(glob), Ruling::Allow) => self.glob(at, glob.clone()),
+                (Segment::Glob(glob), Ruling::Conceal) => self.glob(at, glob.folded()),
+                (Segment::Deep, _) => self.deep(at),
             };
             self.nodes[at].lead_to(order);
         }
-        let ends = &mut self.nodes[at].ends;
-        *ends = Some(ends.map_or(order, |known| known.min(order)));
+        keep_first(&mut self.nodes[at].ends, Some(order));
     }
 
-    /// The first rule that matches a path as a whole.
-    pub(super) fn exact(&self, path: &str) -> Option<Order> {
-        self.first(path, |node, at_end| node.ends.filter(|_| at_end))
-    }
-
-    /// The first rule that matches a path or a directory above it.
-    pub(super) fn covers(&self, path: &str) -> Option<Order> {
-        self.first(path, |node, _| node.ends)
-    }
-
-    /// The first rule that matches a path or could match something below it.
-    pub(super) fn leads_to(&self, path: &str) -> Option<Order> {
-        self.first(path, |node, at_end| node.leads_to.filter(|_| at_end))
-    }
-
-    fn first(&self, path: &str, found: impl Fn(&Node, bool) -> Option<Order> + Copy) -> Option<Order> {
-        let mut first = None;
-        match self.reading {
-            Reading::Strict => self.walk(0, path.as_bytes(), found, &mut first),
-            Reading::Lenient => self.walk(0, &fold(path), found, &mut first),
+    /// What the rules say of a path.
+    pub(super) fn walk(&self, path: &str) -> Found {
+        let mut found = Found::default();
+        let (mut here, mut next) = (&mut Places::new(), &mut Places::new());
+        for ruling in [Ruling::Allow, Ruling::Conceal] {
+            self.enter(root(ruling), here, &mut found);
         }
-        first
+        for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let lenient = if name.len() > LONG { Cow::Owned(fold(name).collect()) } else { Cow::Borrowed(name) };
+            for &at in &*here {
+                match self.nodes[at].ruling {
+                    Ruling::Allow => self.follow(at, name, next, &mut found),
+                    Ruling::Conceal => self.follow(at, &lenient, next, &mut found),
+                }
+            }
+            here.clear();
+            mem::swap(&mut here, &mut next);
+            if here.is_empty() {
+                return found;
+            }
+        }
+        for node in here.iter().map(|at| &self.nodes[*at]).filter(|node| node.ruling == Ruling::Allow) {
+            keep_first(&mut found.allowed_by, node.ends);
+            keep_first(&mut found.leads_to, node.leads_to);
+        }
+        found
     }
 
-    /// Keeps the first of what is found at the nodes on the way of a path; `found` is told where the path ends.
-    fn walk(
-        &self,
-        at: usize,
-        rest: &[u8],
-        found: impl Fn(&Node, bool) -> Option<Order> + Copy,
-        first: &mut Option<Order>,
-    ) {
+    /// Goes on from a node by a name.
+    fn follow(&self, at: usize, name: &[u8], places: &mut Places, found: &mut Found) {
         let node = &self.nodes[at];
-        if let Some(deep) = node.deep {
-            self.walk(deep, rest, found, first);
+        if let Some(to) = node.literal(name) {
+            self.enter(to, places, found);
         }
-        let Some((name, rest)) = split(rest) else {
-            return keep_first(first, found(node, true));
-        };
-        keep_first(first, found(node, false));
-        if let Some((_, next)) = node.literals.iter().find(|(literal, _)| literal.as_bytes() == name) {
-            self.walk(*next, rest, found, first);
+        if !node.globs.is_empty() {
+            let folded: SmallVec<[u8; LONG]>;
+            let name = match node.ruling {
+                Ruling::Allow => name,
+                Ruling::Conceal => {
+                    folded = fold(name).collect();
+                    &folded
+                }
+            };
+            for (_, to) in node.globs.iter().filter(|(glob, _)| glob.matches(name)) {
+                self.enter(*to, places, found);
+            }
         }
-        for (_, next) in node.globs.iter().filter(|(glob, _)| glob.matches(name)) {
-            self.walk(*next, rest, found, first);
+        if let Some(to) = node.any {
+            self.enter(to, places, found);
         }
         if node.repeats {
-            self.walk(at, rest, found, first);
+            places.push(at);
+        }
+    }
+
+    /// Comes to a node, and through a `**` that stands for nothing to the one behind it.
+    fn enter(&self, at: usize, places: &mut Places, found: &mut Found) {
+        let node = &self.nodes[at];
+        if node.ruling == Ruling::Conceal {
+            keep_first(&mut found.concealed_by, node.ends);
+        }
+        places.push(at);
+        if let Some(deep) = node.deep {
+            self.enter(deep, places, found);
         }
     }
 
     fn literal(&mut self, at: usize, name: Box<str>) -> usize {
-        if let Some((_, known)) = self.nodes[at].literals.iter().find(|(literal, _)| *literal == name) {
-            return *known;
+        match self.nodes[at].literals.binary_search_by(|(literal, _)| (**literal).cmp(&*name)) {
+            Ok(known) => self.nodes[at].literals[known].1,
+            Err(place) => {
+                let new = self.grow(at);
+                self.nodes[at].literals.insert(place, (name, new));
+                new
+            }
         }
-        let new = self.grow();
-        self.nodes[at].literals.push((name, new));
-        new
     }
 
     fn glob(&mut self, at: usize, glob: Glob) -> usize {
+        if glob.is_any() {
+            return self.any(at);
+        }
         if let Some((_, known)) = self.nodes[at].globs.iter().find(|(known, _)| *known == glob) {
             return *known;
         }
-        let new = self.grow();
+        let new = self.grow(at);
         self.nodes[at].globs.push((glob, new));
+        new
+    }
+
+    fn any(&mut self, at: usize) -> usize {
+        if let Some(known) = self.nodes[at].any {
+            return known;
+        }
+        let new = self.grow(at);
+        self.nodes[at].any = Some(new);
         new
     }
 
@@ -133,19 +186,58 @@ impl Trie {
         if let Some(known) = self.nodes[at].deep {
             return known;
         }
-        let new = self.grow();
+        let new = self.grow(at);
         self.nodes[new].repeats = true;
         self.nodes[at].deep = Some(new);
         new
     }
 
-    fn grow(&mut self) -> usize {
-        self.nodes.push(Node::default());
+    /// A new node below another.
+    fn grow(&mut self, above: usize) -> usize {
+        self.nodes.push(Node::new(self.nodes[above].ruling));
         self.nodes.len() - 1
     }
 }
 
+fn root(ruling: Ruling) -> usize {
+    match ruling {
+        Ruling::Allow => 0,
+        Ruling::Conceal => 1,
+    }
+}
+
 impl Node {
+    fn new(ruling: Ruling) -> Self {
+        Self {
+            ruling,
+            literals: Vec::new(),
+            any: None,
+            globs: Vec::new(),
+            deep: None,
+            repeats: false,
+            ends: None,
+            leads_to: None,
+        }
+    }
+
+    /// Where a name leads that this node's rules spell out. It is looked for among those with its first letter.
+    fn literal(&self, name: &[u8]) -> Option<usize> {
+        let first = match self.ruling {
+            Ruling::Allow => name.first().copied(),
+            Ruling::Conceal => fold(name).next(),
+        };
+        let begin = self.literals.partition_point(|(literal, _)| literal.bytes().next() < first);
+        let mut alike = self.literals[begin..].iter().take_while(|(literal, _)| literal.bytes().next() == first);
+        alike.find(|(literal, _)| self.reads(name, literal.as_bytes())).map(|(_, to)| *to)
+    }
+
+    fn reads(&self, name: &[u8], literal: &[u8]) -> bool {
+        match self.ruling {
+            Ruling::Allow => literal.len() == name.len() && literal.iter().eq(name),
+            Ruling::Conceal => literal.len() <= name.len() && fold(name).eq(literal.iter().copied()),
+        }
+    }
+
     fn lead_to(&mut self, order: Order) {
         keep_first(&mut self.leads_to, Some(order));
     }
@@ -157,107 +249,161 @@ fn keep_first(first: &mut Option<Order>, found: Option<Order>) {
     }
 }
 
-/// The first segment of a path, and the rest.
-fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    match memchr::memchr(b'/', path) {
-        Some(0) => split(&path[1..]),
-        Some(end) => Some((&path[..end], &path[end + 1..])),
-        None if path.is_empty() => None,
-        None => Some((path, &[])),
-    }
+/// Folding keeps ASCII what it is, and patterns hold nothing else.
+pub(super) fn folded(name: &str) -> Box<str> {
+    fold(name.as_bytes()).map(char::from).collect()
 }
 
-/// The most lenient reading: without case and hyphens, but for one of a name that is nothing else, since a name that
-/// vanished would be no longer matched by `*`. On the stack, but for paths longer than any real one.
-pub(super) fn fold(path: &str) -> SmallVec<[u8; 128]> {
-    let path = path.as_bytes();
-    let mut folded: SmallVec<[u8; 128]> = SmallVec::new();
-    let mut kept = 0;
-    for hyphen in memchr::memchr_iter(b'-', path) {
-        folded.extend_from_slice(&path[kept..hyphen]);
-        kept = hyphen + 1;
-        let ends_a_name = path.get(kept).is_none_or(|next| *next == b'/');
-        if ends_a_name && folded.last().is_none_or(|last| *last == b'/') {
-            folded.push(b'-');
-        }
+/// A table, since every letter of every path is looked up.
+const LOWER_CASE: [u8; 256] = {
+    let mut lower = [0; 256];
+    let mut byte = 0;
+    while byte < 128_u8 {
+        lower[byte as usize] = byte.to_ascii_lowercase();
+        lower[byte as usize + 128] = byte + 128;
+        byte += 1;
     }
-    folded.extend_from_slice(&path[kept..]);
-    folded.make_ascii_lowercase();
-    folded
+    lower
+};
+
+/// A name in the most lenient reading: without case and hyphens. Of a name of hyphens nothing is left, but it is a name
+/// still, which `*` matches.
+fn fold(name: &[u8]) -> impl Iterator<Item = u8> {
+    name.iter().filter(|byte| **byte != b'-').map(|byte| LOWER_CASE[usize::from(*byte)])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn trie(patterns: &[&str]) -> Trie {
-        let mut trie = Trie::new(Reading::Strict);
-        for (order, pattern) in patterns.iter().enumerate() {
-            trie.add(&pattern.parse().expect("a pattern"), order);
+    /// Of rules that allow, then of rules that conceal.
+    fn trie(allowed: &[&str], concealed: &[&str]) -> Trie {
+        let mut trie = Trie::new();
+        let rulings = [(Ruling::Allow, allowed), (Ruling::Conceal, concealed)];
+        let patterns = rulings.iter().flat_map(|(ruling, patterns)| patterns.iter().map(move |text| (*ruling, *text)));
+        for (order, (ruling, text)) in patterns.enumerate() {
+            trie.add(&text.parse().expect("a pattern"), ruling, order);
         }
         trie
     }
 
     #[test]
     fn the_first_rule_wins_however_it_is_spelt() {
-        let trie = trie(&["instance/*/b", "instance/a/*", "instance/a/b", "**/b"]);
-        assert_eq!(trie.exact("instance/a/b"), Some(0));
-        assert_eq!(trie.exact("instance/a/c"), Some(1));
-        assert_eq!(trie.exact("project/x/y/b"), Some(3));
-        assert_eq!(trie.exact("instance/a"), None);
+        let trie = trie(&["instance/*/b", "instance/a/*", "instance/a/b", "**/b"], &[]);
+        assert_eq!(trie.walk("instance/a/b").allowed_by, Some(0));
+        assert_eq!(trie.walk("instance/a/c").allowed_by, Some(1));
+        assert_eq!(trie.walk("project/x/y/b").allowed_by, Some(3));
+        assert_eq!(trie.walk("instance/a").allowed_by, None);
+    }
+
+    #[test]
+    fn one_walk_answers_for_both_rulings() {
+        let trie = trie(&["instance/ssh-keys", "instance/**"], &["instance/*/sshKeys", "instance/ssh-keys"]);
+        let found = |allowed_by, leads_to, concealed_by| Found { allowed_by, leads_to, concealed_by };
+        assert_eq!(trie.walk("instance/ssh-keys"), found(Some(0), Some(0), Some(3)));
+        assert_eq!(trie.walk("instance/SSHkeys"), found(Some(1), Some(1), Some(3)));
+        assert_eq!(trie.walk("instance/a/ssh-keys/b"), found(Some(1), Some(1), Some(2)));
+        assert_eq!(trie.walk("Instance/a/ssh-keys"), found(None, None, Some(2)));
+        assert_eq!(trie.walk("project"), Found::default());
     }
 
     #[test]
     fn a_directory_covers_all_below_it() {
-        let trie = trie(&["instance/credentials"]);
-        assert_eq!(trie.covers("instance/credentials/x/y"), Some(0));
-        assert_eq!(trie.covers("instance/credentials"), Some(0));
-        assert_eq!(trie.covers("instance"), None);
-        assert_eq!(trie.exact("instance/credentials/x"), None);
+        let trie = trie(&[], &["instance/credentials"]);
+        assert_eq!(trie.walk("instance/credentials/x/y").concealed_by, Some(0));
+        assert_eq!(trie.walk("instance/credentials").concealed_by, Some(0));
+        assert_eq!(trie.walk("instance").concealed_by, None);
+    }
+
+    #[test]
+    fn what_is_allowed_is_the_path_alone() {
+        let trie = trie(&["instance/attributes"], &[]);
+        assert_eq!(trie.walk("instance/attributes").allowed_by, Some(0));
+        assert_eq!(trie.walk("instance/attributes/x"), Found::default());
     }
 
     #[test]
     fn deep_stands_for_none_and_for_many() {
-        let trie = trie(&["instance/service-accounts/**", "instance/**/mtu"]);
-        assert_eq!(trie.exact("instance/service-accounts"), Some(0));
-        assert_eq!(trie.exact("instance/service-accounts/a/b/c"), Some(0));
-        assert_eq!(trie.exact("instance/mtu"), Some(1));
-        assert_eq!(trie.exact("instance/a/0/mtu"), Some(1));
-        assert_eq!(trie.exact("instance/a/0"), None);
+        let trie = trie(&["instance/service-accounts/**", "instance/**/mtu"], &[]);
+        assert_eq!(trie.walk("instance/service-accounts").allowed_by, Some(0));
+        assert_eq!(trie.walk("instance/service-accounts/a/b/c").allowed_by, Some(0));
+        assert_eq!(trie.walk("instance/mtu").allowed_by, Some(1));
+        assert_eq!(trie.walk("instance/a/0/mtu").allowed_by, Some(1));
+        assert_eq!(trie.walk("instance/a/0").allowed_by, None);
     }
 
     #[test]
     fn a_lenient_reading_sees_neither_case_nor_hyphens() {
-        let mut trie = Trie::new(Reading::Lenient);
-        trie.add(&"instance/attributes/ssh-keys".parse().expect("a pattern"), 0);
-        trie.add(&"instance/attributes/windows-*".parse().expect("a pattern"), 1);
+        let trie = trie(&[], &["instance/attributes/ssh-keys", "instance/attributes/windows-*"]);
         for (name, order) in [("ssh-keys", 0), ("sshKeys", 0), ("SSH-KEYS", 0), ("windowsKeys", 1), ("Windows-X", 1)] {
-            assert_eq!(trie.covers(&format!("Instance/attributes/{name}")), Some(order), "{name}");
+            assert_eq!(trie.walk(&format!("Instance/attributes/{name}")).concealed_by, Some(order), "{name}");
         }
+    }
+
+    #[test]
+    fn a_strict_reading_sees_every_letter() {
+        let trie = trie(&["instance/sshKeys", "instance/ssh-keys", "instance/windows-*"], &[]);
+        for (name, order) in
+            [("sshKeys", Some(0)), ("ssh-keys", Some(1)), ("sshkeys", None), ("windows-x", Some(2)), ("windowsx", None)]
+        {
+            assert_eq!(trie.walk(&format!("instance/{name}")).allowed_by, order, "{name}");
+        }
+    }
+
+    #[test]
+    fn many_names_below_one_directory_are_told_apart() {
+        let names: Vec<String> =
+            ('a'..='z').rev().flat_map(|a| [format!("{a}-"), format!("{a}-B"), a.into()]).collect();
+        let patterns: Vec<String> = names.iter().map(|name| format!("instance/{name}")).collect();
+        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+        let (strict, lenient) = (trie(&patterns, &[]), trie(&[], &patterns));
+        for (order, pattern) in patterns.iter().enumerate() {
+            assert_eq!(strict.walk(pattern).allowed_by, Some(order), "{pattern}");
+            assert_eq!(
+                strict.walk(&pattern.replace('-', "_")).allowed_by.is_some(),
+                !pattern.contains('-'),
+                "{pattern}"
+            );
+            // `a-` and `a` are one name.
+            let first = if pattern.ends_with('-') || pattern.ends_with('B') { order } else { order - 2 };
+            assert_eq!(lenient.walk(&pattern.to_ascii_uppercase()).concealed_by, Some(first), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_reads_as_a_short_one() {
+        let hyphens = "-".repeat(LONG);
+        let long = format!("instance/{}", "x".repeat(LONG + 1));
+        let trie = trie(&[&long, "instance/-"], &[&long, "instance/ssh-keys", "instance/windows-*", "project/-"]);
+        let found = |path: &str| (trie.walk(path).allowed_by, trie.walk(path).concealed_by);
+        assert_eq!(found(&long), (Some(0), Some(2)));
+        assert_eq!(found(&format!("{long}-")), (None, Some(2)));
+        assert_eq!(found(&format!("{long}x")), (None, None));
+        assert_eq!(found(&format!("instance/{hyphens}SSH{hyphens}keys/x")), (None, Some(3)));
+        assert_eq!(found(&format!("instance/win{hyphens}dows{hyphens}x")), (None, Some(4)));
+        assert_eq!(found(&format!("project/{hyphens}-")), (None, Some(5)));
+        assert_eq!(found(&format!("instance/{hyphens}-")), (None, None));
     }
 
     /// `-` is a name that a key of metadata may have.
     #[test]
     fn a_name_of_hyphens_is_a_name() {
-        let mut trie = Trie::new(Reading::Lenient);
-        trie.add(&"instance/attributes/*".parse().expect("a pattern"), 0);
-        trie.add(&"instance/service-accounts/*/identity".parse().expect("a pattern"), 1);
-        trie.add(&"project/-/x".parse().expect("a pattern"), 2);
+        let trie = trie(&[], &["instance/attributes/*", "instance/service-accounts/*/identity", "project/-/x"]);
         for path in ["instance/attributes/-", "instance/attributes/--/x"] {
-            assert_eq!(trie.covers(path), Some(0), "{path}");
+            assert_eq!(trie.walk(path).concealed_by, Some(0), "{path}");
         }
-        assert_eq!(trie.covers("instance/service-accounts/-/identity"), Some(1));
-        assert_eq!(trie.covers("project/--/x"), Some(2));
-        assert_eq!(trie.covers("project/x"), None);
+        assert_eq!(trie.walk("instance/service-accounts/-/identity").concealed_by, Some(1));
+        assert_eq!(trie.walk("project/--/x").concealed_by, Some(2));
+        assert_eq!(trie.walk("project/x").concealed_by, None);
     }
 
     #[test]
     fn a_directory_leads_to_what_lies_below() {
-        let trie = trie(&["instance/attributes/cluster-name", "project/**/x"]);
+        let trie = trie(&["instance/attributes/cluster-name", "project/**/x"], &[]);
         for path in ["", "instance", "instance/attributes", "instance/attributes/cluster-name"] {
-            assert_eq!(trie.leads_to(path), Some(0), "{path}");
+            assert_eq!(trie.walk(path).leads_to, Some(0), "{path}");
         }
-        assert_eq!(trie.leads_to("project/a/b"), Some(1));
-        assert_eq!(trie.leads_to("instance/disks"), None);
+        assert_eq!(trie.walk("project/a/b").leads_to, Some(1));
+        assert_eq!(trie.walk("instance/disks").leads_to, None);
     }
 }
