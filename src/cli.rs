@@ -314,7 +314,7 @@ impl Args {
         #[cfg(feature = "otlp")]
         let otlp = self.otlp.resolve(&mut read);
         #[cfg(not(feature = "otlp"))]
-        let otlp = Some(crate::telemetry::otlp::Settings);
+        let otlp = Some(crate::telemetry::otlp::Settings {});
         // Only now, when every mistake has been written down.
         let config = Config {
             addrs,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,11 +103,12 @@ where
     /// Accepts and serves connections until the drain begins. Returns with the listener closed; what was accepted goes on.
     pub async fn run(self, listener: TcpListener) {
         let doors = self.drain.doors();
+        let mut closing = pin!(doors.cancelled());
         let mut told: Option<Instant> = None;
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = doors.cancelled() => break,
+                () = closing.as_mut() => break,
                 accepted = listener.accept() => accepted,
             };
             match accepted {

@@ -13,7 +13,7 @@ use crate::server::Arrival;
 
 /// There is nothing to choose.
 #[derive(Debug, Clone, Default)]
-pub struct Settings;
+pub struct Settings {}
 
 impl Settings {
     /// None.
@@ -24,7 +24,7 @@ impl Settings {
 
 /// Traces nothing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tracer;
+pub struct Tracer {}
 
 /// Of nothing.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Exporter;
 
 /// Does nothing.
 pub fn start(_: &Settings, _: &Arc<Metrics>) -> (Tracer, Exporter) {
-    (Tracer, Exporter)
+    (Tracer {}, Exporter)
 }
 
 impl Exporter {
