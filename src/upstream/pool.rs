@@ -23,8 +23,8 @@ const MAX_IDLE_FOR: Duration = Duration::from_secs(30);
 /// So many are kept for that long.
 const AT_EASE: usize = 32;
 
-/// Those of a burst, which opens as many as there are seats, are kept for the next wave of it and not much longer: each is
-/// some 20 KiB here, and a connection on the server, which everybody on the machine shares.
+/// Those of a burst, which opens as many as there are seats, are kept for the next wave of it and not much longer: each takes
+/// memory here, and a connection of the server's, which everybody on the machine shares.
 const MAX_IDLE_OF_BURST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
