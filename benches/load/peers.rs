@@ -17,8 +17,6 @@ use super::process::{self, Missing, Process, free_addr, target};
 pub enum Contender {
     /// The release binary.
     Proxy,
-    /// The same, built by a profile of itself at work.
-    ProxyByProfile,
     /// A bare hyper server.
     Hyper,
     Nginx(Role),
@@ -43,7 +41,6 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Proxy => "gce-metadata-proxy",
-            Self::ProxyByProfile => "the same, built by `benches/pgo`",
             Self::Hyper => "bare hyper",
             Self::Nginx(Role::Returns) => "nginx `return 200`",
             Self::Nginx(Role::Passes) => "nginx `proxy_pass`",
@@ -98,7 +95,6 @@ impl Server {
         let (addr, admin) = (free_addr()?, free_addr()?);
         let (program, args) = match contender {
             Contender::Proxy => (world.binary.to_owned(), proxy(addr, admin, world)),
-            Contender::ProxyByProfile => (built_by_profile()?, proxy(addr, admin, world)),
             Contender::Hyper => (std::env::current_exe()?, hyper(addr, world)?),
             Contender::Nginx(role) => (process::find("nginx")?, nginx(addr, role, world)?),
             Contender::Haproxy(role) => (process::find("haproxy")?, haproxy(addr, role, world)?),
@@ -107,7 +103,7 @@ impl Server {
         };
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let process = Process::start(&program, &args, group, &world.dir.join(format!("{name}.log")))?;
-        let admin = matches!(contender, Contender::Proxy | Contender::ProxyByProfile).then_some(admin);
+        let admin = (contender == Contender::Proxy).then_some(admin);
         Ok(Self { process: Some(process), program: Some(program), addr, admin })
     }
 
@@ -233,12 +229,6 @@ fn write(world: &World<'_>, name: &str, bytes: &[u8]) -> io::Result<String> {
     let file = world.dir.join(name);
     fs::write(&file, bytes)?;
     Ok(file.display().to_string())
-}
-
-fn built_by_profile() -> Result<PathBuf, Missing> {
-    let file = target().join("pgo/gce-metadata-proxy");
-    let missing = Missing { program: "a binary built by its profile", install: "benches/pgo" };
-    if file.is_file() { Ok(file) } else { Err(missing) }
 }
 
 /// Builds the release binary, as it is shipped, and keeps a copy: Cargo puts the one for benches under the same name.

@@ -180,8 +180,7 @@ pub fn all() -> Vec<Scenario> {
 fn seed_metadata_proxy() -> Scenario {
     const MEMORY: Option<u64> = Some(25);
     let crowd = |requests, concurrency| Load::Ab { requests, concurrency };
-    let peers =
-        [Contender::ProxyByProfile, Contender::Nginx(Role::Returns), Contender::Nginx(Role::Caches), Contender::Hyper];
+    let peers = [Contender::Nginx(Role::Returns), Contender::Nginx(Role::Caches), Contender::Hyper];
     let seed = [at_most(Figure::Cpu, 25.0), at_most(Figure::Peak, 12.0)];
     let mut steps = vec![
         Step::new("ab -c 200, no keep-alive, 500m CPU, 25 MiB", crowd(size(200_000, 10_000), 200))
@@ -192,7 +191,7 @@ fn seed_metadata_proxy() -> Scenario {
         // Five rounds are 200,000 requests.
         Step::new("ab -c 200, no keep-alive, 30m CPU, 25 MiB", crowd(size(40_000, 1000), 200))
             .within(Some(30), MEMORY)
-            .against(&peers[..2])
+            .against(&peers[..1])
             .goals(&seed)
             .goals(&[at_least(Figure::Throughput, 8.0 * 55.68)]),
     ];
@@ -274,7 +273,6 @@ fn seed_reverse_proxies() -> Scenario {
 fn token_hit() -> Scenario {
     let nginx = Contender::Nginx(Role::Returns);
     let peers = [
-        Contender::ProxyByProfile,
         nginx,
         Contender::Hyper,
         Contender::Haproxy(Role::Returns),
