@@ -20,9 +20,9 @@ use super::connections::Connections;
 use super::socket::Socket;
 use crate::telemetry::Metrics;
 
-/// Connections that the kernel keeps for us until they are accepted: as many as it will, whose own bound `net.core.somaxconn` is
-/// 4096 since Linux 5.4 and 128 before. Where the queue is full a connection is opened again a second later, by the client's
-/// kernel, and every client of a burst of thousands would wait for that.
+/// Connections that the kernel keeps for us until they are accepted: as many as it will. Its own bound, `net.core.somaxconn`, is
+/// 4096 since Linux 5.4 and 128 before. A connection that finds the queue full is opened anew by the client's kernel a second
+/// later.
 const BACKLOG: u32 = 4096;
 
 /// Pause after an error of `accept` that will not go away by itself at once (no file descriptor left, above all).
@@ -73,7 +73,7 @@ pub fn inherited() -> io::Result<Vec<TcpListener>> {
     for index in 0..passed.len() {
         if let Some(listener) = passed.take_tcp_listener(index)? {
             listener.set_nonblocking(true)?;
-            // What `bind` sets for its own, as far as whoever opened it may not want it otherwise.
+            // As `bind` does; how large buffers are is up to whoever opened it.
             SockRef::from(&listener).set_tcp_nodelay(true)?;
             listeners.push(TcpListener::from_std(listener)?);
         }
@@ -168,4 +168,18 @@ async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStrea
     // A queue that is not empty gives its next at once.
     let soon = (Instant::now() + Duration::from_millis(1)).min(end);
     timeout_at(soon, listener.accept()).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_sockets_inherit_what_the_listener_has() {
+        let listener = bind(([127, 0, 0, 1], 0).into(), false).expect("a port");
+        let _client = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (accepted, _) = listener.accept().await.expect("a client");
+        assert!(accepted.nodelay().expect("it is open"));
+        assert!(SockRef::from(&accepted).keepalive().expect("it is open"));
+    }
 }

@@ -32,7 +32,7 @@ use super::socket::{Seen, Socket};
 /// reset: closing a socket with unread bytes in it resets it.
 const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
 
-/// A connection that was idle for so long is kept by its socket alone, without hyper's state and buffers (about 12 KiB).
+/// A connection that was idle for so long is kept by its socket alone, without hyper's state and buffers (about 13 KiB).
 const PARK: Duration = Duration::from_secs(1);
 
 /// What answers requests: a tower service that turns its errors into answers itself, or has the connection reset. It is always

@@ -7,7 +7,7 @@
 //!
 //! # What a connection costs
 //!
-//! About 2 KiB while it is silent, still sending its head, or has been idle for a while (its socket and its task), and some
+//! About 3 KiB while it is silent, still sending its head, or has been idle for a while (its socket and its task), and some
 //! 13 KiB more (hyper's state and buffers) while it is in use; the kernel's buffers, bounded in `accept`, come on top. A few
 //! hundred keep hyper's state for a second after each answer, since the next request is cheaper then; above that a connection
 //! has it only while it is being answered ([`Served`]), so thousands that take turns cost little more than thousands that are
