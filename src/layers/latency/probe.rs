@@ -79,8 +79,9 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let (inner, started, passed) = trace::start(|| self.inner.call(request));
-        let state = if passed { State::Passed } else { State::Working { started, waited: Duration::ZERO } };
+        let started = trace::start();
+        let inner = self.inner.call(request);
+        let state = if trace::leave() { State::Passed } else { State::Working(started) };
         ResponseFuture { inner, state, times: self.times }
     }
 }
@@ -97,7 +98,10 @@ impl<R, S: Service<R>> Service<R> for Next<S> {
     fn call(&mut self, request: R) -> Self::Future {
         let now = Instant::now();
         otlp::left(self.times.filter, FilterOutcome::Passed, now);
-        let (future, started) = trace::cross(now, || self.inner.call(request));
+        let started = trace::pass(now);
+        let future = self.inner.call(request);
+        trace::passed();
+        // Last, so that the next filter is not charged with it.
         if let Some(started) = started {
             self.times.worked(FilterOutcome::Passed, now - started);
         }
@@ -116,14 +120,23 @@ pin_project! {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+/// In few bytes, since hyper moves what eight of them are part of.
+#[derive(Debug)]
 enum State {
-    /// The request is the filter's. `started` is moved on by what it was suspended for, so that all since then is work.
-    Working { started: Instant, waited: Duration },
+    /// The request is the filter's, since then and without a pause.
+    Working(Instant),
     /// It waits for somebody else.
-    Suspended { since: Instant, worked: Duration, waited: Duration },
+    Suspended(Box<Suspended>),
     /// The request is not the filter's any more.
     Passed,
+}
+
+#[derive(Debug)]
+struct Suspended {
+    since: Instant,
+    /// All in all, before.
+    worked: Duration,
+    waited: Duration,
 }
 
 impl<F, T, E> Future for ResponseFuture<F>
@@ -134,30 +147,31 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let (started, waited) = match *this.state {
+        // Where the filter goes on after a pause, it is as if it had started later, so that all since then is work.
+        let (started, waited) = match this.state {
             State::Passed => return this.inner.poll(cx),
-            State::Working { started, waited } => (started, waited),
-            State::Suspended { since, worked, waited } => {
+            State::Working(started) => (*started, Duration::ZERO),
+            State::Suspended(suspended) => {
                 let now = Instant::now();
-                (now.checked_sub(worked).unwrap_or(now), waited + (now - since))
+                (now.checked_sub(suspended.worked).unwrap_or(now), suspended.waited + (now - suspended.since))
             }
         };
-        let (poll, passed) = trace::resume(started, || this.inner.poll(cx));
-        *this.state = match &poll {
-            _ if passed => State::Passed,
-            Poll::Pending => {
-                let since = Instant::now();
-                State::Suspended { since, worked: since - started, waited }
-            }
-            Poll::Ready(outcome) => {
-                let outcome = if outcome.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused };
-                let now = Instant::now();
-                this.times.worked(outcome, now - started);
-                otlp::left(this.times.filter, outcome, now);
-                State::Passed
-            }
-        };
-        if matches!(this.state, State::Passed) && !waited.is_zero() {
+        trace::resume(started);
+        let poll = this.inner.poll(cx);
+        let has_passed = trace::leave();
+        if !has_passed {
+            let now = Instant::now();
+            let worked = now - started;
+            let Poll::Ready(outcome) = &poll else {
+                *this.state = State::Suspended(Box::new(Suspended { since: now, worked, waited }));
+                return poll;
+            };
+            let outcome = if outcome.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused };
+            this.times.worked(outcome, worked);
+            otlp::left(this.times.filter, outcome, now);
+        }
+        *this.state = State::Passed;
+        if !waited.is_zero() {
             this.times.waited(waited);
             otlp::waited(this.times.filter, waited);
         }

@@ -9,12 +9,9 @@ use tokio::time::Instant;
 use crate::telemetry::latency::{EndpointClass, RequestOutcome};
 
 struct Trace {
-    /// When the filter before has passed the request on, until the next one takes note of it.
-    boundary: Cell<Option<Instant>>,
-    /// When the filter that is executing started.
+    /// When the filter that is executing started; nothing once it has passed the request on. No two filters execute at once:
+    /// one starts when the one before it has passed the request on.
     started: Cell<Option<Instant>>,
-    /// Whether the filter that was executing has passed the request on.
-    passed: Cell<bool>,
     endpoint: Cell<EndpointClass>,
     outcome: Cell<RequestOutcome>,
 }
@@ -22,9 +19,7 @@ struct Trace {
 thread_local! {
     static TRACE: Trace = const {
         Trace {
-            boundary: Cell::new(None),
             started: Cell::new(None),
-            passed: Cell::new(false),
             endpoint: Cell::new(EndpointClass::Unread),
             outcome: Cell::new(RequestOutcome::Cut),
         }
@@ -44,7 +39,7 @@ pub(in crate::layers) fn ends_as(outcome: RequestOutcome) {
 /// A request comes in: the first filter starts now.
 pub(super) fn begin(now: Instant) {
     TRACE.with(|trace| {
-        trace.boundary.set(Some(now));
+        trace.started.set(Some(now));
         trace.endpoint.set(EndpointClass::Unread);
     });
 }
@@ -59,39 +54,32 @@ pub(super) fn outcome() -> RequestOutcome {
     TRACE.with(|trace| trace.outcome.get())
 }
 
-/// Runs a filter that starts at the boundary. Returns when that was, and whether the request was passed on.
-pub(super) fn start<T>(filter: impl FnOnce() -> T) -> (T, Instant, bool) {
+/// A filter starts, where the one before it has just passed the request on. Returns when that was.
+pub(super) fn start() -> Instant {
     TRACE.with(|trace| {
-        let started = trace.boundary.take().unwrap_or_else(Instant::now);
-        let (outcome, passed) = trace.run(started, filter);
-        (outcome, started, passed)
+        let started = trace.started.get().unwrap_or_else(Instant::now);
+        trace.started.set(Some(started));
+        started
     })
 }
 
-/// Runs a filter that started before. Returns whether the request was passed on.
-pub(super) fn resume<T>(started: Instant, filter: impl FnOnce() -> T) -> (T, bool) {
-    TRACE.with(|trace| trace.run(started, filter))
+/// A filter that started before goes on.
+pub(super) fn resume(started: Instant) {
+    TRACE.with(|trace| trace.started.set(Some(started)));
 }
 
-/// Passes the request on at this moment, which is when the next filter starts. Returns when the one that passed it on had
+/// The filter that was executing is left, for now or for good. Returns whether it has passed the request on.
+pub(super) fn leave() -> bool {
+    TRACE.with(|trace| trace.started.take().is_none())
+}
+
+/// The request is passed on at this moment, which is when the next filter starts. Returns when the one that passes it on had
 /// started, if it is tracked.
-pub(super) fn cross<T>(now: Instant, next: impl FnOnce() -> T) -> (T, Option<Instant>) {
-    TRACE.with(|trace| {
-        let started = trace.started.take();
-        trace.boundary.set(Some(now));
-        let outcome = next();
-        trace.boundary.set(None);
-        trace.passed.set(true);
-        (outcome, started)
-    })
+pub(super) fn pass(now: Instant) -> Option<Instant> {
+    TRACE.with(|trace| trace.started.replace(Some(now)))
 }
 
-impl Trace {
-    fn run<T>(&self, started: Instant, filter: impl FnOnce() -> T) -> (T, bool) {
-        // Filters are nested: what is known of the one outside is put back.
-        let outside = (self.started.replace(Some(started)), self.passed.replace(false));
-        let outcome = filter();
-        self.started.set(outside.0);
-        (outcome, self.passed.replace(outside.1))
-    }
+/// The next filter has been called. Whoever passed the request on is through with it.
+pub(super) fn passed() {
+    TRACE.with(|trace| trace.started.set(None));
 }
