@@ -18,5 +18,6 @@ mod process;
 mod sampled;
 pub mod table;
 pub mod talkers;
+mod tally;
 
 pub use metrics::Metrics;
