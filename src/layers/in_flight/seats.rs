@@ -1,12 +1,10 @@
 //! [`Seats`]: the one count of requests in flight, and who waits for one.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Who asks: an address, i.e. a pod. The proxy's own requests have none.
 type Client = Option<IpAddr>;
@@ -16,19 +14,17 @@ type Client = Option<IpAddr>;
 pub struct Seats {
     limit: usize,
     /// Hands a seat that comes back to whoever has waited longest; a newcomer gets one only if nobody waits.
-    free: Arc<Semaphore>,
+    free: Semaphore,
     /// Most taken at once since it was last asked for.
     peak: AtomicUsize,
-    /// Of each client that has any: requests that are in, or wait to be.
-    claims: Mutex<HashMap<Client, usize>>,
+    /// Of each client that has any: requests that are in, or wait to be. A list, since only few clients are in at once.
+    claims: Mutex<Vec<(Client, usize)>>,
 }
 
 /// The right to be in flight. It goes back when it is dropped.
 #[derive(Debug)]
 pub struct Seat {
-    // The claim is given up before the seat is passed on.
     _claim: Claim,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// One of a client's requests that are in, or wait to be.
@@ -36,6 +32,8 @@ pub struct Seat {
 struct Claim {
     client: Client,
     seats: Arc<Seats>,
+    /// Whether it is in.
+    has_seat: bool,
 }
 
 /// What becomes of a request that wants in.
@@ -52,13 +50,16 @@ pub enum Admission {
 impl Seats {
     /// All free.
     pub fn new(limit: usize) -> Self {
-        Self { limit, free: Arc::new(Semaphore::new(limit)), peak: AtomicUsize::new(0), claims: Mutex::default() }
+        Self { limit, free: Semaphore::new(limit), peak: AtomicUsize::new(0), claims: Mutex::default() }
     }
 
     /// Takes a seat if one is free.
     pub fn admit(self: &Arc<Self>, client: Client) -> Admission {
-        match Arc::clone(&self.free).try_acquire_owned() {
-            Ok(permit) => Admission::Seat(self.seat(permit, self.claim(client))),
+        match self.free.try_acquire() {
+            Ok(permit) => {
+                permit.forget();
+                Admission::Seat(self.claim(client).seat())
+            }
             Err(_) if self.has_less_than_its_share(client) => Admission::Wait,
             Err(_) => Admission::Refuse,
         }
@@ -67,8 +68,8 @@ impl Seats {
     /// The next seat that comes back once all who wait already have theirs.
     pub async fn next_free(self: &Arc<Self>, client: Client) -> Seat {
         let claim = self.claim(client);
-        let permit = Arc::clone(&self.free).acquire_owned().await.expect("seats are never done away with");
-        self.seat(permit, claim)
+        self.free.acquire().await.expect("seats are never done away with").forget();
+        claim.seat()
     }
 
     /// How many there are.
@@ -86,37 +87,53 @@ impl Seats {
         self.peak.swap(self.taken(), Ordering::Relaxed)
     }
 
-    fn seat(&self, permit: OwnedSemaphorePermit, claim: Claim) -> Seat {
-        self.peak.fetch_max(self.taken(), Ordering::Relaxed);
-        Seat { _claim: claim, _permit: permit }
-    }
-
     fn claim(self: &Arc<Self>, client: Client) -> Claim {
-        *self.lock().entry(client).or_default() += 1;
-        Claim { client, seats: Arc::clone(self) }
+        let mut claims = self.lock();
+        match claims.iter_mut().find(|(other, _)| *other == client) {
+            Some((_, own)) => *own += 1,
+            None => claims.push((client, 1)),
+        }
+        Claim { client, seats: Arc::clone(self), has_seat: false }
     }
 
     /// Those who have a claim share alike, and what cannot be divided is everybody's.
     fn has_less_than_its_share(&self, client: Client) -> bool {
         let claims = self.lock();
-        let own = claims.get(&client).copied().unwrap_or_default();
+        let own = claims.iter().find(|(other, _)| *other == client).map_or(0, |(_, own)| *own);
         own < self.limit.div_ceil(claims.len().max(1))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Client, usize)>> {
         // Each change is one number, so a panic elsewhere leaves the counts right.
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    /// With the seat that its request was given.
+    fn seat(mut self) -> Seat {
+        self.has_seat = true;
+        let taken = self.seats.taken();
+        if taken > self.seats.peak.load(Ordering::Relaxed) {
+            self.seats.peak.fetch_max(taken, Ordering::Relaxed);
+        }
+        Seat { _claim: self }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut claims = self.seats.lock();
-        let Entry::Occupied(mut own) = claims.entry(self.client) else { return };
-        if *own.get() > 1 {
-            *own.get_mut() -= 1;
-        } else {
-            own.remove();
+        if let Some(place) = claims.iter().position(|(client, _)| *client == self.client) {
+            claims[place].1 -= 1;
+            if claims[place].1 == 0 {
+                claims.swap_remove(place);
+            }
+        }
+        drop(claims);
+        // The claim is given up before the seat is passed on.
+        if self.has_seat {
+            self.seats.free.add_permits(1);
         }
     }
 }
