@@ -151,7 +151,7 @@ where
             peer,
             stack: self.stack.clone(),
             timeouts: self.timeouts,
-            stopping: self.drain.stopping(),
+            last_call: self.drain.last_call(),
             activity,
             served: self.connections.served(),
         };

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Shared between a connection's socket, its service and its timers.
+/// Shared between a connection's socket, its service and its timers, all of which run in the connection's task: nobody else
+/// writes here, so that nothing takes a locked instruction.
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
+    /// When the task was last woken; what it does until it waits again is done at this moment.
+    now: Moment,
     /// When bytes last moved, either way.
     moved: Moment,
     /// When the head under way began.
@@ -53,9 +56,8 @@ pub struct Timeouts {
 }
 
 impl Moment {
-    fn set(&self, began: Instant) {
-        // A connection does not live for 584 million years.
-        self.0.store(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
+    fn set(&self, now: &Self) {
+        self.0.store(now.0.load(Relaxed), Relaxed);
     }
 
     fn clear(&self) {
@@ -76,6 +78,7 @@ impl Activity {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
+            now: Moment(AtomicU64::new(1)),
             moved: Moment::default(),
             head_began: Moment::default(),
             blocked: Moment::default(),
@@ -88,12 +91,18 @@ impl Activity {
         }
     }
 
+    /// The connection's task goes on.
+    pub(super) fn tick(&self) {
+        // A connection does not live for 584 million years.
+        self.now.0.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
+    }
+
     /// Bytes were received: so many heads have ended with them, and another has begun or has not.
     pub(super) fn received(&self, ended_heads: u64, mid_head: bool, body_announced: bool) {
-        self.moved.set(self.began);
-        self.heads.fetch_add(ended_heads, Relaxed);
+        self.moved.set(&self.now);
+        add(&self.heads, ended_heads);
         match (mid_head, self.head_began.is_set()) {
-            (true, false) => self.head_began.set(self.began),
+            (true, false) => self.head_began.set(&self.now),
             (false, true) => self.head_began.clear(),
             _ => {}
         }
@@ -104,7 +113,7 @@ impl Activity {
 
     /// Bytes were sent; whether the client had taken none for a while.
     pub(super) fn sent(&self) -> bool {
-        self.moved.set(self.began);
+        self.moved.set(&self.now);
         let was_blocked = self.blocked.is_set();
         if was_blocked {
             self.blocked.clear();
@@ -116,15 +125,15 @@ impl Activity {
     pub(super) fn blocked(&self) -> bool {
         let is_news = !self.blocked.is_set();
         if is_news {
-            self.blocked.set(self.began);
+            self.blocked.set(&self.now);
         }
         is_news
     }
 
     /// A request reached the service.
     pub(super) fn answering(self: &Arc<Self>) -> Answering {
-        self.requests.fetch_add(1, Relaxed);
-        self.answering.fetch_add(1, Relaxed);
+        add(&self.requests, 1);
+        add(&self.answering, 1);
         Answering(Arc::clone(self))
     }
 
@@ -194,6 +203,11 @@ impl Activity {
     }
 }
 
+/// What has one writer needs no locked addition.
+fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Relaxed) + more, Relaxed);
+}
+
 impl Answering {
     pub(super) fn activity(&self) -> &Activity {
         &self.0
@@ -202,7 +216,7 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.answering.fetch_sub(1, Relaxed);
-        self.0.moved.set(self.0.began);
+        self.0.answering.store(self.0.answering.load(Relaxed) - 1, Relaxed);
+        self.0.moved.set(&self.0.now);
     }
 }

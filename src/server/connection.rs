@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,12 +18,13 @@ use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::Service;
 
 use super::activity::{Activity, Answering, Timeouts};
 use super::arrival::Arrival;
 use super::connections::Served;
+use super::drain::LastCall;
 use super::io::{MAX_HEAD, Watched};
 use super::reset::Reset;
 use super::socket::{Seen, Socket};
@@ -58,7 +59,7 @@ pub(super) struct Connection<I, S> {
     pub(super) peer: SocketAddr,
     pub(super) stack: S,
     pub(super) timeouts: Timeouts,
-    pub(super) stopping: CancellationToken,
+    pub(super) last_call: LastCall,
     pub(super) activity: Arc<Activity>,
     pub(super) served: Arc<Served>,
 }
@@ -69,7 +70,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
     /// As long as there is no whole head to read, there is only the socket and this future; hyper's state is made when
     /// there is one, and given up when the connection falls idle.
     pub(super) async fn serve(mut self) {
-        let mut bounds = pin!(Bounds::new(self.timeouts, &self.stopping, &self.activity));
+        let mut bounds = pin!(Bounds::new(self.timeouts, &self.last_call, &self.activity));
         while has_request(&self.io, &mut self.begun, bounds.as_mut()).await {
             let Some(connection) = Box::pin(self.serve_http(bounds.as_mut())).await else { return };
             self = connection;
@@ -78,7 +79,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
 
     /// Serves requests by hyper until the connection ends, or falls idle and is returned.
     async fn serve_http(self, mut bounds: Pin<&mut Bounds>) -> Option<Self> {
-        let Self { io, begun, peer, stack, timeouts, stopping, activity, served } = self;
+        let Self { io, begun, peer, stack, timeouts, last_call, activity, served } = self;
         let serving = served.begin();
         let service = PerConnection { stack: RefCell::new(stack), peer, activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
@@ -86,10 +87,11 @@ impl<I: Socket, S: Stack> Connection<I, S> {
             // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
             .title_case_headers(true)
             .serve_connection(TokioIo::new(Watched::new(io, begun, Arc::clone(&activity))), service);
-        if stopping.is_cancelled() {
+        if last_call.has_come() {
             activity.call_last();
         }
         let ended = poll_fn(|cx| {
+            activity.tick();
             if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
                 return Poll::Ready(Ended::Closed(ended));
             }
@@ -105,7 +107,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
                 // An empty line at the most, or hyper would have more to do. A copy, since the buffer around it is hyper's.
                 let begun = Bytes::copy_from_slice(&parts.read_buf);
                 let stack = parts.service.stack.into_inner();
-                return Some(Self { io, begun, peer, stack, timeouts, stopping, activity, served });
+                return Some(Self { io, begun, peer, stack, timeouts, last_call, activity, served });
             }
             Ended::Useless => tracing::debug!(%peer, "a connection was useless for too long"),
             Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
@@ -127,6 +129,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
 async fn has_request<I: Socket>(io: &I, begun: &mut Bytes, mut bounds: Pin<&mut Bounds>) -> bool {
     let mut part = 0;
     poll_fn(|cx| {
+        bounds.activity.tick();
         loop {
             match io.poll_look(begun, cx) {
                 Poll::Ready(Ok(Seen::Head)) => return Poll::Ready(true),
@@ -161,27 +164,37 @@ pin_project! {
         activity: Arc<Activity>,
         #[pin]
         timer: Sleep,
+        last_call: LastCall,
         #[pin]
-        told: WaitForCancellationFutureOwned,
-        is_told: bool,
+        comes: WaitForCancellationFutureOwned,
+        was_told: bool,
+        // Whom the timer and the word wake: the connection's task, always the same.
+        wakes: Option<Waker>,
     }
 }
 
 impl Bounds {
-    fn new(timeouts: Timeouts, stopping: &CancellationToken, activity: &Arc<Activity>) -> Self {
+    fn new(timeouts: Timeouts, last_call: &LastCall, activity: &Arc<Activity>) -> Self {
         let timer = sleep_until(Instant::now() + timeouts.header);
-        let told = stopping.clone().cancelled_owned();
-        Self { timeouts, activity: Arc::clone(activity), timer, told, is_told: false }
+        let (last_call, comes) = (last_call.clone(), last_call.comes());
+        Self { timeouts, activity: Arc::clone(activity), timer, last_call, comes, was_told: false, wakes: None }
     }
 
     /// Ready when the connection has been useless for too long, or idle for as long as it may be.
     ///
     /// There is one timer, and it is moved only when it fires, or when a deadline turns up that is earlier: deadlines mostly
-    /// move away, and a timer that fires for nothing costs less than one that is moved at every request.
+    /// move away, and a timer that fires for nothing costs less than one that is moved at every request. Neither it nor the
+    /// word is asked to wake a task that it wakes already, since that takes locks.
     fn poll(self: Pin<&mut Self>, idle_for: Option<Duration>, cx: &mut Context<'_>) -> Poll<Ended> {
         let mut this = self.project();
-        if !*this.is_told && this.told.poll(cx).is_ready() {
-            *this.is_told = true;
+        let mut is_set = this.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()));
+        if !is_set {
+            *this.wakes = Some(cx.waker().clone());
+            // Whether it has come is looked at next.
+            let _ = this.comes.poll(cx);
+        }
+        if !*this.was_told && this.last_call.has_come() {
+            *this.was_told = true;
             this.activity.call_last();
         }
         let now = Instant::now;
@@ -195,7 +208,11 @@ impl Bounds {
             if next < this.timer.deadline() {
                 this.timer.as_mut().reset(next);
             }
+            if is_set && !this.timer.is_elapsed() {
+                return Poll::Pending;
+            }
             ready!(this.timer.as_mut().poll(cx));
+            is_set = false;
             let now = now();
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Poll::Ready(Ended::Useless);

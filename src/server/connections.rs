@@ -233,8 +233,10 @@ mod tests {
         let idle = arrive(&connections).expect("room");
         let trickling = arrive(&connections).expect("room");
         sleep(Duration::from_secs(1)).await;
-        silent.activity.received(0, true, false);
-        trickling.activity.received(0, true, false);
+        for sends in [&silent, &trickling] {
+            sends.activity.tick();
+            sends.activity.received(0, true, false);
+        }
         let newcomer = arrive(&connections).expect("one gives way");
         assert!(was_aborted(&idle).await, "the only one that did nothing since");
         assert!(!was_aborted(&silent).await && !was_aborted(&trickling).await && !was_aborted(&newcomer).await);

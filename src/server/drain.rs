@@ -2,12 +2,14 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 
 /// Tells everything that serves that the end has begun, and waits for what is in flight.
@@ -18,8 +20,34 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
     doors: CancellationToken,
-    stopping: CancellationToken,
+    last_call: LastCall,
     connections: TaskTracker,
+}
+
+/// Word that what was accepted is to come to its end.
+#[derive(Debug, Clone, Default)]
+pub struct LastCall {
+    /// The same as the token says, for those who look at every request: looking at a token takes a lock.
+    has_come: Arc<AtomicBool>,
+    token: CancellationToken,
+}
+
+impl LastCall {
+    /// Gives word.
+    pub fn call(&self) {
+        self.has_come.store(true, Ordering::Release);
+        self.token.cancel();
+    }
+
+    /// Whether it has come.
+    pub fn has_come(&self) -> bool {
+        self.has_come.load(Ordering::Acquire)
+    }
+
+    /// Resolves when it comes.
+    pub fn comes(&self) -> WaitForCancellationFutureOwned {
+        self.token.clone().cancelled_owned()
+    }
 }
 
 impl Drain {
@@ -28,9 +56,9 @@ impl Drain {
         self.doors.clone()
     }
 
-    /// Resolves when what was accepted is to come to its end.
-    pub fn stopping(&self) -> CancellationToken {
-        self.stopping.clone()
+    /// When what was accepted is to come to its end.
+    pub fn last_call(&self) -> LastCall {
+        self.last_call.clone()
     }
 
     /// Whether the end has begun.
@@ -52,7 +80,7 @@ impl Drain {
     /// connections that were still open when the time was up; they are cut when the runtime ends.
     pub async fn finish(&self, grace: Duration) -> usize {
         self.doors.cancel();
-        self.stopping.cancel();
+        self.last_call.call();
         self.connections.close();
         if timeout(grace, self.connections.wait()).await.is_ok() { 0 } else { self.connections.len() }
     }

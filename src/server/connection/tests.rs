@@ -15,7 +15,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 /// A connection to a stack that takes this long for each answer.
 struct Client {
     io: DuplexStream,
-    stopping: CancellationToken,
+    last_call: LastCall,
     server: JoinHandle<()>,
 }
 
@@ -25,12 +25,12 @@ fn connect(delay: Duration) -> Client {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
-    let stopping = CancellationToken::new();
-    let server = tokio::spawn(connection(other_end, stack, stopping.clone()).serve());
-    Client { io, stopping, server }
+    let last_call = LastCall::default();
+    let server = tokio::spawn(connection(other_end, stack, last_call.clone()).serve());
+    Client { io, last_call, server }
 }
 
-fn connection<I, S>(io: I, stack: S, stopping: CancellationToken) -> Connection<I, S> {
+fn connection<I, S>(io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
     let peer = ([10, 0, 0, 9], 40000).into();
     Connection {
         io,
@@ -38,7 +38,7 @@ fn connection<I, S>(io: I, stack: S, stopping: CancellationToken) -> Connection<
         peer,
         stack,
         timeouts: TIMEOUTS,
-        stopping,
+        last_call,
         activity: Arc::new(Activity::new()),
         served: Arc::default(),
     }
@@ -116,7 +116,7 @@ async fn the_drain_closes_an_idle_connection_at_once_and_one_in_use_a_second_aft
         client.read_answer().await;
         sleep(Duration::from_secs(idle)).await;
         let began = Instant::now();
-        client.stopping.cancel();
+        client.last_call.call();
         assert_eq!(client.read_to_end().await, "");
         assert_eq!(began.elapsed().as_secs(), lives);
     }
@@ -127,7 +127,7 @@ async fn a_request_that_crosses_the_drain_is_answered_and_told_that_it_is_the_la
     let mut client = connect(Duration::ZERO);
     client.send(REQUEST).await;
     client.read_answer().await;
-    client.stopping.cancel();
+    client.last_call.call();
     sleep(Duration::from_millis(500)).await;
     client.send(REQUEST).await;
     let answer = client.read_to_end().await;
@@ -140,7 +140,7 @@ async fn a_client_that_does_not_read_its_answer_is_cut_after_thirty_seconds() {
     let stack = tower::service_fn(|_: Arrival<Incoming>| async {
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
     });
-    let server = tokio::spawn(connection(other_end, stack, CancellationToken::new()).serve());
+    let server = tokio::spawn(connection(other_end, stack, LastCall::default()).serve());
     tokio::spawn(async move {
         io.write_all(REQUEST).await.expect("the server reads");
         sleep(Duration::from_secs(20)).await;
@@ -158,7 +158,7 @@ async fn the_drain_lets_a_request_in_flight_finish_and_then_closes() {
     let mut client = connect(Duration::from_secs(2));
     client.send(REQUEST).await;
     sleep(Duration::from_secs(1)).await;
-    client.stopping.cancel();
+    client.last_call.call();
     let answer = client.read_to_end().await;
     assert!(answer.contains("Connection: close") && answer.ends_with("answer"), "{answer}");
 }
@@ -203,7 +203,7 @@ async fn connect_by_socket(served: &Arc<Served>) -> TcpStream {
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
     let served = Arc::clone(served);
-    tokio::spawn(Connection { served, ..connection(io, stack, CancellationToken::new()) }.serve());
+    tokio::spawn(Connection { served, ..connection(io, stack, LastCall::default()) }.serve());
     client
 }
 
