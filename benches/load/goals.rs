@@ -13,6 +13,11 @@ pub struct Results {
 }
 
 impl Results {
+    /// Whom the goals are about, and whom the others are compared with: who comes first.
+    pub fn ours(&self) -> Contender {
+        self.contenders[0].0
+    }
+
     pub fn of(&self, contender: Contender, figure: Figure) -> Option<Summary> {
         let (_, runs) = self.contenders.iter().find(|(other, _)| *other == contender)?;
         Summary::of_figure(runs.as_ref().ok()?, figure)
@@ -28,10 +33,10 @@ pub fn verdict(goal: &Goal, results: &Results, all: &[Results]) -> String {
         Bound::MostOf(times, contender) => ("≤", peer(contender).map(|value| value * times)),
         Bound::LeastOf(times, contender) => ("≥", peer(contender).map(|value| value * times)),
         Bound::MostOfStep(times, step) => {
-            ("≤", all[step].of(Contender::Proxy, goal.figure).map(|summary| summary.median * times))
+            ("≤", all[step].of(all[step].ours(), goal.figure).map(|summary| summary.median * times))
         }
     };
-    let (Some(limit), Some(summary)) = (limit, results.of(Contender::Proxy, goal.figure)) else {
+    let (Some(limit), Some(summary)) = (limit, results.of(results.ours(), goal.figure)) else {
         return "goal: not measured".to_owned();
     };
     let value = typical(goal.figure, summary);

@@ -41,6 +41,7 @@ use figures::{Figure, Run};
 use goals::Results;
 use machine::{Bystander, Machine};
 use measure::Lab;
+use peers::Contender;
 use process::Cores;
 use report::Way;
 use scenarios::{Scenario, Step};
@@ -126,6 +127,10 @@ async fn serve_hyper(addr: &str, body: &str) -> io::Result<()> {
 async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
     rlimit::increase_nofile_limit(u64::MAX)?;
     let binary = peers::build().await?;
+    let mut contenders = chosen.iter().flat_map(|scenario| &scenario.steps).flat_map(|step| &step.contenders);
+    if contenders.any(|contender| *contender == Contender::Image) {
+        peers::build_image().await?;
+    }
     let machine = Machine::look(&binary).await;
     Cores::Load.enter()?;
     let dir = process::target().join("load");

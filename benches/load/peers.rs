@@ -12,11 +12,16 @@ use super::cgroup::Cgroup;
 use super::clients;
 use super::process::{self, Missing, Process, free_addr, target};
 
+/// The program of [`Contender::Image`], among the tools.
+const IMAGE: &str = "gce-metadata-proxy-image";
+
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
     /// The release binary.
     Proxy,
+    /// The same as the container image has it: static, with another C library.
+    Image,
     /// A bare hyper server.
     Hyper,
     Nginx(Role),
@@ -41,6 +46,7 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Proxy => "gce-metadata-proxy",
+            Self::Image => "gce-metadata-proxy, the image's",
             Self::Hyper => "bare hyper",
             Self::Nginx(Role::Returns) => "nginx `return 200`",
             Self::Nginx(Role::Passes) => "nginx `proxy_pass`",
@@ -95,6 +101,7 @@ impl Server {
         let (addr, admin) = (free_addr()?, free_addr()?);
         let (program, args) = match contender {
             Contender::Proxy => (world.binary.to_owned(), proxy(addr, admin, world)),
+            Contender::Image => (process::find(IMAGE)?, proxy(addr, admin, world)),
             Contender::Hyper => (std::env::current_exe()?, hyper(addr, world)?),
             Contender::Nginx(role) => (process::find("nginx")?, nginx(addr, role, world)?),
             Contender::Haproxy(role) => (process::find("haproxy")?, haproxy(addr, role, world)?),
@@ -103,7 +110,7 @@ impl Server {
         };
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         let process = Process::start(&program, &args, group, &world.dir.join(format!("{name}.log")))?;
-        let admin = (contender == Contender::Proxy).then_some(admin);
+        let admin = matches!(contender, Contender::Proxy | Contender::Image).then_some(admin);
         Ok(Self { process: Some(process), program: Some(program), addr, admin })
     }
 
@@ -229,6 +236,16 @@ fn write(world: &World<'_>, name: &str, bytes: &[u8]) -> io::Result<String> {
     let file = world.dir.join(name);
     fs::write(&file, bytes)?;
     Ok(file.display().to_string())
+}
+
+/// Builds the image's binary as the image is built, and puts it where the tools are. Without it that contender is missing.
+pub async fn build_image() -> io::Result<()> {
+    let mut build = tokio::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/image/build-binary"));
+    build.arg("").arg(target().join("tools/bin").join(IMAGE)).env("CARGO_TARGET_DIR", target());
+    if !build.status().await?.success() {
+        eprintln!("the image's binary cannot be built here and is left out");
+    }
+    Ok(())
 }
 
 /// Builds the release binary, as it is shipped, and keeps a copy: Cargo puts the one for benches under the same name.

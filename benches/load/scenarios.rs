@@ -83,7 +83,7 @@ pub enum Load {
     Start,
 }
 
-/// What a figure of the proxy's must be.
+/// What a figure of the first contender's must be.
 #[derive(Debug, Clone, Copy)]
 pub struct Goal {
     pub figure: Figure,
@@ -97,7 +97,7 @@ pub enum Bound {
     /// So many times a peer's figure.
     MostOf(f64, Contender),
     LeastOf(f64, Contender),
-    /// So many times the proxy's own figure in an earlier step, by its number.
+    /// So many times its own figure in an earlier step, by its number.
     MostOfStep(f64, usize),
 }
 
@@ -141,6 +141,11 @@ impl Step {
             goals: vec![ALL_ANSWERED],
             rounds: ROUNDS,
         }
+    }
+
+    /// As the image has it, since there memory and size count, beside the binary that all other scenarios measure.
+    fn of_the_image(self) -> Self {
+        Self { contenders: vec![Contender::Image, Contender::Proxy], ..self }
     }
 
     fn within(self, millicores: Option<u64>, memory: Option<u64>) -> Self {
@@ -301,7 +306,8 @@ fn memory() -> Scenario {
             0 => "at rest".to_owned(),
             _ => format!("{connections} connections that were answered and stay"),
         };
-        let step = Step::new(title, Load::Stay { connections }).args(&["--max-connections=4000"]).against(&peers);
+        let step = Step::new(title, Load::Stay { connections }).of_the_image();
+        let step = step.args(&["--max-connections=4000"]).against(&peers);
         Step {
             x: connections.into(),
             goals: vec![at_most(Figure::Resident, most), at_most(Figure::Peak, most)],
@@ -324,7 +330,7 @@ fn start() -> Scenario {
         Contender::Hyper,
     ];
     let goals = vec![at_most(Figure::FirstAnswer, 20.0), at_most(Figure::Size, 6.0)];
-    let step = Step::new("from exec to the first token", Load::Start).against(&peers);
+    let step = Step::new("from exec to the first token", Load::Start).of_the_image().against(&peers);
     Scenario {
         name: "start",
         about: "how soon a new process answers, and how large its program is",

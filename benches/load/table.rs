@@ -16,7 +16,7 @@ pub fn of_step(results: &Results, all: &[Results]) -> String {
             Ok(runs) => rows.push(row(*contender, runs, results, &figures)),
             Err(why) => rows.push(vec![contender.to_string(), format!("not measured: {why}")]),
         }
-        if *contender == Contender::Proxy {
+        if *contender == results.ours() {
             rows.push(goals(results, all, &figures));
         }
     }
@@ -35,13 +35,13 @@ fn heading(figures: &[Figure]) -> Vec<String> {
 }
 
 fn row(contender: Contender, runs: &[Run], results: &Results, figures: &[Figure]) -> Vec<String> {
-    let name = if contender == Contender::Proxy { format!("**{contender}**") } else { contender.to_string() };
+    let name = if contender == results.ours() { format!("**{contender}**") } else { contender.to_string() };
     let cell = |figure: &Figure| {
         let Some(summary) = Summary::of_figure(runs, *figure) else { return "–".to_owned() };
         let mut cell = spread(*figure, summary);
-        if contender != Contender::Proxy
+        if contender != results.ours()
             && figure.has_ratio()
-            && let Some(ours) = results.of(Contender::Proxy, *figure)
+            && let Some(ours) = results.of(results.ours(), *figure)
         {
             write!(cell, ", {:.2}×", summary.median / ours.median).expect("a string takes whatever is written");
         }
