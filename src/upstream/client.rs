@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +14,9 @@ use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use pin_project_lite::pin_project;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Timeout, timeout};
 
 use super::pool::{Lease, Pool};
 use super::timing::Asked;
@@ -63,6 +66,9 @@ pub enum Patience {
     },
 }
 
+/// A request as it goes on the wire. It has no body.
+pub(super) type Outgoing = Request<Empty<Bytes>>;
+
 /// An answer whose body is still to be read, and the connection that it comes on.
 type Exchange = (Response<Incoming>, Lease);
 
@@ -86,15 +92,16 @@ impl Client {
         &self.target
     }
 
-    /// Sends a request and returns the answer with a body that is whole, or too large to hold.
+    /// Sends a request, which is written once more where it has to be sent once more, and returns the answer with a body that is
+    /// whole, or too large to hold.
     pub async fn send(
         &self,
-        request: Request<Empty<Bytes>>,
+        write: impl Fn() -> Outgoing,
         endpoint: EndpointClass,
         patience: Patience,
     ) -> Result<Response<Body>, Failure> {
         let mut asked = Asked::now(self.metrics.latency, endpoint);
-        let mut answer = self.within(patience, request, &mut asked).await;
+        let mut answer = self.within(patience, &write, &mut asked).await;
         match answer.as_mut().map(Response::body_mut) {
             Ok(Body::Whole(_)) => asked.end(),
             Ok(Body::Streamed(body)) => body.measured_by(asked),
@@ -112,20 +119,20 @@ impl Client {
     async fn within(
         &self,
         patience: Patience,
-        request: Request<Empty<Bytes>>,
+        write: &impl Fn() -> Outgoing,
         asked: &mut Asked,
     ) -> Result<Response<Body>, Failure> {
         match patience {
             Patience::Ordinary => {
                 let answered = async {
-                    let (response, lease) = self.exchange(request).await?;
+                    let (response, lease) = self.exchange(write).await?;
                     asked.first_byte(response.status());
                     body::take(response, lease).await
                 };
                 bounded(DEADLINE, answered).await
             }
             Patience::Hanging { timeout_sec } => {
-                let exchange = self.exchange(request);
+                let exchange = self.exchange(write);
                 let (response, lease) = match timeout_sec {
                     Some(seconds) => bounded(Duration::from_secs(seconds.into()) + MARGIN, exchange).await?,
                     None => exchange.await?,
@@ -138,16 +145,18 @@ impl Client {
 
     /// One exchange. A pooled connection may have died since it was last used; then a fresh one is tried, once. That is
     /// safe because only GET and HEAD come here.
-    async fn exchange(&self, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
+    async fn exchange(&self, write: &impl Fn() -> Outgoing) -> Result<Exchange, Failure> {
         if let Some(pooled) = self.pool.take().await {
-            match ask(pooled, request.clone()).await {
+            match ask(pooled, write()).await {
                 Err(Failure::Closed) => {
                     tracing::debug!("a pooled connection turned out dead; asking again on a fresh one");
                 }
                 outcome => return outcome,
             }
         }
-        ask(self.connect().await?, request).await
+        // Boxed, because every request has room for what it may wait for, and few wait for a connection.
+        let fresh = Box::pin(self.connect()).await?;
+        ask(fresh, write()).await
     }
 
     async fn connect(&self) -> Result<Lease, Failure> {
@@ -192,21 +201,49 @@ fn status_label(status: StatusCode) -> &'static str {
     }
 }
 
-async fn ask(mut lease: Lease, request: Request<Empty<Bytes>>) -> Result<Exchange, Failure> {
-    let response = lease.connection().send_request(request).await.map_err(|error| Failure::before_head(&error))?;
-    let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
-    if response.status().is_informational() {
-        return Err(Failure::NotHttp);
+fn ask(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {
+    // Handed over before anything waits, so that it is nobody's to keep.
+    let answer = lease.connection().send_request(request);
+    async move {
+        let response = answer.await.map_err(|error| Failure::before_head(&error))?;
+        let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
+        if response.status().is_informational() {
+            return Err(Failure::NotHttp);
+        }
+        // Errors may lack it: not every server that stands in for the real one puts it on those.
+        if response.status().is_success() && !has_flavor {
+            return Err(Failure::NoFlavor);
+        }
+        Ok((response, lease))
     }
-    // Errors may lack it: not every server that stands in for the real one puts it on those.
-    if response.status().is_success() && !has_flavor {
-        return Err(Failure::NoFlavor);
-    }
-    Ok((response, lease))
 }
 
-async fn bounded<T>(limit: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit)))
+pin_project! {
+    /// Of [`bounded`]. An `async fn` would have room for the work twice: where it is handed over, and where it is waited for.
+    struct Bounded<F> {
+        #[pin]
+        work: Timeout<F>,
+        limit: Duration,
+    }
+}
+
+fn bounded<F>(limit: Duration, work: F) -> Bounded<F>
+where
+    F: Future,
+{
+    Bounded { work: timeout(limit, work), limit }
+}
+
+impl<F, T> Future for Bounded<F>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        this.work.poll(cx).map(|outcome| outcome.unwrap_or(Err(Failure::TimedOut(*this.limit))))
+    }
 }
 
 impl Target {

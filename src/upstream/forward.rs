@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
@@ -11,7 +10,7 @@ use http_body_util::Empty;
 use tower::Service;
 
 use super::Failure;
-use super::client::{Client, Patience};
+use super::client::{Client, Outgoing, Patience};
 use crate::error::Error;
 use crate::metadata::Request;
 use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, X_GOOG_API_CLIENT};
@@ -37,7 +36,7 @@ impl Forward {
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
         let response = self
             .client
-            .send(outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request))
+            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request))
             .await?;
         Ok(clean(response))
     }
@@ -68,8 +67,8 @@ fn patience_for(request: &Request) -> Patience {
 }
 
 /// The request as it is sent, written from what was parsed.
-fn outgoing(request: &Request, client: &Client) -> http::Request<Empty<Bytes>> {
-    let mut outgoing = http::Request::new(Empty::new());
+fn outgoing(request: &Request, client: &Client) -> Outgoing {
+    let mut outgoing = Outgoing::new(Empty::new());
     *outgoing.method_mut() = request.method.into();
     *outgoing.uri_mut() = target(request).into();
     *outgoing.headers_mut() = headers_for(request, client);

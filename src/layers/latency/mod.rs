@@ -45,4 +45,4 @@ mod trace;
 pub use body::TimedBody;
 pub use probe::{Next, Probe, ProbeLayer, Tracked, track};
 pub use total::{Total, TotalLayer};
-pub(super) use trace::{asks_for, ends_as};
+pub(super) use trace::{asks_for, ends_as, now};

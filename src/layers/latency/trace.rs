@@ -36,6 +36,11 @@ pub(in crate::layers) fn ends_as(outcome: RequestOutcome) {
     TRACE.with(|trace| trace.outcome.set(outcome));
 }
 
+/// When the filter that is executing started: now, for one that was called just now. One that is not tracked asks the clock.
+pub(in crate::layers) fn now() -> Instant {
+    TRACE.with(|trace| trace.started.get()).unwrap_or_else(Instant::now)
+}
+
 /// A request comes in: the first filter starts now.
 pub(super) fn begin(now: Instant) {
     TRACE.with(|trace| {
