@@ -114,22 +114,23 @@ fn is_plain(byte: u8) -> bool {
     PLAIN[usize::from(byte)]
 }
 
-/// A table, since every byte of every path is looked up.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
+const PLAIN: [bool; 256] = letters_digits_and(b"-_.~@+!$'()*,:");
+
+/// Which bytes are letters, digits or one of these marks: a table, since every byte of every path is looked up.
+pub(super) const fn letters_digits_and(marks: &[u8]) -> [bool; 256] {
+    let mut among = [false; 256];
     let mut byte = 0;
     while byte < 128_u8 {
-        plain[byte as usize] = byte.is_ascii_alphanumeric();
+        among[byte as usize] = byte.is_ascii_alphanumeric();
         byte += 1;
     }
-    let marks = b"-_.~@+!$'()*,:";
     let mut at = 0;
     while at < marks.len() {
-        plain[marks[at] as usize] = true;
+        among[marks[at] as usize] = true;
         at += 1;
     }
-    plain
-};
+    among
+}
 
 /// Letters, digits and `-._~` never need an escape (RFC 3986, section 2.3).
 fn is_unreserved(byte: u8) -> bool {
