@@ -17,6 +17,10 @@ use super::path::letters_digits_and;
 /// short-name clients send (arrow's `object_store`), the last is for a person with `curl`.
 const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata.goog", "localhost"];
 
+/// What nearly every client sends, to the letter; client libraries have it built in.
+static USUAL: [HeaderValue; 2] =
+    [HeaderValue::from_static("metadata.google.internal"), HeaderValue::from_static("169.254.169.254")];
+
 /// An authority that was let in: host and perhaps a port, as sent. The upstream is sent it too, because the server
 /// builds the `Location` of its redirects from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +75,9 @@ impl AllowedHosts {
 
     /// Judges the value of a `Host` header.
     pub fn admit(&self, value: &HeaderValue) -> Result<Host, HostError> {
+        if let Some(usual) = USUAL.iter().find(|usual| *usual == value) {
+            return Ok(Host(usual.clone()));
+        }
         let authority = value.to_str().map_err(|_| HostError::Malformed)?;
         let (host, _) = host_and_port(authority).ok_or(HostError::Malformed)?;
         if is_ip_literal(host) || self.names(host) {
@@ -185,6 +192,7 @@ mod tests {
             "metadata:+80",
             "[::1",
             "[::1]x",
+            "[::1x:80",
             "[::g]",
             "[fe80::1%25eth0]",
             "m\u{e9}tadata",
