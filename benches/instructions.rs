@@ -36,8 +36,9 @@ const TIMES: usize = 500;
 
 type Subject = (&'static str, fn());
 
-const SUBJECTS: [Subject; 6] = [
-    ("parse and conceal", parse_and_conceal),
+const SUBJECTS: [Subject; 7] = [
+    ("parse and conceal, a common path", || parse_and_conceal(support::TOKEN)),
+    ("parse and conceal, another path", || parse_and_conceal(support::CLUSTER_NAME)),
     ("token hit, token layer alone", token_layer),
     ("known leaf, whole stack", || whole_stack(support::ZONE)),
     ("token hit, whole stack", || whole_stack(support::TOKEN)),
@@ -78,9 +79,9 @@ fn times<I, T>(mut ready: impl FnMut() -> I, mut run: impl FnMut(I) -> T) {
     }
 }
 
-fn parse_and_conceal() {
+fn parse_and_conceal(target: &str) {
     let policy = Choice::default().load().expect("built in");
-    let target: PathAndQuery = support::TOKEN.parse().expect("a target");
+    let target: PathAndQuery = target.parse().expect("a target");
     times(
         || target.clone(),
         |target| {

@@ -8,16 +8,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::Version;
 use http::uri::{PathAndQuery, Scheme};
-use http::{HeaderMap, Version, header};
 use http_body::Body;
 use tower::{Layer, Service};
 
 use super::latency;
 use super::outcome::Outcome;
 use crate::error::{Error, Malformed};
+use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::AllowedHosts;
-use crate::metadata::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request, headers};
+use crate::metadata::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request};
 use crate::server::Arrival;
 
 /// Longest request target, in bytes. The longest honest one is a token's list of scopes: Google knows about 500 scopes
@@ -80,16 +81,17 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Box<Reques
     let (principal, peer) = (principal_of(arrival.peer), Some(arrival.peer));
     let (head, body) = arrival.request.into_parts();
     let method = method_of(&head.method)?;
-    check_framing(&head.headers, &body)?;
+    let signs = Signs::of(&head.headers);
+    check_framing(&signs, &body)?;
     let target = target_of(&head.uri)?;
     let path = MetadataPath::parse(target)?;
     let endpoint = Endpoint::of(&path);
     let is_ping = endpoint == Endpoint::Root && target.query().is_none_or(str::is_empty);
-    let host = host_of(&head, is_ping, hosts)?;
-    if let Some(name) = headers::forwarded_by(&head.headers) {
+    let host = host_of(&signs, &head, is_ping, hosts)?;
+    if let Some(name) = signs.forwarded_by() {
         return Err(Error::Forwarded(name));
     }
-    if !is_ping && !headers::has_flavor(&head.headers) {
+    if !is_ping && !signs.has_flavor() {
         return Err(Error::Flavor);
     }
     let query = Query::parse(target.query())?;
@@ -110,11 +112,11 @@ fn method_of(method: &http::Method) -> Result<Method, Error> {
 }
 
 /// A body, announced or not, ends the connection after the answer; an upgrade would end our rules.
-fn check_framing<B: Body>(headers: &HeaderMap, body: &B) -> Result<(), Malformed> {
-    if headers.contains_key(header::TRANSFER_ENCODING) || !body.is_end_stream() {
+fn check_framing<B: Body>(signs: &Signs<'_>, body: &B) -> Result<(), Malformed> {
+    if signs.has_transfer_encoding || !body.is_end_stream() {
         return Err(Malformed::Body);
     }
-    if headers.contains_key(header::UPGRADE) {
+    if signs.has_upgrade {
         return Err(Malformed::Upgrade);
     }
     Ok(())
@@ -135,11 +137,15 @@ fn target_of(uri: &http::Uri) -> Result<&PathAndQuery, Error> {
 /// Judges the `Host` header and, in an absolute target, the authority that stands there in its place; both must be let
 /// in, and the target's is the one that counts (RFC 9112, section 3.2.2). HTTP/1.0 knows no `Host`; without one it may
 /// only ask whether this is a metadata server.
-fn host_of(head: &http::request::Parts, is_ping: bool, hosts: &AllowedHosts) -> Result<Option<Host>, Error> {
-    let mut values = head.headers.get_all(header::HOST).iter();
-    let in_header = match (values.next(), values.next()) {
-        (Some(value), None) => Some(hosts.admit(value)?),
-        (None, _) if head.version == Version::HTTP_10 && is_ping => None,
+fn host_of(
+    signs: &Signs<'_>,
+    head: &http::request::Parts,
+    is_ping: bool,
+    hosts: &AllowedHosts,
+) -> Result<Option<Host>, Error> {
+    let in_header = match signs.host {
+        Lines::One(value) => Some(hosts.admit(value)?),
+        Lines::None if head.version == Version::HTTP_10 && is_ping => None,
         _ => return Err(Malformed::HostCount.into()),
     };
     let in_target = head.uri.authority().map(|authority| hosts.admit_authority(authority)).transpose()?;

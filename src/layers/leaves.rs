@@ -24,7 +24,7 @@ use tower::{Layer, Service};
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::metadata::query::Param;
-use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
+use crate::metadata::{CommonPath, Query, Request};
 use crate::reply::{self, Body};
 
 /// A leaf that is kept.
@@ -54,21 +54,20 @@ pub enum Leaf {
 }
 
 /// Each leaf that is kept, with its path and whether it is asked for with `recursive`.
-const PATHS: [(Leaf, &str, bool); 10] = [
-    (Leaf::UniverseDomain, "/computeMetadata/v1/universe/universe-domain", false),
-    (Leaf::ProjectId, "/computeMetadata/v1/project/project-id", false),
-    (Leaf::NumericProjectId, "/computeMetadata/v1/project/numeric-project-id", false),
-    (Leaf::InstanceId, "/computeMetadata/v1/instance/id", false),
-    (Leaf::Zone, "/computeMetadata/v1/instance/zone", false),
-    (Leaf::Hostname, "/computeMetadata/v1/instance/hostname", false),
-    (Leaf::DefaultEmail, "/computeMetadata/v1/instance/service-accounts/default/email", false),
-    (Leaf::DefaultAccount, "/computeMetadata/v1/instance/service-accounts/default/", true),
-    (Leaf::Accounts, ACCOUNTS, true),
-    (Leaf::Instance, "/computeMetadata/v1/instance/", false),
+const PATHS: [(Leaf, CommonPath, bool); 10] = [
+    (Leaf::UniverseDomain, CommonPath::UniverseDomain, false),
+    (Leaf::ProjectId, CommonPath::ProjectId, false),
+    (Leaf::NumericProjectId, CommonPath::NumericProjectId, false),
+    (Leaf::InstanceId, CommonPath::InstanceId, false),
+    (Leaf::Zone, CommonPath::Zone, false),
+    (Leaf::Hostname, CommonPath::Hostname, false),
+    (Leaf::DefaultEmail, CommonPath::DefaultEmail, false),
+    (Leaf::DefaultAccount, CommonPath::DefaultAccount, true),
+    (Leaf::Accounts, CommonPath::Accounts, true),
+    (Leaf::Instance, CommonPath::Instance, false),
 ];
 
-/// Above the accounts, each of which is a directory.
-const ACCOUNTS: &str = "/computeMetadata/v1/instance/service-accounts/";
+const ACCOUNTS: &str = CommonPath::Accounts.as_str();
 
 /// How long the universe may take while it is not known: half of what Go's library grants.
 const UNIVERSE: Duration = Duration::from_millis(500);
@@ -95,13 +94,11 @@ impl Leaf {
     /// The request that asks the server for it.
     pub fn request(self) -> Request {
         let (_, path, is_recursive) = PATHS[self as usize];
-        let parsed = MetadataPath::parse(&path.parse().expect("a target")).expect("a canonical path");
-        let query = Query::of(is_recursive.then(|| (Param::Recursive, "true".into())));
-        Request::own(Endpoint::of(&parsed), path, query, Principal::Node)
+        Request::get(path.into(), Query::of(is_recursive.then(|| (Param::Recursive, "true".into()))))
     }
 
     /// The leaf that a path and query ask for in the form that is kept; any other parameter makes it the server's business.
-    fn of(path: &str, query: &Query) -> Option<Self> {
+    fn of(path: CommonPath, query: &Query) -> Option<Self> {
         let found = PATHS.into_iter().find(|(_, known, _)| *known == path);
         found.filter(|(.., is_recursive)| has_only_recursive(query, *is_recursive)).map(|(leaf, ..)| leaf)
     }
@@ -134,7 +131,7 @@ impl Leaves {
         if email.is_some_and(|email| self.is_default_email(email)) {
             return has_only_recursive(query, true).then_some(Leaf::DefaultAccount);
         }
-        Leaf::of(path, query)
+        Leaf::of(request.path.common()?, query)
     }
 
     fn is_default_email(&self, email: &str) -> bool {
@@ -225,6 +222,7 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
+    use crate::metadata::{Endpoint, Principal};
     use crate::upstream::Failure;
 
     async fn text(response: Response<Body>) -> String {

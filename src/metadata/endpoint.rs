@@ -48,9 +48,11 @@ impl Endpoint {
             return if path.is_directory() { Self::Directory } else { Self::Leaf };
         };
         // `token/` is no token: the server answers a leaf with a final slash by 404, and so must whoever asks it for us.
-        match below[1.min(below.len())..].split_once('/') {
-            Some((account, "token")) => Self::Token(ServiceAccount::from_segment(account)),
-            Some((account, "identity")) => Self::Identity(ServiceAccount::from_segment(account)),
+        let below = &below[1.min(below.len())..];
+        let account_ends = below.bytes().position(|byte| byte == b'/').unwrap_or(below.len());
+        match below.split_at(account_ends) {
+            (account, "/token") => Self::Token(ServiceAccount::from_segment(account)),
+            (account, "/identity") => Self::Identity(ServiceAccount::from_segment(account)),
             _ => Self::ServiceAccounts,
         }
     }

@@ -6,10 +6,6 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 pub const METADATA_FLAVOR: HeaderName = HeaderName::from_static("metadata-flavor");
 /// The only value of [`METADATA_FLAVOR`].
 pub const GOOGLE: HeaderValue = HeaderValue::from_static("Google");
-/// `X-Google-Metadata-Request: True`, the older proof that the server still takes.
-pub const X_GOOGLE_METADATA_REQUEST: HeaderName = HeaderName::from_static("x-google-metadata-request");
-/// Marks a request that came through another proxy; the server refuses it, since pods do not send it and SSRF does.
-pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Client libraries name themselves here.
 pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-client");
 
@@ -26,22 +22,77 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Whether a request carries the proof: exactly one `Metadata-Flavor: Google`, or the older header.
-///
-/// The value is case-sensitive, as on the server; blanks round it were trimmed when it was read. Two lines are no proof,
-/// even two good ones: some intermediary has been adding.
-pub fn has_flavor(headers: &HeaderMap) -> bool {
-    let mut flavors = headers.get_all(METADATA_FLAVOR).iter();
-    match (flavors.next(), flavors.next()) {
-        (Some(value), None) => value == GOOGLE,
-        (Some(_), Some(_)) => false,
-        (None, _) => headers.get(X_GOOGLE_METADATA_REQUEST).is_some_and(|value| value == "True"),
+/// What a request's headers say that decides about it. Read in one pass: a request has two to six headers, and to look one
+/// up takes a hash of its name.
+#[derive(Debug, Default)]
+pub struct Signs<'a> {
+    /// `Host`.
+    pub host: Lines<'a>,
+    /// A `Transfer-Encoding`: a body comes.
+    pub has_transfer_encoding: bool,
+    /// An `Upgrade`: another protocol is wanted.
+    pub has_upgrade: bool,
+    x_forwarded_for: Option<&'a HeaderName>,
+    forwarded: Option<&'a HeaderName>,
+    flavor: Lines<'a>,
+    /// Of `X-Google-Metadata-Request`, the older proof that the server still takes, the first.
+    older_flavor: Option<&'a HeaderValue>,
+}
+
+/// The lines of a header that a request may have once.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum Lines<'a> {
+    /// There is none.
+    #[default]
+    None,
+    /// There is one.
+    One(&'a HeaderValue),
+    /// There are more.
+    Several,
+}
+
+impl<'a> Signs<'a> {
+    /// Reads them.
+    pub fn of(headers: &'a HeaderMap) -> Self {
+        let mut signs = Self::default();
+        for (name, value) in headers {
+            match name.as_str() {
+                "host" => signs.host.add(value),
+                "transfer-encoding" => signs.has_transfer_encoding = true,
+                "upgrade" => signs.has_upgrade = true,
+                "x-forwarded-for" => signs.x_forwarded_for = Some(name),
+                "forwarded" => signs.forwarded = Some(name),
+                "metadata-flavor" => signs.flavor.add(value),
+                "x-google-metadata-request" => signs.older_flavor = signs.older_flavor.or(Some(value)),
+                _ => {}
+            }
+        }
+        signs
+    }
+
+    /// Whether they carry the proof: exactly one `Metadata-Flavor: Google`, or the older header.
+    ///
+    /// The value is case-sensitive, as on the server; blanks round it were trimmed when it was read. Two lines are no proof,
+    /// even two good ones: some intermediary has been adding.
+    pub fn has_flavor(&self) -> bool {
+        match self.flavor {
+            Lines::One(value) => value == GOOGLE,
+            Lines::Several => false,
+            Lines::None => self.older_flavor.is_some_and(|value| value == "True"),
+        }
+    }
+
+    /// The header that shows that the request came through another proxy, if one does. Presence decides, not the value: the
+    /// server refuses such a request, since pods do not send it and SSRF does.
+    pub fn forwarded_by(&self) -> Option<HeaderName> {
+        self.x_forwarded_for.or(self.forwarded).cloned()
     }
 }
 
-/// The header that shows a request came through another proxy, if one does. Presence decides, not the value.
-pub fn forwarded_by(headers: &HeaderMap) -> Option<HeaderName> {
-    [X_FORWARDED_FOR, header::FORWARDED].into_iter().find(|name| headers.contains_key(name))
+impl<'a> Lines<'a> {
+    fn add(&mut self, value: &'a HeaderValue) {
+        *self = if let Self::None = self { Self::One(value) } else { Self::Several };
+    }
 }
 
 /// Takes off what belongs to the hop, what the `Connection` header names included.
@@ -76,26 +127,29 @@ mod tests {
 
     #[test]
     fn one_exact_flavor_is_proof() {
-        assert!(has_flavor(&headers(&[("metadata-flavor", "Google")])));
-        assert!(has_flavor(&headers(&[("x-google-metadata-request", "True")])));
-        assert!(!has_flavor(&headers(&[])));
+        assert!(Signs::of(&headers(&[("metadata-flavor", "Google")])).has_flavor());
+        assert!(Signs::of(&headers(&[("x-google-metadata-request", "True")])).has_flavor());
+        assert!(!Signs::of(&headers(&[])).has_flavor());
         for value in ["google", "Google, Google", "Not Google", ""] {
-            assert!(!has_flavor(&headers(&[("metadata-flavor", value)])), "{value:?}");
+            assert!(!Signs::of(&headers(&[("metadata-flavor", value)])).has_flavor(), "{value:?}");
         }
     }
 
     #[test]
     fn two_lines_are_no_proof() {
-        assert!(!has_flavor(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "evil")])));
-        assert!(!has_flavor(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "Google")])));
-        assert!(!has_flavor(&headers(&[("metadata-flavor", "evil"), ("x-google-metadata-request", "True")])));
+        assert!(!Signs::of(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "evil")])).has_flavor());
+        assert!(!Signs::of(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "Google")])).has_flavor());
+        assert!(
+            !Signs::of(&headers(&[("metadata-flavor", "evil"), ("x-google-metadata-request", "True")])).has_flavor()
+        );
     }
 
     #[test]
     fn an_empty_forwarded_header_counts() {
-        assert_eq!(forwarded_by(&headers(&[("x-forwarded-for", "")])), Some(X_FORWARDED_FOR));
-        assert_eq!(forwarded_by(&headers(&[("forwarded", "for=1")])), Some(header::FORWARDED));
-        assert_eq!(forwarded_by(&headers(&[("via", "1.1 x"), ("x-real-ip", "1.2.3.4")])), None);
+        let forwarded_by = |lines| Signs::of(&headers(lines)).forwarded_by().map(|name| name.to_string());
+        assert_eq!(forwarded_by(&[("x-forwarded-for", "")]).as_deref(), Some("x-forwarded-for"));
+        assert_eq!(forwarded_by(&[("forwarded", "for=1")]).as_deref(), Some("forwarded"));
+        assert_eq!(forwarded_by(&[("via", "1.1 x"), ("x-real-ip", "1.2.3.4")]), None);
     }
 
     #[test]

@@ -11,9 +11,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::HeaderValue;
 use http::uri::Authority;
 
+use super::path::letters_digits_and;
+
 /// Names of the metadata server, and the machine's own. Google's page names the first and third; the second is what
 /// short-name clients send (arrow's `object_store`), the last is for a person with `curl`.
 const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata.goog", "localhost"];
+
+/// What nearly every client sends, to the letter; client libraries have it built in.
+static USUAL: [HeaderValue; 2] =
+    [HeaderValue::from_static("metadata.google.internal"), HeaderValue::from_static("169.254.169.254")];
 
 /// An authority that was let in: host and perhaps a port, as sent. The upstream is sent it too, because the server
 /// builds the `Location` of its redirects from it.
@@ -23,6 +29,7 @@ pub struct Host(HeaderValue);
 /// The names under which the proxy answers.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedHosts {
+    /// Without final dots.
     added: Vec<Box<str>>,
 }
 
@@ -58,7 +65,7 @@ impl fmt::Display for Host {
 impl AllowedHosts {
     /// The well-known names and these; case and a final dot do not matter.
     pub fn with(added: impl IntoIterator<Item = String>) -> Self {
-        Self { added: added.into_iter().map(String::into_boxed_str).collect() }
+        Self { added: added.into_iter().map(|name| name.trim_end_matches('.').into()).collect() }
     }
 
     /// Judges the authority of an absolute target.
@@ -68,6 +75,9 @@ impl AllowedHosts {
 
     /// Judges the value of a `Host` header.
     pub fn admit(&self, value: &HeaderValue) -> Result<Host, HostError> {
+        if let Some(usual) = USUAL.iter().find(|usual| *usual == value) {
+            return Ok(Host(usual.clone()));
+        }
         let authority = value.to_str().map_err(|_| HostError::Malformed)?;
         let (host, _) = host_and_port(authority).ok_or(HostError::Malformed)?;
         if is_ip_literal(host) || self.names(host) {
@@ -80,31 +90,31 @@ impl AllowedHosts {
     fn names(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         let added = self.added.iter().map(|name| &**name);
-        WELL_KNOWN.into_iter().chain(added).any(|name| name.trim_end_matches('.').eq_ignore_ascii_case(host))
+        WELL_KNOWN.into_iter().chain(added).any(|name| name.eq_ignore_ascii_case(host))
     }
 }
 
 /// The host of an authority, with the brackets of IPv6, and its port. Nothing if there is more to it: a port that is no
 /// port, or user information, which has no place in a `Host` (`169.254.169.254@evil` names evil).
 pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
-    let is_bracketed = authority.starts_with('[');
-    let host_ends =
-        if is_bracketed { authority.find(']')? + 1 } else { authority.find(':').unwrap_or(authority.len()) };
+    let host_ends = match authority.as_bytes() {
+        [b'[', address @ ..] => {
+            let ends = address.iter().position(|byte| !is_of_address(*byte));
+            ends.filter(|end| address[*end] == b']')? + "[]".len()
+        }
+        name => name.iter().position(|byte| !OF_NAME[usize::from(*byte)]).unwrap_or(name.len()),
+    };
     let (host, port) = authority.split_at(host_ends);
-    let is_well_formed = if is_bracketed { host[1..host_ends - 1].bytes().all(is_of_address) } else { is_name(host) };
     let port = match port.strip_prefix(':') {
         Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => Some(digits.parse().ok()?),
         None if port.is_empty() => None,
         _ => return None,
     };
-    is_well_formed.then_some((host, port))
+    (!host.is_empty()).then_some((host, port))
 }
 
 /// What RFC 3986, section 3.2.2, lets a name consist of, but for escapes.
-fn is_name(host: &str) -> bool {
-    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte);
-    !host.is_empty() && host.bytes().all(is_of_name)
-}
+const OF_NAME: [bool; 256] = letters_digits_and(b"-._~!$&'()*+,;=");
 
 /// What an address of IPv6 is written with.
 fn is_of_address(byte: u8) -> bool {
@@ -182,6 +192,7 @@ mod tests {
             "metadata:+80",
             "[::1",
             "[::1]x",
+            "[::1x:80",
             "[::g]",
             "[fe80::1%25eth0]",
             "m\u{e9}tadata",

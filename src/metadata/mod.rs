@@ -5,6 +5,7 @@
 //! wire come from Google's page "View and query VM metadata", from published header traces of real servers, and from
 //! Google's own emulator of 2016; where a rule rests on one of them its comment says so.
 
+pub mod common_path;
 pub mod endpoint;
 pub mod headers;
 pub mod host;
@@ -16,6 +17,7 @@ pub mod request;
 pub mod service_account;
 pub mod token;
 
+pub use common_path::CommonPath;
 pub use endpoint::Endpoint;
 pub use host::Host;
 pub use path::MetadataPath;

@@ -8,6 +8,8 @@ use std::fmt;
 
 use http::uri::PathAndQuery;
 
+use super::CommonPath;
+
 /// A path as every part of the proxy sees it: absolute, ASCII, one `/` between segments, no escapes, no dot segments.
 ///
 /// A final slash is kept, since it is part of the name: the server answers a directory without one by a redirect and a
@@ -18,6 +20,8 @@ pub struct MetadataPath(Text);
 /// Most paths arrive canonical; those share the request's own bytes, so that a parse costs no allocation.
 #[derive(Clone)]
 enum Text {
+    /// Every path that is one, so that one is never kept as text.
+    Common(CommonPath),
     AsSent(PathAndQuery),
     Rebuilt(Box<str>),
 }
@@ -63,18 +67,31 @@ impl PathError {
 impl MetadataPath {
     /// Reads the path of a request target.
     pub fn parse(target: &PathAndQuery) -> Result<Self, PathError> {
-        if is_canonical(target.path().as_bytes()) {
-            Ok(Self(Text::AsSent(target.clone())))
-        } else {
-            normalise(target.path()).map(|text| Self(Text::Rebuilt(text.into_boxed_str())))
+        let path = target.path();
+        if let Some(common) = CommonPath::of(path) {
+            return Ok(common.into());
         }
+        if is_canonical(path.as_bytes()) {
+            return Ok(Self(Text::AsSent(target.clone())));
+        }
+        let path = normalise(path)?;
+        Ok(CommonPath::of(&path).map_or_else(|| Self(Text::Rebuilt(path.into_boxed_str())), Self::from))
     }
 
     /// The canonical text, with its leading slash.
     pub fn as_str(&self) -> &str {
         match &self.0 {
+            Text::Common(common) => common.as_str(),
             Text::AsSent(target) => target.path(),
             Text::Rebuilt(text) => text,
+        }
+    }
+
+    /// Which of the paths it is that every client asks for, if it is one.
+    pub fn common(&self) -> Option<CommonPath> {
+        match self.0 {
+            Text::Common(common) => Some(common),
+            Text::AsSent(_) | Text::Rebuilt(_) => None,
         }
     }
 
@@ -86,6 +103,12 @@ impl MetadataPath {
     /// Its segments, without the empty one that a final slash would leave. The root has none.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.as_str().split('/').filter(|segment| !segment.is_empty())
+    }
+}
+
+impl From<CommonPath> for MetadataPath {
+    fn from(common: CommonPath) -> Self {
+        Self(Text::Common(common))
     }
 }
 
@@ -114,22 +137,23 @@ fn is_plain(byte: u8) -> bool {
     PLAIN[usize::from(byte)]
 }
 
-/// A table, since every byte of every path is looked up.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
+const PLAIN: [bool; 256] = letters_digits_and(b"-_.~@+!$'()*,:");
+
+/// Which bytes are letters, digits or one of these marks: a table, since every byte of every path is looked up.
+pub(super) const fn letters_digits_and(marks: &[u8]) -> [bool; 256] {
+    let mut among = [false; 256];
     let mut byte = 0;
     while byte < 128_u8 {
-        plain[byte as usize] = byte.is_ascii_alphanumeric();
+        among[byte as usize] = byte.is_ascii_alphanumeric();
         byte += 1;
     }
-    let marks = b"-_.~@+!$'()*,:";
     let mut at = 0;
     while at < marks.len() {
-        plain[marks[at] as usize] = true;
+        among[marks[at] as usize] = true;
         at += 1;
     }
-    plain
-};
+    among
+}
 
 /// Letters, digits and `-._~` never need an escape (RFC 3986, section 2.3).
 fn is_unreserved(byte: u8) -> bool {
@@ -235,6 +259,23 @@ mod tests {
     fn a_canonical_path_is_kept_as_sent() {
         for path in ["/", "/computeMetadata/v1/", "/computeMetadata/v1/instance/service-accounts/a@b.c/token"] {
             assert_eq!(parse(path).as_deref(), Ok(path));
+        }
+    }
+
+    #[test]
+    fn a_common_path_is_told_however_it_is_spelt() {
+        for common in CommonPath::ALL {
+            let text = common.as_str();
+            assert!(is_canonical(text.as_bytes()), "{text}");
+            assert_eq!(CommonPath::ALL[common as usize], common, "{text}");
+            for spelling in [text.to_owned(), format!("{text}?alt=json"), text.replace('/', "//./")] {
+                let path = MetadataPath::parse(&spelling.parse().expect("a target")).expect("a path");
+                assert_eq!((path.common(), path.as_str()), (Some(common), text), "{spelling}");
+            }
+            for other in [format!("{text}x"), format!("{text}/x"), text.to_ascii_uppercase(), text[..9].to_owned()] {
+                let path = MetadataPath::parse(&other.parse().expect("a target")).expect("a path");
+                assert_eq!(path.common(), None, "{other}");
+            }
         }
     }
 

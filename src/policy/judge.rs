@@ -176,7 +176,10 @@ impl Policy {
             // Above the API versions there is nothing to conceal but what a recursive answer would reach.
             return if recursive { Decision::Conceal(Cause::Recursive) } else { Decision::Allow };
         }
-        let Found { allowed_by, leads_to, concealed_by } = self.patterns.walk(path);
+        let Found { allowed_by, leads_to, concealed_by } = match request.path.common() {
+            Some(common) => self.common[common as usize],
+            None => self.patterns.walk(path),
+        };
         if !request.path.is_directory() && self.ruling(allowed_by, concealed_by) == Ruling::Allow {
             return if recursive { Decision::Flat } else { Decision::Allow };
         }

@@ -33,10 +33,10 @@ pub use live::LivePolicy;
 pub use load::{Choice, LoadError, SCHEMA, Source};
 
 use document::{Document, Listings, OtherKeys, Rule, Ruling, Tree};
-use trie::{Order, Trie};
+use trie::{Found, Order, Trie};
 
-use crate::metadata::Method;
 use crate::metadata::query::Param;
+use crate::metadata::{CommonPath, Method};
 
 /// A policy, ready to judge.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub struct Policy {
     listings: Listings,
     rules: Vec<Rule>,
     patterns: Trie,
+    /// What the patterns say of each common path.
+    common: [Found; CommonPath::ALL.len()],
 }
 
 impl Policy {
@@ -95,6 +97,7 @@ impl Policy {
         for path in document.recursive_except.iter().flatten() {
             recursive_except.add(path, Ruling::Allow, 0);
         }
+        let common = CommonPath::ALL.map(|path| patterns.walk(Subject::of(&path.into()).as_str()));
         Self {
             name: document.name.as_str().to_owned(),
             version: document.version.as_str().to_owned(),
@@ -110,6 +113,7 @@ impl Policy {
             listings: document.listings.unwrap_or(Listings::Redact),
             rules: document.rules,
             patterns,
+            common,
         }
     }
 }

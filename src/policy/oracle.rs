@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{Choice, Decision, Policy};
-use crate::metadata::{MetadataPath, Query, Request};
+use crate::metadata::{CommonPath, MetadataPath, Query, Request};
 
 /// A generated policy: whether it allows what no rule names, and its rules.
 #[derive(Debug, Clone)]
@@ -101,6 +101,18 @@ pub(crate) fn name() -> impl Strategy<Value = &'static str> {
     select(vec!["a", "b", "ab", "a-b", "a-c", "b-a-b", "aB", "A", "-", "--", "a-", "x", "attributes"])
 }
 
+/// A path below the API version, and whether it ends in a slash.
+fn path() -> impl Strategy<Value = (Vec<&'static str>, bool)> {
+    let top = select(vec!["instance", "project", "Instance"]);
+    let any_path = (top, vec(name(), 0..5), any::<bool>())
+        .prop_map(|(top, names, is_directory)| (std::iter::once(top).chain(names).collect(), is_directory));
+    let common = select(CommonPath::ALL.to_vec()).prop_map(|path| {
+        let names = path.as_str().split('/').skip(3).filter(|name| !name.is_empty());
+        (names.collect(), path.as_str().ends_with('/'))
+    });
+    prop_oneof![3 => any_path, 1 => common]
+}
+
 /// Rules over paths below `instance` and `project`.
 pub(crate) fn rules() -> impl Strategy<Value = Rules> {
     let top = select(vec!["instance", "instance", "project", "*", "**", "i*"]);
@@ -109,6 +121,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rules> {
         2 => Just("*".to_owned()),
         2 => select(vec!["a*", "*b", "*-*", "a*b", "b*-b", "-*"]).prop_map(str::to_owned),
         1 => Just("**".to_owned()),
+        1 => select(vec!["id", "Zone", "project-id", "token"]).prop_map(str::to_owned),
     ];
     let pattern = (top, vec(segment, 0..4)).prop_map(|(top, rest)| {
         let mut is_deep = top == "**";
@@ -130,13 +143,10 @@ proptest! {
     #[test]
     fn the_first_rule_that_matches_decides(
         rules in rules(),
-        top in select(vec!["instance", "project", "Instance"]),
-        names in vec(name(), 0..5),
-        is_directory in any::<bool>(),
+        (path, is_directory) in path(),
         is_recursive in any::<bool>(),
     ) {
         let policy = rules.compile();
-        let path: Vec<&str> = std::iter::once(top).chain(names).collect();
         let (slash, query) = (if is_directory { "/" } else { "" }, if is_recursive { "?recursive" } else { "" });
         let target = format!("/computeMetadata/v1/{}{slash}{query}", path.join("/")).parse().expect("a target");
         let request = Request::get(MetadataPath::parse(&target).expect("a path"), Query::parse(target.query()).expect("a query"));

@@ -27,7 +27,7 @@ pub(super) struct Trie {
 }
 
 /// What a walk found; of each kind, the first rule.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// That allows the path itself.
     pub(super) allowed_by: Option<Order>,

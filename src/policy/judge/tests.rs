@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layers::conceal::Concealed;
+use crate::metadata::CommonPath;
 use crate::policy::{Choice, Source};
 
 fn request(target: &str) -> Request {
@@ -11,6 +12,16 @@ fn request(target: &str) -> Request {
 
 fn built_in(name: &str) -> Policy {
     Choice { source: Source::named(name), recursive: None }.load().expect("built in")
+}
+
+#[test]
+fn what_is_known_of_a_common_path_is_what_a_walk_finds() {
+    for policy in [built_in("compat"), built_in("strict")] {
+        for common in CommonPath::ALL {
+            let path = common.as_str().trim_start_matches("/computeMetadata/v1/").trim_end_matches('/');
+            assert_eq!(policy.common[common as usize], policy.patterns.walk(path), "{} by {}", path, policy.name());
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

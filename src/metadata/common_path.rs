@@ -1,0 +1,51 @@
+//! [`CommonPath`]: the few paths that every client library asks for.
+//!
+//! They are told by their whole text when a path is read. What depends on the path alone is then known already: that it is
+//! canonical, how a policy judges it, and whether its value is kept.
+
+macro_rules! paths {
+    ($($(#[$doc:meta])* $name:ident = $text:literal),+ $(,)?) => {
+        /// A path that every client library asks for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum CommonPath { $($(#[$doc])* $name),+ }
+
+        impl CommonPath {
+            /// All of them, each at the place that it has as a number.
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$name),+];
+
+            /// As a request's canonical path.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),+ }
+            }
+
+            pub(super) fn of(path: &str) -> Option<Self> {
+                match path { $($text => Some(Self::$name),)+ _ => None }
+            }
+        }
+    };
+}
+
+paths! {
+    /// The default account's access token.
+    DefaultToken = "/computeMetadata/v1/instance/service-accounts/default/token",
+    /// Part of every API's host name.
+    UniverseDomain = "/computeMetadata/v1/universe/universe-domain",
+    /// The project, by name.
+    ProjectId = "/computeMetadata/v1/project/project-id",
+    /// The project, by number.
+    NumericProjectId = "/computeMetadata/v1/project/numeric-project-id",
+    /// The machine, by number.
+    InstanceId = "/computeMetadata/v1/instance/id",
+    /// Where the machine is.
+    Zone = "/computeMetadata/v1/instance/zone",
+    /// The machine, by name.
+    Hostname = "/computeMetadata/v1/instance/hostname",
+    /// What the alias `default` stands for.
+    DefaultEmail = "/computeMetadata/v1/instance/service-accounts/default/email",
+    /// The default account.
+    DefaultAccount = "/computeMetadata/v1/instance/service-accounts/default/",
+    /// Above the accounts, each of which is a directory.
+    Accounts = "/computeMetadata/v1/instance/service-accounts/",
+    /// All that is about the machine.
+    Instance = "/computeMetadata/v1/instance/",
+}
