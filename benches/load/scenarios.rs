@@ -260,7 +260,9 @@ fn seed_reverse_proxies() -> Scenario {
             ]
         };
         let [nginx, _, envoy, _] = peers;
-        Step { target: UNCACHED, ..step.goals(&no_worse_than(nginx)).goals(&no_worse_than(envoy)) }
+        // The tool's runs are short, half a second each, and scatter.
+        let rounds = size(15, 2);
+        Step { target: UNCACHED, rounds, ..step.goals(&no_worse_than(nginx)).goals(&no_worse_than(envoy)) }
     });
     Scenario {
         name: "seed-reverse-proxies",
