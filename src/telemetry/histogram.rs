@@ -1,7 +1,7 @@
 //! [`Histogram`]: counts durations, cheaply enough to be always on.
 //!
 //! The prometheus crate's histogram keeps two copies of itself, sums floats by compare-and-swap and wants seconds: it is made
-//! for any value. Ours knows that it counts nanoseconds, so that one observation is two additions to integers ([`Tally`]), without a
+//! for any value. Ours knows that it counts nanoseconds, so that one observation is two additions to integers (`tally`), without a
 //! lock and without memory. What it counted is read as a [`Snapshot`], which may miss what is being counted at that very
 //! moment.
 
