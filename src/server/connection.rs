@@ -167,7 +167,6 @@ pin_project! {
         last_call: LastCall,
         #[pin]
         comes: WaitForCancellationFutureOwned,
-        was_told: bool,
         // Whom the timer and the word wake: the connection's task, always the same.
         wakes: Option<Waker>,
     }
@@ -177,7 +176,7 @@ impl Bounds {
     fn new(timeouts: Timeouts, last_call: &LastCall, activity: &Arc<Activity>) -> Self {
         let timer = sleep_until(Instant::now() + timeouts.header);
         let (last_call, comes) = (last_call.clone(), last_call.comes());
-        Self { timeouts, activity: Arc::clone(activity), timer, last_call, comes, was_told: false, wakes: None }
+        Self { timeouts, activity: Arc::clone(activity), timer, last_call, comes, wakes: None }
     }
 
     /// Ready when the connection has been useless for too long, or idle for as long as it may be.
@@ -193,8 +192,7 @@ impl Bounds {
             // Whether it has come is looked at next.
             let _ = this.comes.poll(cx);
         }
-        if !*this.was_told && this.last_call.has_come() {
-            *this.was_told = true;
+        if this.last_call.has_come() {
             this.activity.call_last();
         }
         let now = Instant::now;
