@@ -31,6 +31,8 @@ pub(super) struct Activity {
     body_announced: AtomicBool,
     /// The process is ending: answers say that the connection closes.
     last_call: AtomicBool,
+    /// The answer under way is the last one.
+    parting: AtomicBool,
     reset: AtomicBool,
 }
 
@@ -87,6 +89,7 @@ impl Activity {
             answering: AtomicU64::new(0),
             body_announced: AtomicBool::new(false),
             last_call: AtomicBool::new(false),
+            parting: AtomicBool::new(false),
             reset: AtomicBool::new(false),
         }
     }
@@ -155,6 +158,17 @@ impl Activity {
     /// Whether the connection closes after the answer under way.
     pub(super) fn closes(&self) -> bool {
         self.body_announced() || self.last_call.load(Relaxed)
+    }
+
+    /// The connection closes behind the answer under way.
+    pub(super) fn part(&self) {
+        self.parting.store(true, Relaxed);
+    }
+
+    /// Whether what is being written is the end of the last answer, so that the connection closes once it is written. A
+    /// client that still sends a body is listened to for a while before that.
+    pub(super) fn writes_last(&self) -> bool {
+        self.parting.load(Relaxed) && self.answering.load(Relaxed) == 0 && !self.body_announced()
     }
 
     /// The connection is to be reset in place of an answer.

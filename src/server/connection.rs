@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -248,7 +248,8 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
-        Answer { inner: self.stack.borrow_mut().call(Arrival { request, peer: self.peer }), answering }
+        let is_last = wants_to_part(&request);
+        Answer { inner: self.stack.borrow_mut().call(Arrival { request, peer: self.peer }), answering, is_last }
     }
 }
 
@@ -257,6 +258,17 @@ pin_project! {
         #[pin]
         inner: F,
         answering: Option<Answering>,
+        is_last: bool,
+    }
+}
+
+/// Whether the connection closes behind the answer because its client wants that (RFC 9112, section 9.3), as nearly as hyper
+/// judges it.
+fn wants_to_part<B>(request: &Request<B>) -> bool {
+    let connection = request.headers().get(header::CONNECTION).map(HeaderValue::as_bytes);
+    match connection {
+        Some(wishes) => wishes.eq_ignore_ascii_case(b"close"),
+        None => request.version() == Version::HTTP_10,
     }
 }
 
@@ -274,8 +286,12 @@ where
             answering.activity().want_reset();
             return Poll::Ready(Err(Reset));
         };
-        if answering.activity().closes() {
+        let closes = answering.activity().closes();
+        if closes {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if closes || *this.is_last {
+            answering.activity().part();
         }
         Poll::Ready(Ok(response.map(|inner| AnswerBody { inner, answering })))
     }

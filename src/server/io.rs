@@ -103,7 +103,11 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         if self.replaces(buf) {
             return Poll::Ready(Ok(buf.len()));
         }
-        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        let written = if self.activity.writes_last() {
+            self.io.poll_write_last(&[io::IoSlice::new(buf)], cx)
+        } else {
+            Pin::new(&mut self.io).poll_write(cx, buf)
+        };
         self.noted(written)
     }
 
@@ -117,7 +121,11 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         {
             return Poll::Ready(Ok(only.len()));
         }
-        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        let written = if self.activity.writes_last() {
+            self.io.poll_write_last(bufs, cx)
+        } else {
+            Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        };
         self.noted(written)
     }
 
