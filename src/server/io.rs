@@ -4,6 +4,7 @@
 //! it answers by itself, by a bare status. Every answer here names the metadata flavor and says in a sentence what was
 //! wrong, so that bare answer is replaced.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +19,15 @@ use super::socket::Socket;
 
 /// Largest request head, in bytes; hyper refuses what is larger.
 pub(super) const MAX_HEAD: usize = 16 * 1024;
+
+/// An answer of at most so many bytes is written in one piece: the kernel takes that faster than a head and a body, by more than
+/// the copy costs. Larger bodies are not copied; their pieces have seats to hold until they are written.
+const SMALL: usize = 2048;
+
+thread_local! {
+    /// Where the parts of a small answer are put together.
+    static TOGETHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 #[derive(Debug)]
 pub(super) struct Watched<I> {
@@ -104,7 +114,7 @@ impl<I: Socket> AsyncWrite for Watched<I> {
             return Poll::Ready(Ok(buf.len()));
         }
         let written = if self.activity.writes_last() {
-            self.io.poll_write_last(&[io::IoSlice::new(buf)], cx)
+            self.io.poll_write_last(buf, cx)
         } else {
             Pin::new(&mut self.io).poll_write(cx, buf)
         };
@@ -116,17 +126,17 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if let [only] = bufs
-            && self.replaces(only)
-        {
-            return Poll::Ready(Ok(only.len()));
+        if bufs.iter().map(|buf| buf.len()).sum::<usize>() > SMALL {
+            let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+            return self.noted(written);
         }
-        let written = if self.activity.writes_last() {
-            self.io.poll_write_last(bufs, cx)
-        } else {
-            Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-        };
-        self.noted(written)
+        TOGETHER.with_borrow_mut(|together| {
+            together.clear();
+            for buf in bufs {
+                together.extend_from_slice(buf);
+            }
+            self.poll_write(cx, together)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -5,13 +5,13 @@
 //! of ours, an ordinary one costs one read, and hyper sees heads whole.
 
 use std::cell::RefCell;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::TcpStream;
@@ -30,7 +30,7 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
 
     /// Writes what the connection's close follows at once, so that both leave in one segment: a segment of its own for the
     /// FIN, and all that the two ends do about it, is a good tenth of what a connection costs.
-    fn poll_write_last(&mut self, bufs: &[IoSlice<'_>], cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
+    fn poll_write_last(&mut self, buf: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
 
     /// Makes the next close a reset, or a proper end again.
     fn close_by_reset(&self, reset: bool);
@@ -78,10 +78,10 @@ impl Socket for TcpStream {
         })
     }
 
-    fn poll_write_last(&mut self, bufs: &[IoSlice<'_>], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_write_last(&mut self, buf: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // The kernel keeps the last segment, for 200 ms at the most, until it hears whether there is more.
         let flags = SendFlags::MORE | SendFlags::NOSIGNAL;
-        let write = || Ok(rustix::net::sendmsg(&*self, bufs, &mut SendAncillaryBuffer::default(), flags)?);
+        let write = || Ok(rustix::net::send(&*self, buf, flags)?);
         loop {
             ready!(self.poll_write_ready(cx))?;
             match self.try_io(Interest::WRITABLE, write) {
@@ -143,10 +143,9 @@ impl Socket for tokio::io::DuplexStream {
         Poll::Ready(Ok(Seen::Head))
     }
 
-    fn poll_write_last(&mut self, bufs: &[IoSlice<'_>], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let written = ready!(std::pin::Pin::new(self).poll_write_vectored(cx, bufs))?;
-        let bytes = bufs.iter().flat_map(|buf| buf.iter());
-        LAST.with_borrow_mut(|last| last.extend(bytes.take(written)));
+    fn poll_write_last(&mut self, buf: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let written = ready!(std::pin::Pin::new(self).poll_write(cx, buf))?;
+        LAST.with_borrow_mut(|last| last.extend_from_slice(&buf[..written]));
         Poll::Ready(Ok(written))
     }
 
@@ -176,8 +175,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
             let (mut server, _) = listener.accept().await.expect("a client");
             server.set_nodelay(true).expect("it is open");
-            let parts = [IoSlice::new(b"the "), IoSlice::new(b"last")];
-            let written = poll_fn(|cx| server.poll_write_last(&parts, cx)).await;
+            let written = poll_fn(|cx| server.poll_write_last(b"the last", cx)).await;
             assert_eq!(written.expect("there is room"), 8);
             // On a loopback address what leaves arrives at once, also where tokio has not heard of it.
             let mut client = client.into_std().expect("it is open");
