@@ -54,6 +54,21 @@ impl http_body::Body for Body {
     }
 }
 
+/// A body that may be there as a whole when its answer is.
+pub trait AtHand: http_body::Body {
+    /// How many bytes it has, if all of them are in memory.
+    fn at_hand(&self) -> Option<usize>;
+}
+
+impl AtHand for Body {
+    fn at_hand(&self) -> Option<usize> {
+        match self {
+            Self::Whole(bytes) => Some(bytes.len()),
+            Self::Streamed(_) => None,
+        }
+    }
+}
+
 /// What answers made here are signed with, so that they can be told from the upstream's.
 pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
 

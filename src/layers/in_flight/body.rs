@@ -9,9 +9,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::seats::Seat;
+use crate::reply::AtHand;
 
-/// From this size on a piece of an answer carries the seat itself. hyper copies what is smaller into its own buffer, and
-/// drops what is larger once the socket has taken it.
+/// From this size on a piece of an answer carries the seat itself, which hyper drops with the piece once the socket has taken it.
+/// What is smaller needs no seat while it waits for a slow reader: it takes little memory, and nothing of the upstream.
 const CARRIES: usize = 1024;
 
 pin_project! {
@@ -24,9 +25,16 @@ pin_project! {
     }
 }
 
-impl<B> SeatedBody<B> {
+impl<B: AtHand> SeatedBody<B> {
     pub(super) fn new(inner: B, seat: Option<Seat>) -> Self {
-        Self { inner, seat: seat.map(Arc::new) }
+        let is_small = inner.at_hand().is_some_and(|bytes| bytes < CARRIES);
+        Self { inner, seat: seat.filter(|_| !is_small).map(Arc::new) }
+    }
+}
+
+impl<B: AtHand<Data = Bytes>> AtHand for SeatedBody<B> {
+    fn at_hand(&self) -> Option<usize> {
+        self.inner.at_hand()
     }
 }
 
@@ -81,20 +89,55 @@ impl AsRef<[u8]> for Carried {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use http_body_util::{BodyExt, Full};
 
     use super::super::seats::{Admission, Seats};
     use super::*;
 
-    fn seated(bytes: usize) -> (Arc<Seats>, SeatedBody<Full<Bytes>>) {
+    /// Of one piece, which is on its way or at hand.
+    struct Piece {
+        bytes: Full<Bytes>,
+        is_at_hand: bool,
+    }
+
+    impl Body for Piece {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Pin::new(&mut self.bytes).poll_frame(cx)
+        }
+    }
+
+    impl AtHand for Piece {
+        fn at_hand(&self) -> Option<usize> {
+            self.is_at_hand.then(|| usize::try_from(self.bytes.size_hint().lower()).expect("few"))
+        }
+    }
+
+    fn seated(bytes: usize, is_at_hand: bool) -> (Arc<Seats>, SeatedBody<Piece>) {
         let seats = Arc::new(Seats::new(1));
         let Admission::Seat(seat) = seats.admit(None) else { panic!("a free seat") };
-        (seats, SeatedBody::new(Full::new(Bytes::from(vec![b'x'; bytes])), Some(seat)))
+        let bytes = Full::new(Bytes::from(vec![b'x'; bytes]));
+        (seats, SeatedBody::new(Piece { bytes, is_at_hand }, Some(seat)))
+    }
+
+    #[test]
+    fn a_small_body_that_is_at_hand_needs_no_seat() {
+        for (bytes, taken) in [(CARRIES - 1, 0), (CARRIES, 1)] {
+            let (seats, _body) = seated(bytes, true);
+            assert_eq!(seats.taken(), taken, "{bytes}");
+        }
     }
 
     #[tokio::test]
     async fn the_seat_is_held_until_the_body_has_ended() {
-        let (seats, mut body) = seated(10);
+        let (seats, mut body) = seated(10, false);
         body.frame().await.expect("a frame").expect("no failure");
         assert_eq!(seats.taken(), 1, "the end has not been seen yet");
         assert!(body.frame().await.is_none());
@@ -103,7 +146,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_piece_holds_the_seat_until_it_is_written() {
-        let (seats, mut body) = seated(CARRIES);
+        let (seats, mut body) = seated(CARRIES, true);
         let frame = body.frame().await.expect("a frame").expect("no failure");
         drop(body);
         assert_eq!(seats.taken(), 1, "the socket has not taken it yet");
@@ -113,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_dropped_gives_its_seat_back() {
-        let (seats, body) = seated(10);
+        let (seats, body) = seated(10, false);
         drop(body);
         assert_eq!(seats.taken(), 0);
     }

@@ -17,6 +17,7 @@ use super::seats::{Admission, Seat, Seats};
 use crate::error::{Error, Overload};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
+use crate::reply::AtHand;
 
 /// Longest wait for a seat. Python's and Node's libraries give up after 3 s; most of that is left for the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -84,7 +85,7 @@ impl<S, P: Clone> Layer<S> for InFlightLayer<P> {
 impl<S, P, B> Service<Box<Request>> for InFlight<S, P>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
-    B: Send + 'static,
+    B: AtHand + Send + 'static,
     P: Fn(&Request) -> bool,
 {
     type Response = Response<SeatedBody<B>>;
@@ -120,6 +121,7 @@ where
 async fn wait<S, B>(seats: Arc<Seats>, make_room: MakeRoom, mut inner: S, request: Box<Request>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
+    B: AtHand,
 {
     let end = Instant::now() + PATIENCE;
     let mut next = pin!(seats.next_free(request.client()));
@@ -148,6 +150,7 @@ pin_project! {
 impl<F, B> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<B>, Error>>,
+    B: AtHand,
 {
     type Output = Answer<B>;
 
@@ -170,6 +173,7 @@ mod tests {
 
     use super::*;
     use crate::metadata::{Endpoint, Principal, Query};
+    use crate::reply::Body;
 
     /// Answers what it is asked when it is told to, and counts what it is asked.
     #[derive(Debug)]
@@ -192,14 +196,14 @@ mod tests {
 
     impl Stage {
         /// A request from the pod with this number.
-        fn ask(&self, pod: u8) -> JoinHandle<Answer<()>> {
+        fn ask(&self, pod: u8) -> JoinHandle<Answer<Body>> {
             let upstream = Arc::clone(&self.upstream);
             let inner = service_fn(move |_: Box<Request>| {
                 let upstream = Arc::clone(&upstream);
                 async move {
                     upstream.asked.fetch_add(1, Relaxed);
                     upstream.answers.acquire().await.expect("open").forget();
-                    Ok(Response::new(()))
+                    Ok(Response::new(Body::Whole(vec![b'x'; 2000].into())))
                 }
             });
             let own =
@@ -218,7 +222,7 @@ mod tests {
         sleep(Duration::from_millis(1)).await;
     }
 
-    async fn is_refused(request: JoinHandle<Answer<()>>) -> bool {
+    async fn is_refused(request: JoinHandle<Answer<Body>>) -> bool {
         matches!(request.await.expect("no panic"), Err(Error::Overloaded(Overload::InFlight)))
     }
 

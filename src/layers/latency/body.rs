@@ -5,8 +5,10 @@ use std::task::{Context, Poll, ready};
 
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 
 use super::total::Underway;
+use crate::reply::AtHand;
 
 pin_project! {
     /// The body of an answer whose time is taken. If it is dropped before its end, the answer was cut.
@@ -18,11 +20,12 @@ pin_project! {
     }
 }
 
-impl<B: Body> TimedBody<B> {
-    pub(super) fn new(inner: B, underway: Underway) -> Self {
-        if underway.is_head() || inner.is_end_stream() {
-            // Nobody will ask for a frame.
-            underway.end();
+impl<B: AtHand> TimedBody<B> {
+    /// The answer's first byte is there now.
+    pub(super) fn new(inner: B, underway: Underway, now: Instant) -> Self {
+        // Nobody asks for a frame of an answer to HEAD, and hyper takes what is at hand at once.
+        if underway.is_head() || inner.at_hand().is_some() {
+            underway.end(now);
             return Self { inner, underway: None };
         }
         Self { inner, underway: Some(underway) }
@@ -41,7 +44,7 @@ impl<B: Body> Body for TimedBody<B> {
             Some(Ok(_)) if !this.inner.is_end_stream() => {}
             Some(Ok(_)) | None => {
                 if let Some(underway) = this.underway.take() {
-                    underway.end();
+                    underway.end(Instant::now());
                 }
             }
         }

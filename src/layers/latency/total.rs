@@ -6,13 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::{Method, Response, StatusCode};
-use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use super::body::TimedBody;
 use super::trace;
+use crate::reply::AtHand;
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
@@ -52,7 +52,7 @@ impl<S> Layer<S> for TotalLayer {
     }
 }
 
-impl<S, B, A: Body> Service<Arrival<B>> for Total<S>
+impl<S, B, A: AtHand> Service<Arrival<B>> for Total<S>
 where
     S: Service<Arrival<B>, Response = Response<A>>,
 {
@@ -88,7 +88,7 @@ pin_project! {
     }
 }
 
-impl<F, A: Body, E> Future for ResponseFuture<F>
+impl<F, A: AtHand, E> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<A>, E>>,
 {
@@ -108,10 +108,10 @@ where
         Poll::Ready(match answer {
             Ok(answer) => {
                 underway.first_byte(answer.status(), now);
-                Ok(answer.map(|body| TimedBody::new(body, underway)))
+                Ok(answer.map(|body| TimedBody::new(body, underway, now)))
             }
             Err(reset) => {
-                underway.end();
+                underway.end(now);
                 Err(reset)
             }
         })
@@ -126,7 +126,7 @@ pub(super) struct Underway {
     endpoint: EndpointClass,
     /// What became of it, once it is known; until it has ended it may still be cut.
     outcome: RequestOutcome,
-    has_ended: bool,
+    ended: Option<Instant>,
     is_head: bool,
     line: Option<Box<Line>>,
     recording: Recording,
@@ -152,7 +152,7 @@ impl Underway {
             latency,
             endpoint: EndpointClass::Unread,
             outcome: RequestOutcome::Cut,
-            has_ended: false,
+            ended: None,
             is_head: *arrival.request.method() == Method::HEAD,
             line: tracing::enabled!(target: ACCESS, tracing::Level::DEBUG).then(line),
             recording: tracer.record(arrival, began),
@@ -173,15 +173,18 @@ impl Underway {
     }
 
     /// Its last byte is there, or it was reset.
-    pub(super) fn end(mut self) {
-        self.has_ended = true;
+    pub(super) fn end(mut self, now: Instant) {
+        self.ended = Some(now);
     }
 }
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        let outcome = if self.has_ended { self.outcome } else { RequestOutcome::Cut };
-        let duration = self.began.elapsed();
+        let (outcome, ended) = match self.ended {
+            Some(ended) => (self.outcome, ended),
+            None => (RequestOutcome::Cut, Instant::now()),
+        };
+        let duration = ended - self.began;
         self.latency.requests.last_byte.record(self.endpoint, outcome, duration);
         self.recording.end(self.endpoint, outcome, duration);
         let Some(line) = &self.line else { return };
