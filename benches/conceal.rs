@@ -13,6 +13,7 @@ use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::server::Arrival;
+use gce_metadata_proxy::telemetry::Metrics;
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
 use tower::{Service, ServiceBuilder, service_fn};
@@ -63,7 +64,7 @@ fn layers(criterion: &mut Criterion) {
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     let mut stack = ServiceBuilder::new()
         .layer(ClassifyLayer::new(AllowedHosts::default()))
-        .layer(ConcealLayer::new(policy, Mode::Enforce, Arc::default()))
+        .layer(ConcealLayer::new(policy, Mode::Enforce, Metrics::leak()))
         .service(nothing);
     for (name, target) in REQUESTS {
         group.bench_function(name, |bencher| {

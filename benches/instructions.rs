@@ -96,7 +96,7 @@ fn parse_and_conceal(target: &str) {
 fn token_layer() {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Arc::new(Store::new(Arc::new(Metrics::new()))), support::Source);
+    let tokens = Tokens::new(Arc::new(Store::new(Metrics::leak())), support::Source);
     runtime.block_on(tokens.warm(TokenKey::default_account())).expect("the source gives a token");
     let mut cache = TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing));
     times(|| support::parsed(support::TOKEN), |request| support::now(cache.call(request)));

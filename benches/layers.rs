@@ -29,7 +29,7 @@ use tower::{Layer, Service, service_fn};
 fn layers(criterion: &mut Criterion) {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Metrics::leak();
     let ends = || service_fn(support::nothing);
     let leaf = || support::parsed(support::CLUSTER_NAME);
 
@@ -37,16 +37,16 @@ fn layers(criterion: &mut Criterion) {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
     let arrival = || support::arrival(support::CLUSTER_NAME, Empty::new());
-    let rescue = RescueLayer::new(Arc::clone(&metrics), OnOverload::Reset).layer(answers);
+    let rescue = RescueLayer::new(metrics, OnOverload::Reset).layer(answers);
     bench(criterion, "rescue", rescue, arrival);
     bench(criterion, "classify", ClassifyLayer::new(AllowedHosts::default()).layer(ends()), arrival);
 
-    let seats = Arc::new(Seats::new(200));
+    let seats = Seats::leak(200);
     let in_flight = InFlightLayer::new(seats, |_: &Request| false, MakeRoom::by(|| false));
     bench(criterion, "in_flight", in_flight.layer(ends()), leaf);
     bench(criterion, "discovery", DiscoveryLayer.layer(ends()), leaf);
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
-    let conceal = ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&metrics));
+    let conceal = ConcealLayer::new(policy, Mode::Enforce, metrics);
     bench(criterion, "conceal", conceal.layer(ends()), leaf);
     bench(criterion, "hanging", HangingLayer::new(Arc::new(Watches::new(64))).layer(ends()), leaf);
     bench(criterion, "leaves", KnownLeavesLayer::new(support::known_leaves()).layer(ends()), leaf);

@@ -23,7 +23,7 @@ use support::Source;
 fn hit(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Arc::new(Store::new(Arc::new(Metrics::new()))), Source);
+    let tokens = Tokens::new(Arc::new(Store::new(Metrics::leak())), Source);
     let default = TokenKey::default_account().request();
     let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };

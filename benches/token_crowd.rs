@@ -85,7 +85,7 @@ fn crowds(criterion: &mut Criterion) {
 /// Empty, in front of a server with its weather.
 fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
-    let tokens = Tokens::new(Arc::new(Store::new(Arc::new(Metrics::new()))), Server(Arc::clone(&weather)));
+    let tokens = Tokens::new(Arc::new(Store::new(Metrics::leak())), Server(Arc::clone(&weather)));
     (
         TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
         weather,

@@ -105,13 +105,13 @@ impl App {
     /// Serves until `shutdown` resolves, then finishes what is in flight within the drain time-out.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { config, policy, listeners, admin } = self;
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Metrics::leak();
         let health = Arc::new(Health::default());
-        let (tracer, exporter) = otlp::start(&config.otlp, &metrics);
+        let (tracer, exporter) = otlp::start(&config.otlp, metrics);
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
-        let store = Arc::new(Store::new(Arc::clone(&metrics)));
-        let seats = Arc::new(Seats::new(config.max_in_flight));
+        let store = Arc::new(Store::new(metrics));
+        let seats = Seats::leak(config.max_in_flight);
         let watches = Arc::new(Watches::new(config.max_hanging));
         let history = Arc::new(History::default());
         let admin_drain = serve_operators(
@@ -122,29 +122,29 @@ impl App {
                 policy: Arc::clone(&policy),
                 readiness: readiness.clone(),
                 health: Arc::clone(&health),
-                metrics: Arc::clone(&metrics),
+                metrics,
                 history: Arc::clone(&history),
-                seats: Arc::clone(&seats),
+                seats,
                 watches: Arc::clone(&watches),
                 store: Arc::clone(&store),
             }),
         );
 
-        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&metrics)));
+        let forward = Forward::new(Client::new(config.upstream, health, metrics));
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
-        metrics.on_scrape(gauges(&store, &seats, &watches));
-        let connections = Arc::new(Connections::new(config.max_connections, Arc::clone(&metrics)));
+        metrics.on_scrape(gauges(&store, seats, &watches));
+        let connections = Arc::new(Connections::new(config.max_connections, metrics));
         let stack = stack::assemble(Parts {
             hosts: AllowedHosts::with(config.allowed_hosts),
-            metrics: Arc::clone(&metrics),
+            metrics,
             on_overload: config.on_overload,
             seats,
             make_room: {
                 let connections = Arc::clone(&connections);
                 MakeRoom::by(move || connections.cut_unread())
             },
-            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&metrics)),
+            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, metrics),
             watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),
@@ -156,17 +156,14 @@ impl App {
         for listener in listeners {
             announce(&listener, "serving pods");
             let (stack, connections, drain) = (stack.clone(), Arc::clone(&connections), drain.clone());
-            let server = Server { stack, timeouts: TIMEOUTS, connections, drain, metrics: Arc::clone(&metrics) };
+            let server = Server { stack, timeouts: TIMEOUTS, connections, drain, metrics };
             accepting.spawn(server.run(listener));
         }
         want_files(config.max_connections + config.max_in_flight + config.max_hanging);
         readiness.serving();
         let mut behind = JoinSet::new();
         behind.spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
-        behind.spawn({
-            let metrics = Arc::clone(&metrics);
-            async move { policy.follow(&metrics).await }
-        });
+        behind.spawn(async move { policy.follow(metrics).await });
         behind.spawn({
             let latency = metrics.latency;
             async move { history.run(latency).await }
@@ -222,16 +219,16 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     announce(&listener, "serving operators");
     let drain = Drain::default();
     // What operators do here is not counted among what pods do.
-    let metrics = Arc::new(Metrics::new());
-    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, Arc::clone(&metrics)));
+    let metrics = Metrics::leak();
+    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, metrics));
     let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
     tokio::spawn(server.run(listener));
     drain
 }
 
 /// Brings the gauges up to date that are read from elsewhere.
-fn gauges(store: &Arc<Store>, seats: &Arc<Seats>, watches: &Arc<Watches>) -> impl Fn(&Metrics) + use<> {
-    let (store, seats, watches) = (Arc::clone(store), Arc::clone(seats), Arc::clone(watches));
+fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> impl Fn(&Metrics) + use<> {
+    let (store, watches) = (Arc::clone(store), Arc::clone(watches));
     let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     move |metrics| {
         store.report(metrics, Instant::now());

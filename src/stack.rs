@@ -29,11 +29,11 @@ pub struct Parts {
     /// Names under which requests are let in.
     pub hosts: AllowedHosts,
     /// Counts answers and refusals.
-    pub metrics: Arc<Metrics>,
+    pub metrics: &'static Metrics,
     /// What becomes of a request for which there is no room.
     pub on_overload: OnOverload,
     /// Room for requests.
-    pub seats: Arc<Seats>,
+    pub seats: &'static Seats,
     /// Frees a seat that is of no use, if there is one.
     pub make_room: MakeRoom,
     /// What pods must not read.

@@ -51,19 +51,19 @@ pub fn runtime() -> tokio::runtime::Runtime {
 
 /// The whole stack as it is after a warm start: it asks nothing more of anybody for the zone and the default token.
 pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Metrics::leak();
     let mock = Mock::start().await;
     let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
-    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), Arc::clone(&metrics)));
-    let tokens = Tokens::new(Arc::new(Store::new(Arc::clone(&metrics))), MetadataServer::new(forward.clone()));
+    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), metrics));
+    let tokens = Tokens::new(Arc::new(Store::new(metrics)), MetadataServer::new(forward.clone()));
     tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     stack::assemble(Parts {
         hosts: AllowedHosts::default(),
-        conceal: ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&metrics)),
+        conceal: ConcealLayer::new(policy, Mode::Enforce, metrics),
         metrics,
         on_overload: OnOverload::Reset,
-        seats: Arc::new(Seats::new(200)),
+        seats: Seats::leak(200),
         make_room: MakeRoom::by(|| false),
         watches: Arc::new(Watches::new(64)),
         leaves: known_leaves(),

@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{self, HeaderValue};
@@ -24,7 +23,7 @@ use crate::telemetry::otlp;
 /// Makes [`Rescue`].
 #[derive(Debug, Clone)]
 pub struct RescueLayer {
-    metrics: Arc<Metrics>,
+    metrics: &'static Metrics,
     on_overload: OnOverload,
 }
 
@@ -56,7 +55,7 @@ pub struct Rescue<S> {
 
 impl RescueLayer {
     /// Refusals and failures are counted here.
-    pub fn new(metrics: Arc<Metrics>, on_overload: OnOverload) -> Self {
+    pub fn new(metrics: &'static Metrics, on_overload: OnOverload) -> Self {
         Self { metrics, on_overload }
     }
 }

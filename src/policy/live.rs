@@ -121,22 +121,22 @@ mod tests {
         symlink("..data/policy.yaml", mount.join("policy.yaml")).expect("a link");
 
         let choice = Choice { source: Source::File(mount.join("policy.yaml")), recursive: None };
-        let (live, metrics) = (LivePolicy::load(choice).expect("a policy"), Metrics::new());
+        let (live, metrics) = (LivePolicy::load(choice).expect("a policy"), Metrics::leak());
         let seen = Seen::Policy(live.current().hash().to_owned());
         publish("2", &format!("{HEAD}version: '2'\n"));
-        let seen = live.look(&seen, &metrics);
+        let seen = live.look(&seen, metrics);
         assert_eq!(live.current().version(), "2");
         assert!(metrics.render().contains("metadata_proxy_policy_info{") && metrics.render().contains("version=\"2\""));
 
         publish("3", &format!("{HEAD}version: '3'\nrulez: []\n"));
-        let seen = live.look(&seen, &metrics);
+        let seen = live.look(&seen, metrics);
         assert_eq!(live.current().version(), "2", "a broken file changes nothing");
         assert!(metrics.render().contains("metadata_proxy_policy_rejected 1"));
-        let seen = live.look(&seen, &metrics);
+        let seen = live.look(&seen, metrics);
         assert!(metrics.render().contains("metadata_proxy_policy_reloads_total{outcome=\"rejected\"} 1"), "told once");
 
         publish("4", &format!("{HEAD}version: '2'\n"));
-        live.look(&seen, &metrics);
+        live.look(&seen, metrics);
         assert!(metrics.render().contains("metadata_proxy_policy_rejected 0"));
         fs::remove_dir_all(&mount).expect("removed");
     }

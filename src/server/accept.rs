@@ -93,7 +93,7 @@ pub struct Server<S> {
     /// When to end.
     pub drain: Drain,
     /// Counts what is accepted and what is reset.
-    pub metrics: Arc<Metrics>,
+    pub metrics: &'static Metrics,
 }
 
 impl<S> Server<S>

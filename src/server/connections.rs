@@ -39,7 +39,7 @@ pub struct Connections {
     limit: usize,
     open: Mutex<Open>,
     served: Arc<Served>,
-    metrics: Arc<Metrics>,
+    metrics: &'static Metrics,
 }
 
 /// How many connections have hyper's state.
@@ -72,7 +72,7 @@ pub(super) struct Place {
 
 impl Connections {
     /// At most so many at once.
-    pub fn new(limit: usize, metrics: Arc<Metrics>) -> Self {
+    pub fn new(limit: usize, metrics: &'static Metrics) -> Self {
         Self { limit, open: Mutex::default(), served: Arc::default(), metrics }
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn room_for(limit: usize) -> Arc<Connections> {
-        Arc::new(Connections::new(limit, Arc::new(Metrics::new())))
+        Arc::new(Connections::new(limit, Metrics::leak()))
     }
 
     #[tokio::test(start_paused = true)]

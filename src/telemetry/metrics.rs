@@ -177,12 +177,6 @@ const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// For want of what something was refused or closed.
 const SHEDS: [&str; 6] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "redaction"];
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl PolicyMetrics {
     fn new(registry: &Registry) -> Self {
         let verdicts = counters(registry, &table::POLICY_VERDICTS);
@@ -198,8 +192,8 @@ impl PolicyMetrics {
 }
 
 impl Metrics {
-    /// All metrics at zero, in a registry of their own.
-    pub fn new() -> Self {
+    /// All metrics at zero, in a registry of their own, for as long as the process lives.
+    pub fn leak() -> &'static Self {
         let registry = Registry::new();
         let latency = Latency::leak();
         let request_count = Arc::new(RequestCount::new());
@@ -219,7 +213,6 @@ impl Metrics {
             sheds: SHEDS.map(|reason| sheds.with_label_values(&[reason])),
             shed_log: Sampled::new(Duration::from_secs(1)),
             refusal_log: Sampled::new(Duration::from_secs(10)),
-            // As long-lived as the histograms, and for the same reason.
             talkers: Box::leak(Box::default()),
             resets: counter(&registry, &table::RESETS),
             in_flight: gauge(&registry, &table::IN_FLIGHT),
@@ -242,7 +235,7 @@ impl Metrics {
             registry,
         };
         metrics.describe_build();
-        metrics
+        Box::leak(Box::new(metrics))
     }
 
     /// Counts an answer to a client.
@@ -415,7 +408,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_counted_under_its_class() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::leak();
         for code in [200, 301, 403, 404, 503] {
             metrics.count_answer(RequestOutcome::Passed, StatusCode::from_u16(code).expect("a status"));
         }

@@ -78,12 +78,12 @@ pub struct Client {
     target: Arc<Target>,
     pool: Arc<Pool>,
     health: Arc<Health>,
-    metrics: Arc<Metrics>,
+    metrics: &'static Metrics,
 }
 
 impl Client {
     /// Connects when the first request needs it, not before.
-    pub fn new(target: Target, health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(target: Target, health: Arc<Health>, metrics: &'static Metrics) -> Self {
         Self { target: Arc::new(target), pool: Arc::default(), health, metrics }
     }
 

@@ -38,11 +38,11 @@ pub struct Sources {
     /// Whether the metadata server answers.
     pub health: Arc<Health>,
     /// What is counted.
-    pub metrics: Arc<Metrics>,
+    pub metrics: &'static Metrics,
     /// The last minutes.
     pub history: Arc<History>,
     /// Requests in flight.
-    pub seats: Arc<Seats>,
+    pub seats: &'static Seats,
     /// Hanging GETs.
     pub watches: Arc<Watches>,
     /// Tokens.

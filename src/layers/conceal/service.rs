@@ -40,7 +40,7 @@ struct Shared {
     mode: Mode,
     audit: AuditLog,
     room: Room,
-    metrics: Arc<Metrics>,
+    metrics: &'static Metrics,
 }
 
 impl Shared {
@@ -60,7 +60,7 @@ impl Shared {
 
 impl ConcealLayer {
     /// Judges by the policy that is in force when a request comes.
-    pub fn new(policy: Arc<LivePolicy>, mode: Mode, metrics: Arc<Metrics>) -> Self {
+    pub fn new(policy: Arc<LivePolicy>, mode: Mode, metrics: &'static Metrics) -> Self {
         let (audit, room) = (AuditLog::default(), Room::default());
         Self { shared: Arc::new(Shared { policy, mode, audit, room, metrics }) }
     }

@@ -1,8 +1,8 @@
 //! [`Seats`]: the one count of requests in flight, and who waits for one.
 
+use std::mem;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
@@ -13,27 +13,34 @@ type Client = Option<IpAddr>;
 #[derive(Debug)]
 pub struct Seats {
     limit: usize,
-    /// Hands a seat that comes back to whoever has waited longest; a newcomer gets one only if nobody waits.
-    free: Semaphore,
-    /// Most taken at once since it was last asked for.
-    peak: AtomicUsize,
+    count: Mutex<Count>,
+    /// A seat that comes back while somebody waits goes to whoever has waited longest, through here.
+    handed: Semaphore,
+}
+
+#[derive(Debug)]
+struct Count {
+    free: usize,
+    /// Fewest free at once since the peak was last asked for.
+    fewest_free: usize,
+    /// So many wait and have not been handed a seat.
+    waiting: usize,
     /// Of each client that has any: requests that are in, or wait to be. A list, since only few clients are in at once.
-    claims: Mutex<Vec<(Client, usize)>>,
+    claims: Vec<(Client, usize)>,
 }
 
 /// The right to be in flight. It goes back when it is dropped.
 #[derive(Debug)]
 pub struct Seat {
-    _claim: Claim,
+    client: Client,
+    seats: &'static Seats,
 }
 
-/// One of a client's requests that are in, or wait to be.
+/// A request that waits for a seat. When this is dropped, it has given up.
 #[derive(Debug)]
-struct Claim {
+struct Waiting {
     client: Client,
-    seats: Arc<Seats>,
-    /// Whether it is in.
-    has_seat: bool,
+    seats: &'static Seats,
 }
 
 /// What becomes of a request that wants in.
@@ -48,28 +55,39 @@ pub enum Admission {
 }
 
 impl Seats {
-    /// All free.
-    pub fn new(limit: usize) -> Self {
-        Self { limit, free: Semaphore::new(limit), peak: AtomicUsize::new(0), claims: Mutex::default() }
+    /// All free, for as long as the process lives.
+    pub fn leak(limit: usize) -> &'static Self {
+        let count = Count { free: limit, fewest_free: limit, waiting: 0, claims: Vec::new() };
+        Box::leak(Box::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) }))
     }
 
     /// Takes a seat if one is free.
-    pub fn admit(self: &Arc<Self>, client: Client) -> Admission {
-        match self.free.try_acquire() {
-            Ok(permit) => {
-                permit.forget();
-                Admission::Seat(self.claim(client).seat())
-            }
-            Err(_) if self.has_less_than_its_share(client) => Admission::Wait,
-            Err(_) => Admission::Refuse,
+    pub fn admit(&'static self, client: Client) -> Admission {
+        let mut count = self.lock();
+        if count.take() {
+            count.claim(client);
+            Admission::Seat(Seat { client, seats: self })
+        } else if count.claims_of(client) < self.limit.div_ceil(count.claims.len().max(1)) {
+            // Those who have a claim share alike, and what cannot be divided is everybody's.
+            Admission::Wait
+        } else {
+            Admission::Refuse
         }
     }
 
     /// The next seat that comes back once all who wait already have theirs.
-    pub async fn next_free(self: &Arc<Self>, client: Client) -> Seat {
-        let claim = self.claim(client);
-        self.free.acquire().await.expect("seats are never done away with").forget();
-        claim.seat()
+    pub async fn next_free(&'static self, client: Client) -> Seat {
+        {
+            let mut count = self.lock();
+            count.claim(client);
+            if count.take() {
+                return Seat { client, seats: self };
+            }
+            count.waiting += 1;
+        }
+        let waiting = Waiting { client, seats: self };
+        self.handed.acquire().await.expect("it is never closed").forget();
+        waiting.seat()
     }
 
     /// How many there are.
@@ -79,61 +97,90 @@ impl Seats {
 
     /// How many are taken now.
     pub fn taken(&self) -> usize {
-        self.limit - self.free.available_permits()
+        self.limit - self.lock().free
     }
 
     /// Most taken at once since this was last called.
     pub fn take_peak(&self) -> usize {
-        self.peak.swap(self.taken(), Ordering::Relaxed)
+        let mut count = self.lock();
+        let free = count.free;
+        self.limit - mem::replace(&mut count.fewest_free, free)
     }
 
-    fn claim(self: &Arc<Self>, client: Client) -> Claim {
-        let mut claims = self.lock();
-        match claims.iter_mut().find(|(other, _)| *other == client) {
+    /// A seat comes back.
+    fn give_back(&self, count: &mut Count) {
+        if count.waiting > 0 {
+            count.waiting -= 1;
+            self.handed.add_permits(1);
+        } else {
+            count.free += 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        // Nothing below panics between two changes that belong together.
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Count {
+    /// Whether there was a free seat, which is taken now. Where somebody waits, none is free.
+    fn take(&mut self) -> bool {
+        let Some(free) = self.free.checked_sub(1) else { return false };
+        self.free = free;
+        self.fewest_free = self.fewest_free.min(free);
+        true
+    }
+
+    fn claims_of(&self, client: Client) -> usize {
+        self.claims.iter().find(|(other, _)| *other == client).map_or(0, |(_, own)| *own)
+    }
+
+    fn claim(&mut self, client: Client) {
+        match self.claims.iter_mut().find(|(other, _)| *other == client) {
             Some((_, own)) => *own += 1,
-            None => claims.push((client, 1)),
+            None => self.claims.push((client, 1)),
         }
-        Claim { client, seats: Arc::clone(self), has_seat: false }
     }
 
-    /// Those who have a claim share alike, and what cannot be divided is everybody's.
-    fn has_less_than_its_share(&self, client: Client) -> bool {
-        let claims = self.lock();
-        let own = claims.iter().find(|(other, _)| *other == client).map_or(0, |(_, own)| *own);
-        own < self.limit.div_ceil(claims.len().max(1))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(Client, usize)>> {
-        // Each change is one number, so a panic elsewhere leaves the counts right.
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    fn disclaim(&mut self, client: Client) {
+        let Some(place) = self.claims.iter().position(|(other, _)| *other == client) else { return };
+        self.claims[place].1 -= 1;
+        if self.claims[place].1 == 0 {
+            self.claims.swap_remove(place);
+        }
     }
 }
 
-impl Claim {
-    /// With the seat that its request was given.
-    fn seat(mut self) -> Seat {
-        self.has_seat = true;
-        let taken = self.seats.taken();
-        if taken > self.seats.peak.load(Ordering::Relaxed) {
-            self.seats.peak.fetch_max(taken, Ordering::Relaxed);
-        }
-        Seat { _claim: self }
-    }
-}
-
-impl Drop for Claim {
+impl Drop for Seat {
     fn drop(&mut self) {
-        let mut claims = self.seats.lock();
-        if let Some(place) = claims.iter().position(|(client, _)| *client == self.client) {
-            claims[place].1 -= 1;
-            if claims[place].1 == 0 {
-                claims.swap_remove(place);
+        let mut count = self.seats.lock();
+        count.disclaim(self.client);
+        self.seats.give_back(&mut count);
+    }
+}
+
+impl Waiting {
+    /// With the seat that it was handed.
+    fn seat(self) -> Seat {
+        let seat = Seat { client: self.client, seats: self.seats };
+        mem::forget(self);
+        seat
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut count = self.seats.lock();
+        count.disclaim(self.client);
+        // It may have been handed a seat at the very moment. Then that was passed on to another who waits, whose wait is over
+        // in its place, or nobody took it.
+        match self.seats.handed.try_acquire() {
+            Ok(nobodys) => {
+                nobodys.forget();
+                self.seats.give_back(&mut count);
             }
-        }
-        drop(claims);
-        // The claim is given up before the seat is passed on.
-        if self.has_seat {
-            self.seats.free.add_permits(1);
+            Err(_) => count.waiting -= 1,
         }
     }
 }
@@ -141,14 +188,17 @@ impl Drop for Claim {
 #[cfg(test)]
 mod tests {
     use std::pin::{Pin, pin};
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Context, Poll, Waker};
+
+    use proptest::prelude::*;
 
     use super::*;
 
     #[test]
     fn there_are_as_many_as_the_limit_says() {
         for limit in [1, 2, 200] {
-            let seats = Arc::new(Seats::new(limit));
+            let seats = Seats::leak(limit);
             let taken: Vec<_> = (0..limit).map(|_| seats.admit(None)).collect();
             assert!(taken.iter().all(|admission| matches!(admission, Admission::Seat(_))));
             assert!(matches!(seats.admit(None), Admission::Refuse));
@@ -169,7 +219,7 @@ mod tests {
     }
 
     /// So many of them.
-    fn fill(seats: &Arc<Seats>, client: Client, count: usize) -> Vec<Seat> {
+    fn fill(seats: &'static Seats, client: Client, count: usize) -> Vec<Seat> {
         let one = |_| match seats.admit(client) {
             Admission::Seat(seat) => seat,
             other => panic!("a free seat, and not {other:?}"),
@@ -179,15 +229,15 @@ mod tests {
 
     #[test]
     fn one_client_may_have_all_and_is_then_refused() {
-        let seats = Arc::new(Seats::new(200));
-        let _all = fill(&seats, pod(1), 200);
+        let seats = Seats::leak(200);
+        let _all = fill(seats, pod(1), 200);
         assert!(matches!(seats.admit(pod(1)), Admission::Refuse));
     }
 
     #[test]
     fn who_has_less_than_its_share_may_wait() {
-        let seats = Arc::new(Seats::new(10));
-        let (_most, _few) = (fill(&seats, pod(1), 7), fill(&seats, pod(2), 3));
+        let seats = Seats::leak(10);
+        let (_most, _few) = (fill(seats, pod(1), 7), fill(seats, pod(2), 3));
         for (client, may_wait) in [(pod(1), false), (pod(2), true), (pod(3), true)] {
             assert_eq!(matches!(seats.admit(client), Admission::Wait), may_wait, "{client:?}");
         }
@@ -196,21 +246,21 @@ mod tests {
     /// Or a client could fill the queue that it may not fill the seats from.
     #[test]
     fn who_waits_has_a_claim_until_it_gives_up() {
-        let seats = Arc::new(Seats::new(4));
-        let _most = fill(&seats, pod(1), 4);
+        let seats = Seats::leak(4);
+        let _most = fill(seats, pod(1), 4);
         {
             let (mut one, mut other) = (pin!(seats.next_free(pod(2))), pin!(seats.next_free(pod(2))));
             assert!(now(one.as_mut()).is_pending() && now(other.as_mut()).is_pending());
             assert!(matches!(seats.admit(pod(2)), Admission::Refuse), "two of four are its share");
         }
         assert!(matches!(seats.admit(pod(2)), Admission::Wait));
-        assert_eq!(seats.lock().len(), 1, "nothing is kept of a client that has nothing");
+        assert_eq!(seats.lock().claims.len(), 1, "nothing is kept of a client that has nothing");
     }
 
     #[test]
     fn a_seat_that_comes_back_is_for_the_one_that_waits() {
-        let seats = Arc::new(Seats::new(2));
-        let mut all = fill(&seats, pod(1), 2);
+        let seats = Seats::leak(2);
+        let mut all = fill(seats, pod(1), 2);
         let mut waiting = pin!(seats.next_free(pod(2)));
         assert!(now(waiting.as_mut()).is_pending());
         all.pop();
@@ -221,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_peak_is_of_the_time_since_it_was_last_asked_for() {
-        let seats = Arc::new(Seats::new(3));
+        let seats = Seats::leak(3);
         let (one, two) = (seats.admit(None), seats.admit(None));
         drop(one);
         assert_eq!(seats.take_peak(), 2);
@@ -230,10 +280,100 @@ mod tests {
         assert_eq!((seats.take_peak(), seats.take_peak()), (1, 0));
     }
 
+    impl Seats {
+        /// How many are free, wait, and have claims.
+        fn all(&self) -> (usize, usize, usize) {
+            let count = self.lock();
+            (count.free, count.waiting, count.claims.len())
+        }
+    }
+
+    /// What happens to seats, to whom of those whom it can happen to.
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        /// A pod asks, and waits if it may.
+        Ask(u8),
+        /// A seat comes back.
+        Return(usize),
+        /// One that waits looks whether it has been handed a seat.
+        Look(usize),
+        /// One that waits gives up.
+        GiveUp(usize),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0..4u8).prop_map(Event::Ask),
+            any::<usize>().prop_map(Event::Return),
+            any::<usize>().prop_map(Event::Look),
+            any::<usize>().prop_map(Event::GiveUp),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order: no seat is made or lost, and nobody waits while one is free.
+        #[test]
+        fn no_seat_is_lost_to_those_who_give_up(limit in 1..4usize, events in prop::collection::vec(event(), 0..60)) {
+            let seats = Seats::leak(limit);
+            let (mut taken, mut waiting) = (Vec::new(), Vec::new());
+            let place = |at: usize, of: usize| (of > 0).then(|| at % of);
+            for event in events {
+                match event {
+                    Event::Ask(number) => match seats.admit(pod(number)) {
+                        Admission::Seat(seat) => taken.push(seat),
+                        Admission::Wait => {
+                            let mut next = Box::pin(seats.next_free(pod(number)));
+                            prop_assert!(now(next.as_mut()).is_pending(), "none was free");
+                            waiting.push(next);
+                        }
+                        Admission::Refuse => prop_assert!(seats.taken() == limit),
+                    },
+                    Event::Return(at) => drop(place(at, taken.len()).map(|at| taken.swap_remove(at))),
+                    Event::Look(at) => {
+                        if let Some(at) = place(at, waiting.len())
+                            && let Poll::Ready(seat) = now(waiting[at].as_mut())
+                        {
+                            drop(waiting.swap_remove(at));
+                            taken.push(seat);
+                        }
+                    }
+                    Event::GiveUp(at) => drop(place(at, waiting.len()).map(|at| waiting.swap_remove(at))),
+                }
+                let handed = waiting.len() - seats.lock().waiting;
+                prop_assert_eq!(seats.taken(), taken.len() + handed);
+                prop_assert!(waiting.len() == handed || seats.taken() == limit, "one waits while a seat is free");
+            }
+            drop((taken, waiting));
+            prop_assert_eq!(seats.all(), (limit, 0, 0));
+            prop_assert_eq!(fill(seats, None, limit).len(), limit);
+        }
+    }
+
+    /// On two threads, where one gives up while it is handed a seat.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_seat_is_lost_in_a_race_of_those_who_give_up() {
+        let seats = Seats::leak(1);
+        for _ in 0..2000 {
+            let taken = fill(seats, None, 1);
+            let waits = [0, 1, 2].map(|pod_number| tokio::spawn(seats.next_free(pod(pod_number))));
+            while seats.lock().waiting < waits.len() {
+                tokio::task::yield_now().await;
+            }
+            let returned = tokio::spawn(async move { drop(taken) });
+            waits.iter().take(2).for_each(tokio::task::JoinHandle::abort);
+            returned.await.expect("no panic");
+            for wait in waits {
+                // Those that were in time have a seat, which is dropped here.
+                let _ = wait.await;
+            }
+            assert_eq!(seats.all(), (1, 0, 0));
+        }
+    }
+
     /// Eight threads that take and give back as fast as they can never hold more than there are.
     #[test]
     fn the_limit_holds_under_a_race() {
-        let seats = Arc::new(Seats::new(3));
+        let seats = Seats::leak(3);
         let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {

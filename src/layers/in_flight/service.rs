@@ -48,7 +48,7 @@ type Answer<B> = Result<Response<SeatedBody<B>>, Error>;
 /// Makes [`InFlight`]. All services of one layer share one count.
 #[derive(Debug, Clone)]
 pub struct InFlightLayer<P> {
-    seats: Arc<Seats>,
+    seats: &'static Seats,
     needs_none: P,
     make_room: MakeRoom,
 }
@@ -57,14 +57,14 @@ pub struct InFlightLayer<P> {
 #[derive(Debug, Clone)]
 pub struct InFlight<S, P> {
     inner: S,
-    seats: Arc<Seats>,
+    seats: &'static Seats,
     needs_none: P,
     make_room: MakeRoom,
 }
 
 impl<P> InFlightLayer<P> {
     /// These seats, and which requests ask nothing more of the upstream; that is asked only when no seat is free.
-    pub fn new(seats: Arc<Seats>, needs_none: P, make_room: MakeRoom) -> Self {
+    pub fn new(seats: &'static Seats, needs_none: P, make_room: MakeRoom) -> Self {
         Self { seats, needs_none, make_room }
     }
 }
@@ -73,12 +73,7 @@ impl<S, P: Clone> Layer<S> for InFlightLayer<P> {
     type Service = InFlight<S, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        InFlight {
-            inner,
-            seats: Arc::clone(&self.seats),
-            needs_none: self.needs_none.clone(),
-            make_room: self.make_room.clone(),
-        }
+        InFlight { inner, seats: self.seats, needs_none: self.needs_none.clone(), make_room: self.make_room.clone() }
     }
 }
 
@@ -108,7 +103,7 @@ where
                     if !is_freed && matches!(full, Admission::Refuse) {
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
-                    let (seats, make_room) = (Arc::clone(&self.seats), self.make_room.clone());
+                    let (seats, make_room) = (self.seats, self.make_room.clone());
                     return Outcome::pending(wait(seats, make_room, self.inner.clone(), request));
                 }
             }
@@ -118,7 +113,7 @@ where
 }
 
 /// Passes the request on with the next seat, if one comes back in time.
-async fn wait<S, B>(seats: Arc<Seats>, make_room: MakeRoom, mut inner: S, request: Box<Request>) -> Answer<B>
+async fn wait<S, B>(seats: &'static Seats, make_room: MakeRoom, mut inner: S, request: Box<Request>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
     B: AtHand,
@@ -189,8 +184,7 @@ mod tests {
 
     fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
-        let layer =
-            InFlightLayer::new(Arc::new(Seats::new(limit)), (|_| false) as fn(&_) -> _, MakeRoom::by(make_room));
+        let layer = InFlightLayer::new(Seats::leak(limit), (|_| false) as fn(&_) -> _, MakeRoom::by(make_room));
         Stage { upstream, layer }
     }
 

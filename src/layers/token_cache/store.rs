@@ -26,7 +26,7 @@ pub struct Store {
     default_email: OnceLock<Box<str>>,
     pub(super) fetches: Semaphore,
     pub(super) demanded: Semaphore,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: &'static Metrics,
 }
 
 /// What an operator may know of an entry.
@@ -123,12 +123,12 @@ pub(super) enum Found {
 
 impl Store {
     /// Empty.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(metrics: &'static Metrics) -> Self {
         // One shard, so that the capacity holds exactly and not only on average.
         let options =
             OptionsBuilder::new().estimated_items_capacity(CAPACITY).weight_capacity(CAPACITY as u64).shards(1).build();
         let options = options.expect("both capacities are given");
-        let evictions = Evictions(Arc::clone(&metrics));
+        let evictions = Evictions(metrics);
         Self {
             entries: Cache::with_options(options, UnitWeighter, DefaultHashBuilder::default(), evictions),
             default_email: OnceLock::new(),
@@ -279,7 +279,7 @@ impl Kept {
 
 /// Ends the keepers of entries that the cache gives up for others.
 #[derive(Debug, Clone)]
-struct Evictions(Arc<Metrics>);
+struct Evictions(&'static Metrics);
 
 impl Lifecycle<TokenKey, Arc<Entry>> for Evictions {
     type RequestState = ();

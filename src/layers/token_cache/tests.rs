@@ -163,7 +163,7 @@ enum Got {
 
 impl Cache {
     fn before(server: &Arc<Server>) -> Self {
-        let store = Arc::new(Store::new(Arc::new(Metrics::new())));
+        let store = Arc::new(Store::new(Metrics::leak()));
         Self { tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))), store }
     }
 

@@ -57,12 +57,12 @@ struct Task {
     collector: Collector,
     resource: Resource,
     ids: RandomIdGenerator,
-    metrics: Arc<Metrics>,
+    metrics: &'static Metrics,
     failures: Sampled,
 }
 
 /// Begins to export to this collector what is put into the queue.
-pub(super) fn start(target: Target, metrics: Arc<Metrics>) -> (mpsc::Sender<Box<Record>>, Exporter) {
+pub(super) fn start(target: Target, metrics: &'static Metrics) -> (mpsc::Sender<Box<Record>>, Exporter) {
     let (sender, queue) = mpsc::channel(QUEUE);
     tracing::info!(collector = %target, "exporting traces");
     let (resource, ids) = (spans::resource(), RandomIdGenerator::default());

@@ -67,8 +67,8 @@ impl Settings {
 /// # Panics
 ///
 /// Outside a runtime.
-pub fn start(settings: &Settings, metrics: &Arc<Metrics>) -> (Tracer, Exporter) {
+pub fn start(settings: &Settings, metrics: &'static Metrics) -> (Tracer, Exporter) {
     let Some(collector) = settings.collector.clone() else { return Default::default() };
-    let (queue, exporter) = exporter::start(collector, Arc::clone(metrics));
-    (Tracer::sampling(settings.sample_ratio, queue, Arc::clone(metrics)), exporter)
+    let (queue, exporter) = exporter::start(collector, metrics);
+    (Tracer::sampling(settings.sample_ratio, queue, metrics), exporter)
 }

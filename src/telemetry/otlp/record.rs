@@ -28,7 +28,7 @@ pub struct Tracer(Option<&'static Sampling>);
 struct Sampling {
     ratio: f64,
     queue: mpsc::Sender<Box<Record>>,
-    metrics: Arc<Metrics>,
+    metrics: &'static Metrics,
 }
 
 /// What there is of a request.
@@ -86,7 +86,7 @@ thread_local! {
 impl Tracer {
     /// Samples such a part of the requests that bring no trace of their own. It lives as long as the process: the stack is
     /// copied for every request, and so is this.
-    pub(super) fn sampling(ratio: f64, queue: mpsc::Sender<Box<Record>>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn sampling(ratio: f64, queue: mpsc::Sender<Box<Record>>, metrics: &'static Metrics) -> Self {
         Self(Some(Box::leak(Box::new(Sampling { ratio, queue, metrics }))))
     }
 
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_request_that_ends_takes_its_record_from_the_thread() {
         let (queue, mut over) = mpsc::channel(2);
-        let tracer = Tracer::sampling(1.0, queue, Arc::new(Metrics::new()));
+        let tracer = Tracer::sampling(1.0, queue, Metrics::leak());
         end_at_work(tracer);
         left(Filter::InFlight, FilterOutcome::Passed, Instant::now());
         end_at_work(tracer);
@@ -263,8 +263,8 @@ mod tests {
     #[test]
     fn what_finds_the_queue_full_is_counted_by_its_spans() {
         let (queue, over) = mpsc::channel(1);
-        let metrics = Arc::new(Metrics::new());
-        let tracer = Tracer::sampling(1.0, queue, Arc::clone(&metrics));
+        let metrics = Metrics::leak();
+        let tracer = Tracer::sampling(1.0, queue, metrics);
         for dropped in [0, 2, 4] {
             end_at_work(tracer);
             assert_eq!(metrics.spans(SpanOutcome::Dropped).get(), dropped);
