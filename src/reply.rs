@@ -1,6 +1,7 @@
 //! An answer on its way to a client: made here, or the upstream's.
 
 use std::fmt;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -69,6 +70,10 @@ impl AtHand for Body {
     }
 }
 
+/// Room for so many headers is kept for an answer: enough for ours, and no more than a connection may cost, since hyper keeps it
+/// for the next request.
+const ROOM: Range<usize> = 4..24;
+
 /// What answers made here are signed with, so that they can be told from the upstream's.
 pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
 
@@ -78,7 +83,21 @@ pub const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charse
 /// An answer made here, as the server would make it. It carries `Metadata-Flavor: Google` whatever it says, since a client
 /// library takes an answer without it for somebody else's.
 pub fn local(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
-    let mut headers = HeaderMap::with_capacity(4);
+    local_in(HeaderMap::new(), status, content_type, body)
+}
+
+/// As [`local`], where the request's headers stood: memory for a map costs as much as all that is written into it.
+pub fn local_in(
+    mut headers: HeaderMap,
+    status: StatusCode,
+    content_type: HeaderValue,
+    body: impl Into<Bytes>,
+) -> Response<Body> {
+    if ROOM.contains(&headers.capacity()) {
+        headers.clear();
+    } else {
+        headers = HeaderMap::with_capacity(ROOM.start);
+    }
     headers.insert(METADATA_FLAVOR, GOOGLE);
     headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::SERVER, SERVER);

@@ -1,10 +1,11 @@
 //! The layer: answers requests for tokens from the store, and has keepers look after it.
 
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header::HeaderValue;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tower::{Layer, Service};
@@ -127,7 +128,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
         let Some((key, form)) = TokenKey::of(&request) else {
             return Outcome::passed(self.inner.call(request));
         };
@@ -141,11 +142,13 @@ where
                 let is_stale = matches!(freshness, Freshness::Stale(_));
                 let outcome = if is_stale { TokenOutcome::Stale } else { TokenOutcome::Fresh };
                 count(outcome);
-                Outcome::decided(answer(Ok((kept, freshness)), form, content_type, asked(outcome)))
+                let asked = asked(outcome);
+                let room = mem::take(&mut request.headers);
+                Outcome::decided(answer(Ok((kept, freshness)), form, content_type, asked, room))
             }
             Found::Failure(why) => {
                 count(TokenOutcome::Failure);
-                Outcome::decided(answer(Err(why), form, content_type, None))
+                Outcome::decided(answer(Err(why), form, content_type, None, HeaderMap::new()))
             }
             Found::Nothing => {
                 // Before it is asked for: a flight that nobody waits for is not begun.
@@ -153,7 +156,8 @@ where
                 let outcome = if entry.want() { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
                 count(outcome);
                 let asked = asked(outcome);
-                Outcome::pending(async move { answer(landing(known).await, form, content_type, asked) })
+                let room = HeaderMap::new();
+                Outcome::pending(async move { answer(landing(known).await, form, content_type, asked, room) })
             }
         }
     }
@@ -191,6 +195,7 @@ fn answer(
     form: Form,
     content_type: HeaderValue,
     asked: Option<Asked>,
+    room: HeaderMap,
 ) -> Result<Response<Body>, Error> {
     match token {
         Ok((kept, freshness)) => {
@@ -198,7 +203,7 @@ fn answer(
             if let Some(asked) = asked {
                 asked.handed_out(seconds);
             }
-            Ok(reply::local(StatusCode::OK, content_type, kept.body(form, seconds)))
+            Ok(reply::local_in(room, StatusCode::OK, content_type, kept.body(form, seconds)))
         }
         Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
         Err(NoToken::Failed(failure)) => Err(Error::Upstream(failure)),
