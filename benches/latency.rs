@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::layers::latency::{ProbeLayer, track};
+use gce_metadata_proxy::telemetry::Moment;
 use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK};
 use gce_metadata_proxy::telemetry::latency::{Filter, Latency, RequestOutcome};
 use gce_metadata_proxy::telemetry::talkers::Talkers;
-use tokio::time::Instant;
 use tower::{Layer, Service};
 
 struct ThroughLayer;
@@ -93,14 +93,14 @@ fn one_observation(criterion: &mut Criterion) {
     criterion.bench_function("one_observation", |bencher| {
         bencher.iter(|| histogram.record(black_box(Duration::from_nanos(1_234))));
     });
-    criterion.bench_function("one_look_at_the_clock", |bencher| bencher.iter(Instant::now));
+    criterion.bench_function("one_look_at_the_clock", |bencher| bencher.iter(Moment::now));
 }
 
 /// What noting a client costs: of a few that talk, and of as many as there are places for.
 fn one_talker(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one_talker");
     for clients in [4, 64] {
-        let (talkers, now) = (Talkers::default(), Instant::now());
+        let (talkers, now) = (Talkers::default(), Moment::now());
         let mut client = 0;
         group.bench_function(format!("of_{clients}"), |bencher| {
             bencher.iter(|| {

@@ -31,7 +31,7 @@ use gce_metadata_proxy::telemetry::audit::Audit;
 use gce_metadata_proxy::telemetry::otlp::Tracer;
 use gce_metadata_proxy::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource};
 use gce_metadata_proxy::upstream::{Client, Forward, Health, Target};
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -112,7 +112,10 @@ pub fn now<F: Future>(future: F) -> F::Output {
 pub fn parsed(target: &str) -> Box<Request> {
     let target: http::uri::PathAndQuery = target.parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
-    Box::new(Request::get(path, Query::parse(target.query()).expect("a query")))
+    let mut request = Request::get(path, Query::parse(target.query()).expect("a query"));
+    request.headers.insert("host", HeaderValue::from_static("metadata.google.internal"));
+    request.headers.insert("metadata-flavor", HeaderValue::from_static("Google"));
+    Box::new(request)
 }
 
 /// Ends a stack of layers: answers at once, with nothing.

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::compat::RequestCount;
 use super::labels::{Label, labels};
 use super::latency::{Latency, RequestOutcome};
+use super::moment::Moment;
 use super::process;
 use super::sampled::Sampled;
 use super::table::{self, Row};
@@ -267,7 +268,7 @@ impl Metrics {
     /// Counts a connection that was reset at once, because all others are in use.
     pub fn shed_connection(&self, peer: SocketAddr) {
         self.resets.inc();
-        self.talkers.note(peer.ip(), RequestOutcome::Shed, Instant::now());
+        self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
         self.shed(2, Some(peer));
     }
 
@@ -286,7 +287,7 @@ impl Metrics {
         self.sheds[reason].inc();
         let now = Instant::now();
         let Some(count) = self.shed_log.due(now) else { return };
-        let talkers = self.talkers.top(3, now);
+        let talkers = self.talkers.top(3, Moment::now());
         let told = |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
         let talkers: Vec<String> = talkers.iter().map(told).collect();
         tracing::warn!(

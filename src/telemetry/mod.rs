@@ -9,6 +9,7 @@ pub mod labels;
 pub mod latency;
 pub mod logging;
 pub mod metrics;
+mod moment;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 #[cfg(not(feature = "otlp"))]
@@ -21,3 +22,4 @@ pub mod talkers;
 mod tally;
 
 pub use metrics::Metrics;
+pub use moment::Moment;

@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
+use crate::telemetry::Moment;
 use serde::Serialize;
-use tokio::time::Instant;
 
 use super::latency::RequestOutcome;
 
@@ -44,7 +44,7 @@ pub struct Talker {
 /// The sketch.
 #[derive(Debug)]
 pub struct Talkers {
-    began: Instant,
+    began: Moment,
     sketch: Mutex<Sketch>,
 }
 
@@ -67,13 +67,13 @@ struct Counts {
 
 impl Default for Talkers {
     fn default() -> Self {
-        Self { began: Instant::now(), sketch: Mutex::default() }
+        Self { began: Moment::now(), sketch: Mutex::default() }
     }
 }
 
 impl Talkers {
     /// An address made a request, and this became of it.
-    pub fn note(&self, address: IpAddr, outcome: RequestOutcome, now: Instant) {
+    pub fn note(&self, address: IpAddr, outcome: RequestOutcome, now: Moment) {
         let mut sketch = match self.sketch.try_lock() {
             Ok(sketch) => sketch,
             // Numbers are added one by one, so a panic elsewhere leaves them whole.
@@ -85,7 +85,7 @@ impl Talkers {
     }
 
     /// Those with the most requests in the last minute, at most so many, the busiest first.
-    pub fn top(&self, most: usize, now: Instant) -> Vec<Talker> {
+    pub fn top(&self, most: usize, now: Moment) -> Vec<Talker> {
         let mut sketch = self.sketch.lock().unwrap_or_else(PoisonError::into_inner);
         sketch.move_on(self.slice(now));
         let mut talkers: Vec<Talker> =
@@ -96,7 +96,7 @@ impl Talkers {
         talkers
     }
 
-    fn slice(&self, now: Instant) -> u64 {
+    fn slice(&self, now: Moment) -> u64 {
         now.saturating_duration_since(self.began).as_secs() / SLICE.as_secs()
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         [10, 0, high, low].into()
     }
 
-    fn note(talkers: &Talkers, number: u16, times: usize, now: Instant) {
+    fn note(talkers: &Talkers, number: u16, times: usize, now: Moment) {
         for _ in 0..times {
             talkers.note(pod(number), RequestOutcome::Passed, now);
         }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_busiest_come_first_with_what_became_of_their_requests() {
         let talkers = Talkers::default();
-        let now = Instant::now();
+        let now = Moment::now();
         note(&talkers, 1, 3, now);
         note(&talkers, 2, 5, now);
         talkers.note(pod(1), RequestOutcome::Shed, now);
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_minute_is_remembered_and_no_more() {
         let talkers = Talkers::default();
-        let start = Instant::now();
+        let start = Moment::now();
         note(&talkers, 1, 1, start);
         note(&talkers, 1, 2, start + SLICE);
         let seen = |after: Duration| talkers.top(1, start + after).first().map_or(0, |talker| talker.requests);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn whoever_asks_much_is_found_among_any_number_of_others() {
         let talkers = Talkers::default();
-        let now = Instant::now();
+        let now = Moment::now();
         for number in 1000..20_000 {
             note(&talkers, number, 1, now);
             if number % 20 == 0 {

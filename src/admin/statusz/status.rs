@@ -14,6 +14,7 @@ use crate::layers::in_flight::Seats;
 use crate::layers::token_cache::{Store, TokenRow};
 use crate::policy::LivePolicy;
 use crate::telemetry::Metrics;
+use crate::telemetry::Moment;
 use crate::telemetry::histogram::Snapshot;
 use crate::telemetry::history::{self, Course, History};
 use crate::telemetry::labels::Label;
@@ -247,7 +248,7 @@ impl Status {
             requests: exchanges(metrics),
             upstream: Upstream::of(sources),
             tokens: tokens(&sources.store.rows(now)),
-            talkers: metrics.talkers.top(TALKERS, now),
+            talkers: metrics.talkers.top(TALKERS, Moment::now()),
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use crate::telemetry::Moment;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
 
 use super::total::Underway;
 use crate::reply::AtHand;
@@ -22,7 +22,7 @@ pin_project! {
 
 impl<B: AtHand> TimedBody<B> {
     /// The answer's first byte is there now.
-    pub(super) fn new(inner: B, underway: Underway, now: Instant) -> Self {
+    pub(super) fn new(inner: B, underway: Underway, now: Moment) -> Self {
         // Nobody asks for a frame of an answer to HEAD, and hyper takes what is at hand at once.
         if underway.is_head() || inner.at_hand().is_some() {
             underway.end(now);
@@ -44,7 +44,7 @@ impl<B: Body> Body for TimedBody<B> {
             Some(Ok(_)) if !this.inner.is_end_stream() => {}
             Some(Ok(_)) | None => {
                 if let Some(underway) = this.underway.take() {
-                    underway.end(Instant::now());
+                    underway.end(Moment::now());
                 }
             }
         }

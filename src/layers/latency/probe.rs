@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::telemetry::Moment;
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use super::trace;
@@ -96,7 +96,7 @@ impl<R, S: Service<R>> Service<R> for Next<S> {
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        let now = Instant::now();
+        let now = Moment::now();
         otlp::left(self.times.filter, FilterOutcome::Passed, now);
         let started = trace::pass(now);
         let future = self.inner.call(request);
@@ -124,7 +124,7 @@ pin_project! {
 #[derive(Debug)]
 enum State {
     /// The request is the filter's, since then and without a pause.
-    Working(Instant),
+    Working(Moment),
     /// It waits for somebody else.
     Suspended(Box<Suspended>),
     /// The request is not the filter's any more.
@@ -133,7 +133,7 @@ enum State {
 
 #[derive(Debug)]
 struct Suspended {
-    since: Instant,
+    since: Moment,
     /// All in all, before.
     worked: Duration,
     waited: Duration,
@@ -152,7 +152,7 @@ where
             State::Passed => return this.inner.poll(cx),
             State::Working(started) => (*started, Duration::ZERO),
             State::Suspended(suspended) => {
-                let now = Instant::now();
+                let now = Moment::now();
                 (now.checked_sub(suspended.worked).unwrap_or(now), suspended.waited + (now - suspended.since))
             }
         };
@@ -160,7 +160,7 @@ where
         let poll = this.inner.poll(cx);
         let has_passed = trace::leave();
         if !has_passed {
-            let now = Instant::now();
+            let now = Moment::now();
             let worked = now - started;
             let Poll::Ready(outcome) = &poll else {
                 *this.state = State::Suspended(Box::new(Suspended { since: now, worked, waited }));

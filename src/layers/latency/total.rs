@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use crate::telemetry::Moment;
 use http::{Method, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tokio::time::Instant;
 use tower::{Layer, Service};
 
 use super::body::TimedBody;
@@ -103,7 +103,7 @@ where
         let answer = ready!(answer);
         let mut underway = this.underway.take().expect("it was there just now");
         underway.outcome = trace::outcome();
-        let now = Instant::now();
+        let now = Moment::now();
         this.talkers.note(*this.peer, underway.outcome, now);
         Poll::Ready(match answer {
             Ok(answer) => {
@@ -122,11 +122,11 @@ where
 #[derive(Debug)]
 pub(super) struct Underway {
     latency: &'static Latency,
-    began: Instant,
+    began: Moment,
     endpoint: EndpointClass,
     /// What became of it, once it is known; until it has ended it may still be cut.
     outcome: RequestOutcome,
-    ended: Option<Instant>,
+    ended: Option<Moment>,
     is_head: bool,
     line: Option<Box<Line>>,
     recording: Recording,
@@ -143,7 +143,7 @@ struct Line {
 
 impl Underway {
     fn new<B>(latency: &'static Latency, tracer: Tracer, arrival: &Arrival<B>) -> Self {
-        let began = Instant::now();
+        let began = Moment::now();
         let line = || {
             let target = arrival.request.uri().to_string();
             Box::new(Line { peer: arrival.peer, method: arrival.request.method().clone(), target, status: None })
@@ -164,7 +164,7 @@ impl Underway {
         self.is_head
     }
 
-    fn first_byte(&mut self, status: StatusCode, now: Instant) {
+    fn first_byte(&mut self, status: StatusCode, now: Moment) {
         self.latency.requests.first_byte.record(self.endpoint, self.outcome, now - self.began);
         self.recording.answered(status);
         if let Some(line) = &mut self.line {
@@ -173,7 +173,7 @@ impl Underway {
     }
 
     /// Its last byte is there, or it was reset.
-    pub(super) fn end(mut self, now: Instant) {
+    pub(super) fn end(mut self, now: Moment) {
         self.ended = Some(now);
     }
 }
@@ -182,7 +182,7 @@ impl Drop for Underway {
     fn drop(&mut self) {
         let (outcome, ended) = match self.ended {
             Some(ended) => (self.outcome, ended),
-            None => (RequestOutcome::Cut, Instant::now()),
+            None => (RequestOutcome::Cut, Moment::now()),
         };
         let duration = ended - self.began;
         self.latency.requests.last_byte.record(self.endpoint, outcome, duration);

@@ -4,14 +4,14 @@
 
 use std::cell::Cell;
 
-use tokio::time::Instant;
+use crate::telemetry::Moment;
 
 use crate::telemetry::latency::{EndpointClass, RequestOutcome};
 
 struct Trace {
     /// When the filter that is executing started; nothing once it has passed the request on. No two filters execute at once:
     /// one starts when the one before it has passed the request on.
-    started: Cell<Option<Instant>>,
+    started: Cell<Option<Moment>>,
     endpoint: Cell<EndpointClass>,
     outcome: Cell<RequestOutcome>,
 }
@@ -36,13 +36,8 @@ pub(in crate::layers) fn ends_as(outcome: RequestOutcome) {
     TRACE.with(|trace| trace.outcome.set(outcome));
 }
 
-/// When the filter that is executing started: now, for one that was called just now. One that is not tracked asks the clock.
-pub(in crate::layers) fn now() -> Instant {
-    TRACE.with(|trace| trace.started.get()).unwrap_or_else(Instant::now)
-}
-
 /// A request comes in: the first filter starts now.
-pub(super) fn begin(now: Instant) {
+pub(super) fn begin(now: Moment) {
     TRACE.with(|trace| {
         trace.started.set(Some(now));
         trace.endpoint.set(EndpointClass::Unread);
@@ -60,16 +55,16 @@ pub(super) fn outcome() -> RequestOutcome {
 }
 
 /// A filter starts, where the one before it has just passed the request on. Returns when that was.
-pub(super) fn start() -> Instant {
+pub(super) fn start() -> Moment {
     TRACE.with(|trace| {
-        let started = trace.started.get().unwrap_or_else(Instant::now);
+        let started = trace.started.get().unwrap_or_else(Moment::now);
         trace.started.set(Some(started));
         started
     })
 }
 
 /// A filter that started before goes on.
-pub(super) fn resume(started: Instant) {
+pub(super) fn resume(started: Moment) {
     TRACE.with(|trace| trace.started.set(Some(started)));
 }
 
@@ -80,7 +75,7 @@ pub(super) fn leave() -> bool {
 
 /// The request is passed on at this moment, which is when the next filter starts. Returns when the one that passes it on had
 /// started, if it is tracked.
-pub(super) fn pass(now: Instant) -> Option<Instant> {
+pub(super) fn pass(now: Moment) -> Option<Moment> {
     TRACE.with(|trace| trace.started.replace(Some(now)))
 }
 

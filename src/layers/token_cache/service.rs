@@ -14,7 +14,6 @@ use super::flight::Keeper;
 use super::freshness::Freshness;
 use super::store::{Entry, Found, Kept, Known, Store};
 use crate::error::Error;
-use crate::layers::latency;
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::metadata::token::{Form, TokenError};
@@ -133,7 +132,7 @@ where
             return Outcome::passed(self.inner.call(request));
         };
         let content_type = content_type(key.kind, form);
-        let now = latency::now();
+        let now = Instant::now();
         let entry = self.tokens.entry(key, now);
         let asked = |outcome| self.audit.asked(request.peer, &entry.key, outcome);
         let count = |outcome| self.tokens.store.metrics.token_request(outcome).inc();

@@ -1,6 +1,5 @@
 //! [`Exporter`]: the task that makes spans of finished requests and sends them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::resource::v1::Resource;

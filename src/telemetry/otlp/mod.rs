@@ -36,8 +36,6 @@ mod record;
 mod spans;
 mod trace_parent;
 
-use std::sync::Arc;
-
 pub use exporter::Exporter;
 pub use record::{Recording, Tracer};
 pub(crate) use record::{because, left, waited};

@@ -3,8 +3,8 @@
 use std::future::{Ready, ready};
 use std::time::Duration;
 
+use crate::telemetry::Moment;
 use http::StatusCode;
-use tokio::time::Instant;
 
 use super::Metrics;
 use super::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
@@ -47,7 +47,7 @@ impl Exporter {
 
 impl Tracer {
     /// Takes nothing down.
-    pub fn record<B>(self, _: &Arrival<B>, _: Instant) -> Recording {
+    pub fn record<B>(self, _: &Arrival<B>, _: Moment) -> Recording {
         Recording
     }
 }
@@ -66,7 +66,7 @@ impl Recording {
     pub fn end(&mut self, _: EndpointClass, _: RequestOutcome, _: Duration) {}
 }
 
-pub(crate) fn left(_: Filter, _: FilterOutcome, _: Instant) {}
+pub(crate) fn left(_: Filter, _: FilterOutcome, _: Moment) {}
 
 pub(crate) fn waited(_: Filter, _: Duration) {}
 

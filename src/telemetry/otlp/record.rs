@@ -3,13 +3,12 @@
 use std::cell::Cell;
 use std::mem;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::telemetry::Moment;
 use http::{HeaderMap, Method, StatusCode, Version, header};
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::trace_parent::{self, TraceParent};
 use crate::server::Arrival;
@@ -55,7 +54,7 @@ pub(super) struct Record {
     pub(super) path: String,
     pub(super) user_agent: Option<String>,
     pub(super) peer: SocketAddr,
-    pub(super) began: Instant,
+    pub(super) began: Moment,
     /// The same moment, by the clock on the wall.
     pub(super) began_at: SystemTime,
     pub(super) steps: SmallVec<[Step; Filter::ALL.len()]>,
@@ -71,7 +70,7 @@ pub(super) struct Record {
 pub(super) struct Step {
     pub(super) filter: Filter,
     pub(super) outcome: FilterOutcome,
-    pub(super) left: Instant,
+    pub(super) left: Moment,
     pub(super) waited: Duration,
 }
 
@@ -91,7 +90,7 @@ impl Tracer {
     }
 
     /// Begins to record a request, if it is sampled.
-    pub fn record<B>(self, arrival: &Arrival<B>, began: Instant) -> Recording {
+    pub fn record<B>(self, arrival: &Arrival<B>, began: Moment) -> Recording {
         let record = self.0.and_then(|sampling| sampling.record(arrival, began));
         Recording(record.map_or(Kept::Nothing, Kept::Here))
     }
@@ -99,7 +98,7 @@ impl Tracer {
 
 impl Sampling {
     #[inline(never)]
-    fn record<B>(&'static self, arrival: &Arrival<B>, began: Instant) -> Option<Box<Record>> {
+    fn record<B>(&'static self, arrival: &Arrival<B>, began: Moment) -> Option<Box<Record>> {
         let request = &arrival.request;
         let parent = TraceParent::of(request.headers());
         if !parent.as_ref().map_or_else(|| fastrand::f64() < self.ratio, |parent| parent.is_sampled) {
@@ -189,7 +188,7 @@ impl Record {
 }
 
 /// The request leaves a filter in this way. To be told in the order in which it comes to them.
-pub(crate) fn left(filter: Filter, outcome: FilterOutcome, now: Instant) {
+pub(crate) fn left(filter: Filter, outcome: FilterOutcome, now: Moment) {
     tell(|record| record.steps.push(Step { filter, outcome, left: now, waited: Duration::ZERO }));
 }
 
@@ -241,9 +240,9 @@ mod tests {
     /// Records a request that leaves one filter, and ends while the thread still works for it, as in a panic.
     fn end_at_work(tracer: Tracer) {
         let arrival = Arrival { request: http::Request::new(()), peer: ([10, 0, 0, 9], 40000).into() };
-        let mut recording = tracer.record(&arrival, Instant::now());
+        let mut recording = tracer.record(&arrival, Moment::now());
         recording.lend();
-        left(Filter::Classify, FilterOutcome::Passed, Instant::now());
+        left(Filter::Classify, FilterOutcome::Passed, Moment::now());
         recording.end(EndpointClass::Root, RequestOutcome::Cut, Duration::ZERO);
     }
 
@@ -252,7 +251,7 @@ mod tests {
         let (queue, mut over) = mpsc::channel(2);
         let tracer = Tracer::sampling(1.0, queue, Metrics::leak());
         end_at_work(tracer);
-        left(Filter::InFlight, FilterOutcome::Passed, Instant::now());
+        left(Filter::InFlight, FilterOutcome::Passed, Moment::now());
         end_at_work(tracer);
         for _ in 0..2 {
             let record = over.try_recv().expect("a finished request");
