@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 /// The header without which a metadata server answers nothing.
 pub const FLAVOR: &str = "Metadata-Flavor: Google";
 
+/// By which name clients ask.
+pub const HOST: &str = "Host: metadata.google.internal";
+
 /// What a tool reports of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {

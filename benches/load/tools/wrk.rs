@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{FLAVOR, Outcome, Unreadable, after, count_after, note, ratio};
+use super::{FLAVOR, HOST, Outcome, Unreadable, after, count_after, note, ratio};
 
 pub fn args(url: &str, seconds: u64, connections: u32) -> Vec<String> {
     let (seconds, connections) = (format!("{seconds}s"), connections.to_string());
-    ["-t", "1", "-c", &connections, "-d", &seconds, "--latency", "--timeout", "10s", "-H", FLAVOR, url]
+    ["-t", "1", "-c", &connections, "-d", &seconds, "--latency", "--timeout", "10s", "-H", FLAVOR, "-H", HOST, url]
         .map(str::to_owned)
         .into()
 }
