@@ -1,7 +1,7 @@
 //! [`RequestCount`]: the one metric of k8s-metadata-proxy, for dashboards and alerts that are made for it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use http::StatusCode;
 
@@ -15,20 +15,17 @@ const RESULTS: [&str; 2] = ["filter_result_blocked", "filter_result_proxied"];
 /// Status codes have three digits, whatever an upstream makes of them.
 const CODES: usize = 900;
 
-/// Requests by filter result and exact status code.
-#[derive(Debug)]
+/// Requests by filter result and exact status code. A result has its memory, 7 KiB, from its first request on.
+#[derive(Debug, Default)]
 pub(super) struct RequestCount {
-    counts: [[AtomicU64; CODES]; RESULTS.len()],
+    counts: [OnceLock<Box<[AtomicU64; CODES]>>; RESULTS.len()],
 }
 
 impl RequestCount {
-    pub(super) const fn new() -> Self {
-        Self { counts: [const { [const { AtomicU64::new(0) }; CODES] }; RESULTS.len()] }
-    }
-
     pub(super) fn count(&self, outcome: RequestOutcome, status: StatusCode) {
         let result = usize::from(outcome != RequestOutcome::Refused);
-        self.counts[result][usize::from(status.as_u16() - 100)].fetch_add(1, Relaxed);
+        let counts = self.counts[result].get_or_init(|| Box::new([const { AtomicU64::new(0) }; CODES]));
+        counts[usize::from(status.as_u16() - 100)].fetch_add(1, Relaxed);
     }
 
     /// For a registry.
@@ -40,7 +37,7 @@ impl RequestCount {
     fn series(&self) -> Vec<(Labels, Value)> {
         let mut series = Vec::new();
         for (result, counts) in RESULTS.into_iter().zip(&self.counts) {
-            for (code, count) in counts.iter().enumerate() {
+            for (code, count) in counts.get().into_iter().flat_map(|counts| counts.iter()).enumerate() {
                 #[expect(clippy::cast_precision_loss, reason = "Prometheus counts in floats")]
                 let count = count.load(Relaxed) as f64;
                 if count > 0.0 {

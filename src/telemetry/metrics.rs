@@ -197,7 +197,7 @@ impl Metrics {
     pub fn leak() -> &'static Self {
         let registry = Registry::new();
         let latency = Latency::leak();
-        let request_count = Arc::new(RequestCount::new());
+        let request_count = Arc::<RequestCount>::default();
         for exported in [latency.exported(), request_count.exported(), process::exported()] {
             registry.register(Box::new(exported)).expect("the table's names are distinct");
         }
