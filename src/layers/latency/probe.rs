@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::telemetry::Moment;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::trace;
+use crate::telemetry::Moment;
 use crate::telemetry::latency::{Filter, FilterOutcome, FilterTimes, Latency};
 use crate::telemetry::otlp;
 

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::telemetry::Moment;
 use http::{Method, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
@@ -14,6 +13,7 @@ use super::body::TimedBody;
 use super::trace;
 use crate::reply::AtHand;
 use crate::server::Arrival;
+use crate::telemetry::Moment;
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
 use crate::telemetry::otlp::{Recording, Tracer};

@@ -5,7 +5,6 @@
 use std::cell::Cell;
 
 use crate::telemetry::Moment;
-
 use crate::telemetry::latency::{EndpointClass, RequestOutcome};
 
 struct Trace {

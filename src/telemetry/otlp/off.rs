@@ -3,12 +3,12 @@
 use std::future::{Ready, ready};
 use std::time::Duration;
 
-use crate::telemetry::Moment;
 use http::StatusCode;
 
 use super::Metrics;
 use super::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
 use crate::server::Arrival;
+use crate::telemetry::Moment;
 
 /// There is nothing to choose.
 #[derive(Debug, Clone, Default)]

@@ -5,16 +5,15 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use crate::telemetry::Moment;
 use http::{HeaderMap, Method, StatusCode, Version, header};
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use super::trace_parent::{self, TraceParent};
 use crate::server::Arrival;
-use crate::telemetry::Metrics;
 use crate::telemetry::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
 use crate::telemetry::metrics::SpanOutcome;
+use crate::telemetry::{Metrics, Moment};
 
 /// Longest text of a client's that is kept, in characters.
 const LONGEST: usize = 256;
