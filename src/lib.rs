@@ -77,6 +77,7 @@ pub mod policy;
 pub mod redirect;
 pub mod reply;
 pub mod server;
+pub mod shares;
 pub mod stack;
 pub mod telemetry;
 pub mod threads;

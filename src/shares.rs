@@ -1,0 +1,187 @@
+//! [`Shares`]: who holds how much of something scarce, and who gives way.
+//!
+//! Connections, seats, watches, token flights, kept tokens and bytes of memory are all scarce, and all are shared by one rule:
+//!
+//! - While there is room, anyone may take it. A client that is alone may have everything.
+//! - When there is no room, whoever holds most gives way to a client that holds clearly less.
+//! - A client that holds most itself gives up something of its own, or is refused.
+//!
+//! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting for a
+//! seat) is up to the owner of the resource.
+
+use std::net::IpAddr;
+
+/// Who asks: an address, which stands for a pod. The proxy's own requests have none.
+pub type Client = Option<IpAddr>;
+
+/// What each client holds of a resource, in the resource's own unit (pieces or bytes).
+#[derive(Debug)]
+pub struct Shares {
+    limit: usize,
+    used: usize,
+    /// Every client that holds anything. A list: a node has some hundred pods, and most hold nothing at any moment.
+    holders: Vec<(Client, usize)>,
+}
+
+/// Whether a client may take more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// There is room.
+    Free,
+    /// There is none until this client has given something up: it holds most, and clearly more than the one that asks.
+    From(Client),
+    /// There is none, and the client that asks holds most: it may only replace something of its own.
+    FromItself,
+    /// There is none, and nobody holds clearly more than the client that asks.
+    None,
+}
+
+impl Shares {
+    /// Nobody holds anything, and all together may hold this much.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, used: 0, holders: Vec::new() }
+    }
+
+    /// Whether a client may take this much more. Nothing is taken yet.
+    ///
+    /// "Clearly more" means that the other one still holds at least as much once the amount has changed hands. So two clients
+    /// never take the same piece from each other in turn.
+    pub fn room_for(&self, client: Client, amount: usize) -> Room {
+        if self.used.saturating_add(amount) <= self.limit {
+            return Room::Free;
+        }
+        match self.largest() {
+            Some((largest, _)) if largest == client => Room::FromItself,
+            Some((largest, most)) if most >= self.held_by(client).saturating_add(amount.saturating_mul(2)) => {
+                Room::From(largest)
+            }
+            _ => Room::None,
+        }
+    }
+
+    /// The client takes this much, whether there is room or not.
+    pub fn take(&mut self, client: Client, amount: usize) {
+        if amount == 0 {
+            return;
+        }
+        self.used += amount;
+        match self.holders.iter_mut().find(|(other, _)| *other == client) {
+            Some((_, held)) => *held += amount,
+            None => self.holders.push((client, amount)),
+        }
+    }
+
+    /// The client gives this much back.
+    pub fn give_back(&mut self, client: Client, amount: usize) {
+        let Some(place) = self.holders.iter().position(|(other, _)| *other == client) else { return };
+        let held = &mut self.holders[place].1;
+        let amount = amount.min(*held);
+        *held -= amount;
+        self.used -= amount;
+        if self.holders[place].1 == 0 {
+            self.holders.swap_remove(place);
+        }
+    }
+
+    /// Whether a client holds less than an equal share of the limit among all that hold anything. What cannot be divided
+    /// evenly counts for everybody.
+    pub fn is_below_share(&self, client: Client) -> bool {
+        self.held_by(client) < self.limit.div_ceil(self.holders.len().max(1))
+    }
+
+    /// What a client holds.
+    pub fn held_by(&self, client: Client) -> usize {
+        self.holders.iter().find(|(other, _)| *other == client).map_or(0, |(_, held)| *held)
+    }
+
+    /// The client that holds most, and how much.
+    pub fn largest(&self) -> Option<(Client, usize)> {
+        self.holders.iter().copied().max_by_key(|(_, held)| *held)
+    }
+
+    /// What all hold together.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// What all may hold together.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// How many clients hold anything.
+    pub fn holders(&self) -> usize {
+        self.holders.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pod(number: u8) -> Client {
+        Some([10, 0, 0, number].into())
+    }
+
+    #[test]
+    fn one_that_is_alone_may_have_everything_and_then_only_replaces_its_own() {
+        let mut shares = Shares::new(3);
+        for _ in 0..3 {
+            assert_eq!(shares.room_for(pod(1), 1), Room::Free);
+            shares.take(pod(1), 1);
+        }
+        assert_eq!(shares.room_for(pod(1), 1), Room::FromItself);
+    }
+
+    #[test]
+    fn whoever_holds_most_gives_way_to_one_that_holds_clearly_less() {
+        let mut shares = Shares::new(10);
+        shares.take(pod(1), 7);
+        shares.take(pod(2), 3);
+        assert_eq!(shares.room_for(pod(3), 1), Room::From(pod(1)));
+        assert_eq!(shares.room_for(pod(2), 1), Room::From(pod(1)));
+        assert_eq!(shares.room_for(pod(2), 3), Room::None, "it would hold more than it leaves");
+    }
+
+    #[test]
+    fn nobody_gives_way_where_all_hold_the_same() {
+        let mut shares = Shares::new(3);
+        (1..=3).for_each(|number| shares.take(pod(number), 1));
+        assert_eq!(shares.room_for(pod(4), 1), Room::None);
+    }
+
+    #[test]
+    fn a_share_is_what_an_equal_part_would_be() {
+        let mut shares = Shares::new(10);
+        shares.take(pod(1), 5);
+        assert!(shares.is_below_share(pod(1)), "it is alone");
+        shares.take(pod(2), 1);
+        assert!(!shares.is_below_share(pod(1)));
+        assert!(shares.is_below_share(pod(2)));
+    }
+
+    proptest! {
+        /// Whoever asks in whatever order, the rule comes to rest: with every client asking again and again, the pieces
+        /// change hands only so often, and in the end nobody holds two more than another that wants more.
+        #[test]
+        fn pieces_do_not_change_hands_for_ever(limit in 1..20usize, first in 0..6u8) {
+            let mut shares = Shares::new(limit);
+            shares.take(pod(first), limit);
+            let mut changes = 0;
+            for round in 0..limit * 6 {
+                let asks = pod(u8::try_from(round % 6).expect("small"));
+                if let Room::From(largest) = shares.room_for(asks, 1) {
+                    shares.give_back(largest, 1);
+                    shares.take(asks, 1);
+                    changes += 1;
+                }
+                prop_assert_eq!(shares.used(), limit);
+            }
+            prop_assert!(changes <= limit);
+            let held = (0..6).map(|number| shares.held_by(pod(number)));
+            prop_assert!(held.clone().max().expect("six") <= held.min().expect("six") + 1);
+        }
+    }
+}
