@@ -134,7 +134,7 @@ impl App {
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
         metrics.on_scrape(gauges(&store, seats, &watches));
-        let connections = Arc::new(Connections::new(config.max_connections, metrics));
+        let connections = Arc::new(Connections::new(config.max_connections, usize::MAX, metrics));
         let stack = stack::assemble(Parts {
             hosts: AllowedHosts::with(config.allowed_hosts),
             metrics,
@@ -220,7 +220,7 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     let drain = Drain::default();
     // What operators do here is not counted among what pods do.
     let metrics = Metrics::leak();
-    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, metrics));
+    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, metrics));
     let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
     tokio::spawn(server.run(listener));
     drain

@@ -125,5 +125,6 @@ pub const TIMEOUTS: Timeouts = Timeouts {
     header: Duration::from_secs(10),
     idle: Duration::from_secs(90),
     write: Duration::from_secs(30),
+    room: Duration::from_millis(2500),
     last_call: Duration::from_secs(1),
 };

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use listenfd::ListenFd;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -16,7 +15,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Drain;
 use super::activity::{Activity, Timeouts};
 use super::connection::{Connection, Stack};
-use super::connections::Connections;
+use super::connections::{Admission, Connections, Place};
+use super::inbox::Inbox;
 use super::socket::Socket;
 use crate::telemetry::Metrics;
 
@@ -31,17 +31,19 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// Between two lines about such errors.
 const TELL: Duration = Duration::from_secs(10);
 
-/// What the kernel keeps for a client that does not read, in bytes. Without a bound it grows to 4 MiB for each, and counts
-/// against the pod's memory; with one, an answer that is not read stays with the upstream.
-const SEND_BUFFER: u32 = 16 * 1024;
+/// The kernel's buffer for a client that does not read, in bytes; the kernel doubles it. Since cgroup v2 it counts against the
+/// pod's memory, and a process whose sockets exceed the limit is killed. An answer that is not read stays with the upstream.
+const SEND_BUFFER_BYTES: u32 = 4 * 1024;
 
-/// What the kernel keeps of requests that are not read yet, in bytes. A head has at most 16 KiB, and stays there until it is
-/// whole.
-const RECEIVE_BUFFER: u32 = 32 * 1024;
+/// The kernel's buffer for requests that are not read yet, in bytes; the kernel doubles it. Larger heads are read in pieces.
+const RECEIVE_BUFFER_BYTES: u32 = 2 * 1024;
 
 /// A pod that vanished without a word is noticed after about two minutes, also while its answer is being made.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
+
+/// Between two looks for a connection that gives way, where all have just come.
+const RUSH_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest time for what the kernel has accepted already when the process is told to end. Closing a listener resets what
 /// is in its queue.
@@ -56,8 +58,8 @@ pub fn bind(addr: SocketAddr, share: bool) -> io::Result<TcpListener> {
         socket.set_reuseport(true)?;
     }
     // What is set here, accepted sockets inherit.
-    socket.set_send_buffer_size(SEND_BUFFER)?;
-    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE)?;
     // Answers are written whole; waiting to fill a segment would only delay them.
     socket.set_nodelay(true)?;
@@ -112,13 +114,7 @@ where
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => {
-                    if self.connections.is_rushed() {
-                        // The others get their turn: who has sent a request is in flight then, and does not give way.
-                        yield_now().await;
-                    }
-                    self.take(stream, peer);
-                }
+                Ok((stream, peer)) => self.take(stream, peer).await,
                 // The client was gone before we came to it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -132,14 +128,14 @@ where
         }
         let end = Instant::now() + LAST_ARRIVALS;
         while let Some((stream, peer)) = next_in_queue(&listener, end).await {
-            self.take(stream, peer);
+            self.take(stream, peer).await;
         }
     }
 
-    fn take(&self, stream: TcpStream, peer: SocketAddr) {
+    async fn take(&self, stream: TcpStream, peer: SocketAddr) {
         self.metrics.accepted.inc();
         let activity = Arc::new(Activity::new());
-        let Some(place) = self.connections.admit(&activity) else {
+        let Some(place) = self.admit(peer, &activity).await else {
             self.metrics.shed_connection(peer);
             stream.close_by_reset(true);
             return;
@@ -147,19 +143,32 @@ where
         let number = place.number();
         let connection = Connection {
             io: stream,
-            begun: Bytes::new(),
+            inbox: Inbox::default(),
             peer,
             stack: self.stack.clone(),
             timeouts: self.timeouts,
             last_call: self.drain.last_call(),
             activity,
-            served: self.connections.served(),
+            place,
         };
-        let task = self.drain.spawn(async move {
-            let _place = place;
-            connection.serve().await;
-        });
+        let task = self.drain.spawn(connection.serve());
         self.connections.started(number, task);
+    }
+
+    /// A place for a newcomer, if there is one. Where only connections could give way that have just come, they get a moment
+    /// first: whoever has sent a request is in flight then. Meanwhile newcomers wait in the kernel's queue, where they cost us
+    /// nothing.
+    async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>) -> Option<Place> {
+        let client = Some(peer.ip().to_canonical());
+        for pause in 0.. {
+            match self.connections.admit(client, activity, true) {
+                Admission::Place(place) => return Some(place),
+                Admission::Refused => return None,
+                Admission::Later if pause < 3 => yield_now().await,
+                Admission::Later => sleep(RUSH_PAUSE).await,
+            }
+        }
+        None
     }
 }
 

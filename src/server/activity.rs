@@ -22,6 +22,8 @@ pub(super) struct Activity {
     head_began: Moment,
     /// Since when the client takes no bytes of an answer.
     blocked: Moment,
+    /// Since when a whole head waits for memory to be served in.
+    waiting: Moment,
     /// Heads received whole.
     heads: AtomicU64,
     /// Heads that became a request, i.e. that hyper could read.
@@ -29,6 +31,8 @@ pub(super) struct Activity {
     /// Requests whose answer has not ended.
     answering: AtomicU64,
     body_announced: AtomicBool,
+    /// More was sent than hyper has been given.
+    has_more: AtomicBool,
     /// The process is ending: answers say that the connection closes.
     last_call: AtomicBool,
     /// The answer under way is the last one.
@@ -53,6 +57,8 @@ pub struct Timeouts {
     pub idle: Duration,
     /// Without a byte taken of an answer that is there.
     pub write: Duration,
+    /// Until there is memory to serve a request in.
+    pub room: Duration,
     /// Without a request, once the process is told to end.
     pub last_call: Duration,
 }
@@ -84,10 +90,12 @@ impl Activity {
             moved: Moment::default(),
             head_began: Moment::default(),
             blocked: Moment::default(),
+            waiting: Moment::default(),
             heads: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             answering: AtomicU64::new(0),
             body_announced: AtomicBool::new(false),
+            has_more: AtomicBool::new(false),
             last_call: AtomicBool::new(false),
             parting: AtomicBool::new(false),
             reset: AtomicBool::new(false),
@@ -181,11 +189,41 @@ impl Activity {
         self.reset.load(Relaxed)
     }
 
+    /// Whether an answer is being made or written. Until that is over, hyper gets no other head.
+    pub(super) fn is_busy(&self) -> bool {
+        self.answering.load(Relaxed) > 0 || self.blocked.is_set()
+    }
+
+    /// Takes note of whether more was sent than hyper has been given.
+    pub(super) fn note_more(&self, has_more: bool) {
+        self.has_more.store(has_more, Relaxed);
+    }
+
+    /// Whether hyper was told to wait for bytes that it can be given now.
+    pub(super) fn has_withheld(&self) -> bool {
+        self.has_more.load(Relaxed) && !self.is_busy()
+    }
+
+    /// The connection waits for memory to be served in, or waits no longer.
+    pub(super) fn wait_for_room(&self, waits: bool) {
+        match (waits, self.waiting.is_set()) {
+            (true, false) => self.waiting.set(&self.now),
+            (false, true) => self.waiting.clear(),
+            _ => {}
+        }
+    }
+
     /// When the connection last got anywhere; nothing while a request is in flight that its client still wants. A client
     /// that does not read its answer does not.
     pub(super) fn useless_since(&self) -> Option<Instant> {
-        let is_wanted = self.answering.load(Relaxed) > 0 && !self.blocked.is_set();
-        (!is_wanted).then(|| self.moved.get(self.began).unwrap_or(self.began))
+        let is_asked = self.answering.load(Relaxed) > 0 || self.waiting.is_set();
+        let is_wanted = is_asked && !self.blocked.is_set();
+        (!is_wanted).then(|| self.moved_at())
+    }
+
+    /// When bytes last moved. While an answer is made, this is when its request came.
+    pub(super) fn moved_at(&self) -> Instant {
+        self.moved.get(self.began).unwrap_or(self.began)
     }
 
     /// Since when the client takes no bytes of its answer.
@@ -198,22 +236,58 @@ impl Activity {
         self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
 
-    /// When the connection has been useless for too long, if nothing happens until then; never while an answer is being
-    /// made, which takes the time it takes: the upstream's deadlines bound it.
-    pub(super) fn deadline(&self, timeouts: Timeouts) -> Option<Instant> {
-        if let Some(blocked) = self.blocked.get(self.began) {
-            return Some(blocked + timeouts.write);
+    /// What the connection is doing, as far as its deadline depends on it. The rows are in order: the first that holds counts.
+    fn doing(&self) -> Doing {
+        if let Some(since) = self.blocked.get(self.began) {
+            return Doing::NotReading(since);
         }
-        let Some(useless) = self.useless_since() else {
-            // hyper does not see a client leave whose next bytes it has not come to read, so those may not wait long.
-            let moved = self.moved.get(self.began).unwrap_or(self.began);
-            return self.has_unread_head().then(|| moved + timeouts.header);
-        };
-        Some(match self.head_began.get(self.began) {
-            Some(began) => began + timeouts.header,
-            None if self.last_call.load(Relaxed) => useless + timeouts.last_call,
-            None => useless + timeouts.idle,
-        })
+        if self.answering.load(Relaxed) > 0 {
+            return Doing::Answering;
+        }
+        if let Some(since) = self.waiting.get(self.began) {
+            return Doing::WaitingForRoom(since);
+        }
+        if let Some(since) = self.head_began.get(self.began) {
+            return Doing::SendingHead(since);
+        }
+        if self.last_call.load(Relaxed) { Doing::Leaving(self.moved_at()) } else { Doing::Idle(self.moved_at()) }
+    }
+
+    /// When the connection is to be closed if it goes on like this; nothing while it may take as long as it takes.
+    pub(super) fn deadline(&self, timeouts: Timeouts) -> Option<Instant> {
+        self.doing().deadline(timeouts)
+    }
+}
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// Its client takes no bytes of an answer, since then.
+    NotReading(Instant),
+    /// An answer is being made.
+    Answering,
+    /// A whole head is here, and no memory to serve it in, since then.
+    WaitingForRoom(Instant),
+    /// Its client is sending a head, since then.
+    SendingHead(Instant),
+    /// Nothing since then, and the process ends.
+    Leaving(Instant),
+    /// Nothing since then.
+    Idle(Instant),
+}
+
+impl Doing {
+    /// The table of deadlines: how long a client may go on like this.
+    fn deadline(self, timeouts: Timeouts) -> Option<Instant> {
+        match self {
+            Self::NotReading(since) => Some(since + timeouts.write),
+            // The upstream's deadlines bound it, and it ends with its client: see `Inbox::poll_end`.
+            Self::Answering => None,
+            Self::WaitingForRoom(since) => Some(since + timeouts.room),
+            Self::SendingHead(since) => Some(since + timeouts.header),
+            Self::Leaving(since) => Some(since + timeouts.last_call),
+            Self::Idle(since) => Some(since + timeouts.idle),
+        }
     }
 }
 
@@ -232,5 +306,116 @@ impl Drop for Answering {
     fn drop(&mut self) {
         self.0.answering.store(self.0.answering.load(Relaxed) - 1, Relaxed);
         self.0.moved.set(&self.0.now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const TIMEOUTS: Timeouts = Timeouts {
+        header: Duration::from_secs(10),
+        idle: Duration::from_secs(90),
+        write: Duration::from_secs(30),
+        room: Duration::from_secs(2),
+        last_call: Duration::from_secs(1),
+    };
+
+    /// Each row: what a connection does in its fifth second, and how long after that it is closed.
+    #[tokio::test(start_paused = true)]
+    async fn each_client_gets_the_time_that_it_is_owed() {
+        type Does = fn(&Arc<Activity>) -> Option<Answering>;
+        let rows: [(&str, Does, Option<u64>); 9] = [
+            ("nothing at all", |_| None, Some(85)),
+            (
+                "an empty line",
+                |does| {
+                    does.received(0, false, false);
+                    None
+                },
+                Some(90),
+            ),
+            (
+                "part of a head",
+                |does| {
+                    does.received(0, true, false);
+                    None
+                },
+                Some(10),
+            ),
+            (
+                "a head that is being answered",
+                |does| {
+                    does.received(1, false, false);
+                    Some(does.answering())
+                },
+                None,
+            ),
+            (
+                "a head and part of another",
+                |does| {
+                    does.received(1, true, false);
+                    Some(does.answering())
+                },
+                None,
+            ),
+            (
+                "an answer that is not read",
+                |does| {
+                    does.blocked();
+                    Some(does.answering())
+                },
+                Some(30),
+            ),
+            (
+                "an answer that ended and is not read",
+                |does| {
+                    drop(does.answering());
+                    does.blocked();
+                    None
+                },
+                Some(30),
+            ),
+            (
+                "a head without memory to serve it",
+                |does| {
+                    does.wait_for_room(true);
+                    None
+                },
+                Some(2),
+            ),
+            (
+                "nothing, and the process ends",
+                |does| {
+                    does.received(0, false, false);
+                    does.call_last();
+                    None
+                },
+                Some(1),
+            ),
+        ];
+        for (what, does, left) in rows {
+            let activity = Arc::new(Activity::new());
+            advance(Duration::from_secs(5)).await;
+            activity.tick();
+            let _answering = does(&activity);
+            let deadline = activity.deadline(TIMEOUTS);
+            assert_eq!(deadline.map(|deadline| (deadline - Instant::now()).as_secs()), left, "{what}");
+        }
+    }
+
+    #[test]
+    fn hyper_gets_no_other_head_before_an_answer_is_written() {
+        let activity = Arc::new(Activity::new());
+        assert!(!activity.is_busy());
+        let answering = activity.answering();
+        assert!(activity.is_busy());
+        activity.blocked();
+        drop(answering);
+        assert!(activity.is_busy(), "it is made and not taken");
+        activity.sent();
+        assert!(!activity.is_busy());
     }
 }

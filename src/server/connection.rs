@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, Version};
 use http_body::{Frame, SizeHint};
@@ -17,21 +16,28 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::Service;
 
 use super::activity::{Activity, Answering, Timeouts};
 use super::arrival::Arrival;
-use super::connections::Served;
+use super::connections::{Place, Reclaim, Serving};
 use super::drain::LastCall;
-use super::io::{MAX_HEAD, Watched};
+use super::inbox::{Gathered, Inbox};
 use super::reset::Reset;
-use super::socket::{Seen, Socket};
+use super::socket::Socket;
+use super::wire::{MAX_HEAD_BYTES, Watched};
 
 /// Most that is read, and longest, after a refusal to a client that still sends, so that it sees the refusal and not a
 /// reset: closing a socket with unread bytes in it resets it.
 const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
+
+/// Requests that are answered on one connection before others get their turn, where they are all here already.
+const TURNS: usize = 16;
+
+/// Between two looks for memory to serve a request in.
+const ROOM_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A connection that was idle for so long is kept by its socket alone, without hyper's state and buffers (about 13 KiB).
 const PARK: Duration = Duration::from_secs(1);
@@ -54,14 +60,25 @@ where
 /// One client's connection.
 pub(super) struct Connection<I, S> {
     pub(super) io: I,
-    /// What was taken off the socket and is not served yet.
-    pub(super) begun: Bytes,
+    /// What the client has sent and hyper has not read.
+    pub(super) inbox: Inbox,
     pub(super) peer: SocketAddr,
     pub(super) stack: S,
     pub(super) timeouts: Timeouts,
     pub(super) last_call: LastCall,
     pub(super) activity: Arc<Activity>,
-    pub(super) served: Arc<Served>,
+    pub(super) place: Place,
+}
+
+/// What comes next on a connection without hyper's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// A request is to be read.
+    Serve,
+    /// Nothing: the client has left, or got nowhere for too long.
+    Leave,
+    /// There is no memory for what the client sends.
+    Refuse,
 }
 
 impl<I: Socket, S: Stack> Connection<I, S> {
@@ -71,28 +88,73 @@ impl<I: Socket, S: Stack> Connection<I, S> {
     /// there is one, and given up when the connection falls idle.
     pub(super) async fn serve(mut self) {
         let mut bounds = pin!(Bounds::new(self.timeouts, &self.last_call, &self.activity));
-        while has_request(&self.io, &mut self.begun, bounds.as_mut()).await {
+        loop {
+            match self.gather(bounds.as_mut()).await {
+                Next::Serve => {}
+                Next::Leave => return,
+                Next::Refuse => return self.refuse(),
+            }
             let Some(connection) = Box::pin(self.serve_http(bounds.as_mut())).await else { return };
             self = connection;
         }
     }
 
+    /// Gathers the head of a request.
+    async fn gather(&mut self, mut bounds: Pin<&mut Bounds>) -> Next {
+        if !I::CAN_WAIT {
+            return Next::Serve;
+        }
+        let Self { io, inbox, activity, place, .. } = self;
+        poll_fn(|cx| {
+            activity.tick();
+            loop {
+                match inbox.poll_gather(io, cx) {
+                    Poll::Ready(Ok(Gathered::Head)) => return Poll::Ready(Next::Serve),
+                    Poll::Ready(Ok(Gathered::Part)) => {
+                        activity.received(0, inbox.mid_head(), false);
+                        if !place.hold_head(inbox.capacity()) {
+                            return Poll::Ready(Next::Refuse);
+                        }
+                    }
+                    Poll::Ready(Ok(Gathered::End) | Err(_)) => return Poll::Ready(Next::Leave),
+                    Poll::Pending => return bounds.as_mut().poll(None, cx).map(|_| Next::Leave),
+                }
+            }
+        })
+        .await
+    }
+
+    fn refuse(self) {
+        self.place.refused(self.peer);
+        self.io.close_by_reset(true);
+    }
+
     /// Serves requests by hyper until the connection ends, or falls idle and is returned.
-    async fn serve_http(self, mut bounds: Pin<&mut Bounds>) -> Option<Self> {
-        let Self { io, begun, peer, stack, timeouts, last_call, activity, served } = self;
-        let serving = served.begin();
+    async fn serve_http(mut self, mut bounds: Pin<&mut Bounds>) -> Option<Self> {
+        let serving = match self.place.serve(Reclaim::Yes) {
+            Some(serving) => serving,
+            None => match Box::pin(wait_for_room(&self.place, &mut self.io, &mut self.inbox, bounds.as_mut())).await {
+                Ok(serving) => serving,
+                Err(Next::Refuse) => {
+                    self.refuse();
+                    return None;
+                }
+                Err(_) => return None,
+            },
+        };
+        let Self { io, inbox, peer, stack, timeouts, last_call, activity, place } = self;
         let service = PerConnection { stack: RefCell::new(stack), peer, activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
-            .max_buf_size(MAX_HEAD)
+            .max_buf_size(MAX_HEAD_BYTES)
             // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
             .title_case_headers(true)
-            .serve_connection(TokioIo::new(Watched::new(io, begun, Arc::clone(&activity))), service);
+            .serve_connection(TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity))), service);
         if last_call.has_come() {
             activity.call_last();
         }
         let ended = poll_fn(|cx| {
             activity.tick();
-            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
+            if let Poll::Ready(ended) = poll_http(Pin::new(&mut http), &activity, cx) {
                 return Poll::Ready(Ended::Closed(ended));
             }
             // Behind hyper, since most connections are at their end by then and wait for nothing.
@@ -101,13 +163,14 @@ impl<I: Socket, S: Stack> Connection<I, S> {
         })
         .await;
         let parts = http.into_parts();
-        let io = parts.io.into_inner().into_inner();
+        let (io, mut inbox) = parts.io.into_inner().into_parts();
+        drop(serving);
         match ended {
             Ended::Idle => {
-                // An empty line at the most, or hyper would have more to do. A copy, since the buffer around it is hyper's.
-                let begun = Bytes::copy_from_slice(&parts.read_buf);
+                // An empty line at the most, or hyper would have more to do.
+                inbox.put_back(&parts.read_buf);
                 let stack = parts.service.stack.into_inner();
-                return Some(Self { io, begun, peer, stack, timeouts, last_call, activity, served });
+                return Some(Self { io, inbox, peer, stack, timeouts, last_call, activity, place });
             }
             Ended::Useless => tracing::debug!(%peer, "a connection was useless for too long"),
             Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
@@ -124,27 +187,47 @@ impl<I: Socket, S: Stack> Connection<I, S> {
     }
 }
 
-/// Whether there is a request to read before the connection has been useless for too long. What is taken off the socket to
-/// know is what has begun.
-async fn has_request<I: Socket>(io: &I, begun: &mut Bytes, mut bounds: Pin<&mut Bounds>) -> bool {
-    let mut part = 0;
-    poll_fn(|cx| {
+/// Waits until there is memory to serve a request in. An error says what comes instead.
+async fn wait_for_room<I: Socket>(
+    place: &Place,
+    io: &mut I,
+    inbox: &mut Inbox,
+    mut bounds: Pin<&mut Bounds>,
+) -> Result<Serving, Next> {
+    let mut retry = pin!(sleep(ROOM_INTERVAL));
+    bounds.activity.wait_for_room(true);
+    let waited = poll_fn(|cx| {
         bounds.activity.tick();
-        loop {
-            match io.poll_look(begun, cx) {
-                Poll::Ready(Ok(Seen::Head)) => return Poll::Ready(true),
-                Poll::Ready(Ok(Seen::Part(bytes))) => {
-                    if bytes > part {
-                        part = bytes;
-                        bounds.activity.received(0, true, false);
-                    }
-                }
-                Poll::Ready(Ok(Seen::End) | Err(_)) => return Poll::Ready(false),
-                Poll::Pending => return bounds.as_mut().poll(None, cx).map(|_| false),
-            }
+        if inbox.poll_end(io, cx).is_ready() {
+            return Poll::Ready(Err(Next::Leave));
         }
+        while retry.as_mut().poll(cx).is_ready() {
+            if let Some(serving) = place.serve(Reclaim::No) {
+                return Poll::Ready(Ok(serving));
+            }
+            retry.as_mut().reset(Instant::now() + ROOM_INTERVAL);
+        }
+        bounds.as_mut().poll(None, cx).map(|_| Err(Next::Refuse))
     })
-    .await
+    .await;
+    bounds.activity.wait_for_room(false);
+    waited
+}
+
+/// Polls hyper, and again when an answer was written behind which another head is here already: hyper was told to wait for it,
+/// and nothing else wakes it. After [`TURNS`] heads other connections get their turn.
+fn poll_http<H>(mut http: Pin<&mut H>, activity: &Activity, cx: &mut Context<'_>) -> Poll<H::Output>
+where
+    H: Future,
+{
+    for _ in 0..TURNS {
+        let ended = http.as_mut().poll(cx);
+        if ended.is_ready() || !activity.has_withheld() {
+            return ended;
+        }
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }
 
 /// Why hyper's part is over.

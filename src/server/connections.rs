@@ -1,20 +1,26 @@
-//! [`Connections`]: at most so many, and which one gives way to a newcomer.
+//! [`Connections`]: which connections may be open and be served, and which one gives way.
 //!
-//! The connection that has gone longest without getting anywhere gives way: idle between requests, connected and silent,
-//! still sending its head, or not reading its answer. So neither a herd of idle clients nor a flood of slow heads locks an
-//! honest client out: what it needs is a moment, and the flood's connections are older than that or soon will be. A
-//! connection whose request is in flight never gives way; when all are, the newcomer is reset.
+//! Two things are scarce: places (`--max-connections`) and bytes of memory. Both are shared between clients by the rule of
+//! [`Shares`](crate::shares::Shares): there is room for anyone until everything is taken; then whoever holds most gives way to
+//! a client that holds clearly less, and a client that holds most itself may only replace what is of no use to it.
 //!
-//! # What a connection costs
+//! The connection that gives way is the one that has gone longest without getting anywhere: idle between requests, connected
+//! and silent, still sending its head, or not reading its answer. Only if the client that holds most has none of these, its
+//! oldest request in flight is cut; that is a hanging GET wherever there is one, since no other request takes long.
 //!
-//! About 3 KiB while it is silent, still sending its head, or has been idle for a while (its socket and its task), and some
-//! 13 KiB more (hyper's state and buffers) while it is in use; the kernel's buffers, bounded in `accept`, come on top. A few
-//! hundred keep hyper's state for a second after each answer, since the next request is cheaper then; above that a connection
-//! has it only while it is being answered ([`Served`]), so thousands that take turns cost little more than thousands that are
-//! silent. `cargo test --test it survival -- --nocapture` prints the peaks under floods.
+//! So neither a herd of idle clients nor a flood of slow heads or hanging requests locks an honest client out.
+//!
+//! # What a connection weighs
+//!
+//! [`OPEN_BYTES`] from when it is accepted and [`SERVING_BYTES`] more while it has hyper's state, each with what the kernel may
+//! keep for it, and its head while that is being gathered. The kernel charges a process's sockets to its control group since
+//! cgroup v2, and there is no way to refuse bytes once they were sent; so a connection is weighed with full buffers from the
+//! beginning. While less than three quarters of the memory are taken, idle connections keep hyper's state for a second, since the next
+//! request is cheaper then. Above that a connection has it only while it is being answered.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +28,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::activity::Activity;
+use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Shed;
 
 /// A connection that is younger than this may have sent a request that we have not come to read.
 const RUSH: Duration = Duration::from_millis(100);
@@ -30,35 +38,42 @@ const RUSH: Duration = Duration::from_millis(100);
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
 
-/// As many connections keep hyper's state between requests: more than there are seats, for what is answered at once needs none.
-const AT_EASE: usize = 256;
+/// What an open connection weighs, in bytes: its task and its place (3 KiB), the kernel's socket (3 KiB) and full buffers of
+/// what was received and not read (4 KiB).
+pub const OPEN_BYTES: usize = 10 * 1024;
+
+/// What hyper's state and the answer in the kernel's send buffer weigh, in bytes.
+pub const SERVING_BYTES: usize = 24 * 1024;
+
+/// A head up to this size, in bytes, is part of what an open connection weighs.
+const SMALL_HEAD_BYTES: usize = 2 * 1024;
 
 /// The open connections of all listeners.
 #[derive(Debug)]
 pub struct Connections {
-    limit: usize,
     open: Mutex<Open>,
-    served: Arc<Served>,
+    /// More than three quarters of the memory are taken.
+    is_crowded: AtomicBool,
+    /// The process is short of memory, whatever the connections weigh.
+    is_pressed: AtomicBool,
     metrics: &'static Metrics,
 }
 
-/// How many connections have hyper's state.
-#[derive(Debug, Default)]
-pub(super) struct Served(AtomicUsize);
-
-/// One of them, as long as it has it.
 #[derive(Debug)]
-pub(super) struct Serving(Arc<Served>);
-
-#[derive(Debug, Default)]
 struct Open {
     next: u64,
     connections: HashMap<u64, Connection>,
+    places: Shares,
+    memory: Shares,
 }
 
 #[derive(Debug)]
 struct Connection {
+    number: u64,
+    client: Client,
     activity: Arc<Activity>,
+    /// What it weighs now.
+    bytes: usize,
     /// Nothing for the moment between its admission and its start.
     task: Option<AbortHandle>,
 }
@@ -67,54 +82,119 @@ struct Connection {
 #[derive(Debug)]
 pub(super) struct Place {
     number: u64,
+    client: Client,
     connections: Arc<Connections>,
 }
 
+/// The right to have hyper's state. It goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Serving {
+    number: u64,
+    connections: Arc<Connections>,
+}
+
+/// Whether other connections are to give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reclaim {
+    /// Yes. Looking for them takes some microseconds.
+    Yes,
+    /// No: only memory that is free is taken.
+    No,
+}
+
+/// What becomes of a newcomer.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// It is in.
+    Place(Place),
+    /// Only a connection that has just come could give way, whose first bytes may be here unread. Better wait a moment.
+    Later,
+    /// There is no room.
+    Refused,
+}
+
+/// Who is to give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Victim {
+    number: u64,
+    since: Instant,
+    /// It got nowhere; otherwise its request is in flight.
+    is_useless: bool,
+}
+
+/// Who wants room.
+#[derive(Debug, Clone, Copy)]
+struct Asks {
+    client: Client,
+    /// A connection that is in already, and does not give way to itself.
+    number: Option<u64>,
+}
+
 impl Connections {
-    /// At most so many at once.
-    pub fn new(limit: usize, metrics: &'static Metrics) -> Self {
-        Self { limit, open: Mutex::default(), served: Arc::default(), metrics }
-    }
-
-    /// Where connections say that they have hyper's state.
-    pub(super) fn served(&self) -> Arc<Served> {
-        Arc::clone(&self.served)
-    }
-
-    /// Whether a newcomer would push out a connection that has only just come, and whose first bytes may be there unread.
-    pub(super) fn is_rushed(&self) -> bool {
-        let open = self.lock();
-        open.connections.len() >= self.limit && open.most_useless().is_some_and(|(since, _)| since.elapsed() < RUSH)
+    /// At most so many at once, which weigh at most so many bytes.
+    pub fn new(limit: usize, bytes: usize, metrics: &'static Metrics) -> Self {
+        let open =
+            Open { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) };
+        Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), metrics }
     }
 
     /// Cuts the connection whose client has not read its answer for longest, so that its seat is free in a moment. False
     /// if every client reads.
     pub fn cut_unread(&self) -> bool {
         let mut open = self.lock();
-        let unread = |(number, connection): (&u64, &Connection)| {
-            connection.task.as_ref()?;
-            Some((connection.activity.blocked_since()?, *number))
-        };
-        let longest = open.connections.iter().filter_map(unread).min();
-        let Some((_, number)) = longest.filter(|(since, _)| since.elapsed() >= UNREAD) else { return false };
-        self.cut(&mut open, number);
-        self.metrics.shed_unread_answer();
+        let unread = open.oldest(|connection| connection.activity.blocked_since());
+        let Some(longest) = unread.filter(|longest| longest.since.elapsed() >= UNREAD) else { return false };
+        self.cut(&mut open, longest.number);
+        self.metrics.shed(Shed::UnreadAnswer, None);
         true
     }
 
-    /// Lets a connection in, if there is room or another gives way.
-    pub(super) fn admit(self: &Arc<Self>, activity: &Arc<Activity>) -> Option<Place> {
+    /// Has connections give their state up when they fall idle, until the process has memory to spare again.
+    pub fn press(&self, is_pressed: bool) {
+        self.is_pressed.store(is_pressed, Relaxed);
+    }
+
+    /// Cuts connections that weigh this many bytes together, those of the client that holds most first. Returns how many.
+    pub fn relieve(&self, bytes: usize) -> usize {
         let mut open = self.lock();
-        if open.connections.len() >= self.limit {
-            let (_, gives_way) = open.most_useless()?;
-            self.cut(&mut open, gives_way);
-            self.metrics.shed_idle_connection();
+        let goal = open.memory.used().saturating_sub(bytes);
+        let mut cut = 0;
+        while open.memory.used() > goal {
+            let victim = open.memory.largest().and_then(|(largest, _)| open.victim_of(largest));
+            let Some(victim) = victim.or_else(|| open.useless_but(None, None)) else { break };
+            self.cut(&mut open, victim.number);
+            self.metrics.shed(Shed::Memory, None);
+            cut += 1;
+        }
+        cut
+    }
+
+    /// What all connections weigh, and what they may weigh, in bytes.
+    pub fn weight(&self) -> (usize, usize) {
+        let open = self.lock();
+        (open.memory.used(), open.memory.limit())
+    }
+
+    /// Lets a connection in, if there is room or another gives way. A patient newcomer waits for connections that have only
+    /// just come.
+    pub(super) fn admit(self: &Arc<Self>, client: Client, activity: &Arc<Activity>, is_patient: bool) -> Admission {
+        let mut open = self.lock();
+        for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
+            match self.make_room(&mut open, resource, Asks { client, number: None }, amount, is_patient) {
+                Made::Room => {}
+                Made::Later => return Admission::Later,
+                Made::None => return Admission::Refused,
+            }
         }
         let number = open.next;
         open.next += 1;
-        open.connections.insert(number, Connection { activity: Arc::clone(activity), task: None });
+        open.places.take(client, 1);
+        open.memory.take(client, OPEN_BYTES);
+        let connection = Connection { number, client, activity: Arc::clone(activity), bytes: OPEN_BYTES, task: None };
+        open.connections.insert(number, connection);
+        self.note_use(&open);
         self.metrics.connections.inc();
-        Some(Place { number, connections: Arc::clone(self) })
+        Admission::Place(Place { number, client, connections: Arc::clone(self) })
     }
 
     /// From now on the connection in this place can be made to give way.
@@ -124,11 +204,39 @@ impl Connections {
         }
     }
 
-    fn cut(&self, open: &mut Open, number: u64) {
-        if let Some(Connection { task: Some(task), .. }) = open.connections.remove(&number) {
-            task.abort();
-            self.metrics.connections.dec();
+    /// Has others give way until there is room for this, by the rule that stands at the top of this file.
+    fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, is_patient: bool) -> Made {
+        loop {
+            let victim = match open.shares(resource).room_for(asks.client, amount) {
+                Room::Free => return Made::Room,
+                Room::From(largest) => open.victim_of(largest),
+                Room::FromItself => open.useless_but(asks.number, Some(asks.client)),
+                Room::None => open.useless_but(asks.number, None),
+            };
+            let Some(victim) = victim else { return Made::None };
+            if is_patient && victim.since.elapsed() < RUSH {
+                return Made::Later;
+            }
+            self.cut(open, victim.number);
+            self.metrics.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
+    }
+
+    fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {
+        matches!(self.make_room(open, Resource::Memory, asks, bytes, false), Made::Room)
+    }
+
+    fn cut(&self, open: &mut Open, number: u64) {
+        let Some(connection) = open.remove(number) else { return };
+        if let Some(task) = connection.task {
+            task.abort();
+        }
+        self.note_use(open);
+        self.metrics.connections.dec();
+    }
+
+    fn note_use(&self, open: &Open) {
+        self.is_crowded.store(open.memory.used() > open.memory.limit() / 4 * 3, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -137,47 +245,69 @@ impl Connections {
     }
 }
 
+/// What connections share.
+#[derive(Debug, Clone, Copy)]
+enum Resource {
+    Places,
+    Memory,
+}
+
+/// What came of making room.
+enum Made {
+    Room,
+    Later,
+    None,
+}
+
 impl Open {
-    /// A look at every connection: a few microseconds for a thousand, and only when the limit is reached.
-    fn most_useless(&self) -> Option<(Instant, u64)> {
-        let useless = |(number, connection): (&u64, &Connection)| {
-            connection.task.as_ref()?;
-            Some((connection.activity.useless_since()?, *number))
+    fn shares(&self, resource: Resource) -> &Shares {
+        match resource {
+            Resource::Places => &self.places,
+            Resource::Memory => &self.memory,
+        }
+    }
+
+    /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
+    fn victim_of(&self, client: Client) -> Option<Victim> {
+        let oldest_request = || {
+            let of_client =
+                |connection: &Connection| (connection.client == client).then(|| connection.activity.moved_at());
+            self.oldest(of_client).map(|victim| Victim { is_useless: false, ..victim })
         };
-        self.connections.iter().filter_map(useless).min()
-    }
-}
-
-impl Served {
-    /// A connection has hyper's state from now on.
-    pub(super) fn begin(self: &Arc<Self>) -> Serving {
-        self.0.fetch_add(1, Relaxed);
-        Serving(Arc::clone(self))
-    }
-}
-
-#[cfg(test)]
-impl Served {
-    /// As many as are at ease.
-    pub(super) fn crowd(self: &Arc<Self>) -> Vec<Serving> {
-        (0..AT_EASE).map(|_| self.begin()).collect()
+        self.useless_but(None, Some(client)).or_else(oldest_request)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.0.load(Relaxed)
+    /// The connection, of this client or of anybody, that has gone longest without getting anywhere.
+    fn useless_but(&self, asks: Option<u64>, client: Option<Client>) -> Option<Victim> {
+        self.oldest(|connection| {
+            let may_go = client.is_none_or(|client| client == connection.client) && Some(connection.number) != asks;
+            if may_go { connection.activity.useless_since() } else { None }
+        })
     }
-}
 
-impl Serving {
-    /// Whether there are so many that each gives its state up as soon as it has nothing to answer.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.0.0.load(Relaxed) > AT_EASE
+    /// The connection with the earliest moment. This looks at every connection: some microseconds for a thousand, and only
+    /// when there is no room.
+    fn oldest(&self, since: impl Fn(&Connection) -> Option<Instant>) -> Option<Victim> {
+        let started = self.connections.values().filter(|connection| connection.task.is_some());
+        let victims = started.filter_map(|connection| {
+            Some(Victim { number: connection.number, since: since(connection)?, is_useless: true })
+        });
+        victims.min_by_key(|victim| (victim.since, victim.number))
     }
-}
 
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Relaxed);
+    fn remove(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        self.places.give_back(connection.client, 1);
+        self.memory.give_back(connection.client, connection.bytes);
+        Some(connection)
+    }
+
+    /// Changes what a connection weighs.
+    fn weigh(&mut self, number: u64, bytes: usize) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        self.memory.give_back(connection.client, connection.bytes);
+        self.memory.take(connection.client, bytes);
+        connection.bytes = bytes;
     }
 }
 
@@ -185,18 +315,79 @@ impl Place {
     pub(super) fn number(&self) -> u64 {
         self.number
     }
+
+    fn asks(&self) -> Asks {
+        Asks { client: self.client, number: Some(self.number) }
+    }
+
+    /// Weighs a head of this size that is being gathered. False if there is no memory for it.
+    pub(super) fn hold_head(&self, bytes: usize) -> bool {
+        let Some(more) = bytes.checked_sub(SMALL_HEAD_BYTES) else { return true };
+        let mut open = self.connections.lock();
+        let held = open.connections.get(&self.number).map_or(0, |connection| connection.bytes);
+        let wanted = OPEN_BYTES + more;
+        if wanted <= held {
+            return true;
+        }
+        let has_room = self.connections.make_memory(&mut open, self.asks(), wanted - held);
+        if has_room {
+            open.weigh(self.number, wanted);
+            self.connections.note_use(&open);
+        }
+        has_room
+    }
+
+    /// Takes the memory to be served in, if there is some, or if others give way.
+    pub(super) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
+        let mut open = self.connections.lock();
+        let has_room = match reclaim {
+            Reclaim::Yes => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
+            Reclaim::No => open.memory.room_for(self.client, SERVING_BYTES) == Room::Free,
+        };
+        if !has_room {
+            return None;
+        }
+        // Hyper's state has the head as well.
+        open.weigh(self.number, OPEN_BYTES + SERVING_BYTES);
+        self.connections.note_use(&open);
+        Some(Serving { number: self.number, connections: Arc::clone(&self.connections) })
+    }
+
+    /// Counts a connection that is reset because there is no memory for what it sends.
+    pub(super) fn refused(&self, peer: SocketAddr) {
+        self.connections.metrics.resets.inc();
+        self.connections.metrics.shed(Shed::Memory, Some(peer));
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.connections.lock().connections.remove(&self.number).is_some() {
+        let mut open = self.connections.lock();
+        if open.remove(self.number).is_some() {
+            self.connections.note_use(&open);
             self.connections.metrics.connections.dec();
         }
     }
 }
 
+impl Serving {
+    /// Whether each connection gives its state up as soon as it has nothing to answer.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.connections.is_crowded.load(Relaxed) || self.connections.is_pressed.load(Relaxed)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut open = self.connections.lock();
+        open.weigh(self.number, OPEN_BYTES);
+        self.connections.note_use(&open);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use tokio::time::sleep;
 
     use super::*;
@@ -204,16 +395,20 @@ mod tests {
     /// A connection in a place, and a task that stands for it.
     struct Guest {
         activity: Arc<Activity>,
-        _place: Option<Place>,
+        place: Place,
         task: tokio::task::JoinHandle<()>,
     }
 
-    fn arrive(connections: &Arc<Connections>) -> Option<Guest> {
+    fn pod(number: u8) -> Client {
+        Some([10, 0, 0, number].into())
+    }
+
+    fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
         let activity = Arc::new(Activity::new());
-        let place = connections.admit(&activity)?;
+        let Admission::Place(place) = connections.admit(pod(pod_number), &activity, false) else { return None };
         let task = tokio::spawn(std::future::pending());
         connections.started(place.number(), task.abort_handle());
-        Some(Guest { activity, _place: Some(place), task })
+        Some(Guest { activity, place, task })
     }
 
     async fn was_aborted(guest: &Guest) -> bool {
@@ -222,45 +417,149 @@ mod tests {
     }
 
     fn room_for(limit: usize) -> Arc<Connections> {
-        Arc::new(Connections::new(limit, Metrics::leak()))
+        Arc::new(Connections::new(limit, usize::MAX, Metrics::leak()))
+    }
+
+    fn room_for_bytes(bytes: usize) -> Arc<Connections> {
+        Arc::new(Connections::new(1000, bytes, Metrics::leak()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_one_that_got_nowhere_for_longest_gives_way() {
         let connections = room_for(3);
-        let silent = arrive(&connections).expect("room");
+        let silent = arrive(&connections, 1).expect("room");
         sleep(Duration::from_secs(1)).await;
-        let idle = arrive(&connections).expect("room");
-        let trickling = arrive(&connections).expect("room");
+        let idle = arrive(&connections, 1).expect("room");
+        let trickling = arrive(&connections, 1).expect("room");
         sleep(Duration::from_secs(1)).await;
         for sends in [&silent, &trickling] {
             sends.activity.tick();
             sends.activity.received(0, true, false);
         }
-        let newcomer = arrive(&connections).expect("one gives way");
+        let newcomer = arrive(&connections, 1).expect("one gives way");
         assert!(was_aborted(&idle).await, "the only one that did nothing since");
         assert!(!was_aborted(&silent).await && !was_aborted(&trickling).await && !was_aborted(&newcomer).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_whose_request_is_in_flight_never_gives_way_unless_its_client_does_not_read() {
+    async fn a_client_cannot_cut_its_own_requests_nor_those_of_one_that_holds_as_many() {
         let connections = room_for(2);
-        let one = arrive(&connections).expect("room");
-        let other = arrive(&connections).expect("room");
+        let one = arrive(&connections, 1).expect("room");
+        let other = arrive(&connections, 2).expect("room");
         let (_answer, _answer_too) = (one.activity.answering(), other.activity.answering());
-        assert!(arrive(&connections).is_none(), "all are in flight");
+        for pod_number in [1, 2, 3] {
+            assert!(arrive(&connections, pod_number).is_none(), "all are in flight");
+        }
         other.activity.blocked();
-        assert!(arrive(&connections).is_some());
+        assert!(arrive(&connections, 3).is_some());
         assert!(was_aborted(&other).await && !was_aborted(&one).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_request_of_the_client_with_most_gives_way_to_another_client() {
+        let connections = room_for(3);
+        let (mut crowd, mut answers) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let guest = arrive(&connections, 1).expect("room");
+            guest.activity.tick();
+            guest.activity.received(1, false, false);
+            answers.push(guest.activity.answering());
+            crowd.push(guest);
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(arrive(&connections, 1).is_none(), "its own are all in flight");
+        let _other = arrive(&connections, 2).expect("the client with most gives way");
+        assert!(was_aborted(&crowd[0]).await && !was_aborted(&crowd[1]).await && !was_aborted(&crowd[2]).await);
+        assert!(arrive(&connections, 1).is_none(), "and does not take it back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_that_is_patient_waits_for_those_that_have_only_just_come() {
+        let connections = room_for(1);
+        let first = arrive(&connections, 1).expect("room");
+        let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
+        assert!(matches!(admit(), Admission::Later));
+        sleep(RUSH).await;
+        assert!(matches!(admit(), Admission::Place(_)));
+        assert!(was_aborted(&first).await);
     }
 
     #[tokio::test]
     async fn a_place_that_is_left_is_free() {
         let connections = room_for(1);
-        let first = arrive(&connections).expect("room");
+        let first = arrive(&connections, 1).expect("room");
         let in_flight = first.activity.answering();
-        assert!(arrive(&connections).is_none());
+        assert!(arrive(&connections, 1).is_none());
         drop((first, in_flight));
-        assert!(arrive(&connections).is_some());
+        assert!(arrive(&connections, 1).is_some());
+        assert_eq!(connections.weight().0, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_served_weighs_more_and_only_idle_ones_give_way_to_it_within_a_client() {
+        let connections = room_for_bytes(3 * OPEN_BYTES + SERVING_BYTES);
+        let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
+        let first = guests[0].place.serve(Reclaim::Yes).expect("room for one");
+        let _answer = guests[0].activity.answering();
+        guests[1].activity.wait_for_room(true);
+        assert!(guests[2].place.serve(Reclaim::No).is_none(), "nobody is looked for");
+        let newcomer = arrive(&connections, 2).expect("the one that is silent gives way");
+        assert!(was_aborted(&guests[2]).await && !was_aborted(&guests[0]).await && !was_aborted(&guests[1]).await);
+        drop(first);
+        assert!(newcomer.place.serve(Reclaim::No).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_head_weighs_what_it_holds() {
+        let connections = room_for_bytes(2 * OPEN_BYTES + 4096);
+        let one = arrive(&connections, 1).expect("room");
+        let _other = arrive(&connections, 2).expect("room");
+        assert!(one.place.hold_head(SMALL_HEAD_BYTES + 4096));
+        assert_eq!(connections.weight().0, 2 * OPEN_BYTES + 4096);
+        _other.activity.wait_for_room(true);
+        assert!(!one.place.hold_head(SMALL_HEAD_BYTES + 8192));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn relief_is_taken_from_the_client_with_most() {
+        let connections = room_for(100);
+        let crowd: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
+        let honest = arrive(&connections, 2).expect("room");
+        assert_eq!(connections.relieve(3 * OPEN_BYTES), 3);
+        let mut aborted = 0;
+        for guest in &crowd {
+            aborted += usize::from(was_aborted(guest).await);
+        }
+        assert!(aborted == 3 && !was_aborted(&honest).await);
+    }
+
+    proptest! {
+        /// Whatever comes and goes in whatever order: the books balance, and the limits hold.
+        #[test]
+        fn the_books_balance(steps in prop::collection::vec((0..4u8, 0..4u8, any::<prop::sample::Index>()), 0..60)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let limit = 6 * OPEN_BYTES + 2 * SERVING_BYTES;
+                let connections = Arc::new(Connections::new(8, limit, Metrics::leak()));
+                let mut guests: Vec<Guest> = Vec::new();
+                for (step, pod_number, which) in steps {
+                    match step {
+                        0 | 1 => guests.extend(arrive(&connections, pod_number)),
+                        2 if !guests.is_empty() => drop(guests.swap_remove(which.index(guests.len()))),
+                        3 if !guests.is_empty() => {
+                            let guest = &guests[which.index(guests.len())];
+                            drop(guest.place.serve(Reclaim::Yes).map(|_| guest.place.hold_head(6000)));
+                        }
+                        _ => {}
+                    }
+                    let open = connections.lock();
+                    let sum: usize = open.connections.values().map(|connection| connection.bytes).sum();
+                    assert_eq!((open.memory.used(), open.places.used()), (sum, open.connections.len()));
+                    assert!(sum <= limit && open.connections.len() <= 8);
+                }
+                guests.clear();
+                assert_eq!(connections.weight().0, 0);
+            });
+        }
     }
 }

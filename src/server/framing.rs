@@ -25,6 +25,15 @@ pub(super) struct HeadScanner {
     ended: bool,
 }
 
+/// What a scan found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Scanned {
+    /// Bytes that belong to the head under way: all of them, if it does not end among them.
+    pub(super) taken: usize,
+    /// Where a lone LF stands, which is to be replaced by a NUL.
+    pub(super) lone_lf: Option<usize>,
+}
+
 /// What is kept of a line that is not whole in one piece.
 #[derive(Debug, Default)]
 struct CutLine {
@@ -34,30 +43,34 @@ struct CutLine {
 }
 
 impl HeadScanner {
-    /// Takes note of bytes that were received, and spoils a lone LF among them.
-    pub(super) fn scan(&mut self, bytes: &mut [u8]) {
-        let mut rest = bytes;
+    /// Takes note of received bytes up to the end of the head under way, and returns how many that were. What follows is the
+    /// next head; it is scanned by the next call.
+    pub(super) fn scan(&mut self, bytes: &[u8]) -> Scanned {
+        let mut taken = 0;
         while !self.ended {
-            let Some(end) = memchr(b'\n', rest) else {
-                self.cut.extend(rest);
+            let Some(end) = memchr(b'\n', &bytes[taken..]) else {
+                self.cut.extend(&bytes[taken..]);
                 break;
             };
-            let (line, after) = rest.split_at_mut(end + 1);
-            rest = after;
+            let line = &bytes[taken..taken + end];
+            taken += end + 1;
             // Most lines are whole, and need not be kept.
-            if self.cut.length == 0 && line[..end].ends_with(b"\r") {
-                self.end_line(&line[..end.min(PREFIX)]);
-                continue;
-            }
-            self.cut.extend(&line[..end]);
-            if self.cut.last == b'\r' {
-                let whole = mem::take(&mut self.cut);
-                self.end_line(whole.begin());
+            let has_ended_head = if self.cut.length == 0 && line.ends_with(b"\r") {
+                self.end_line(&line[..end.min(PREFIX)])
             } else {
-                line[end] = 0;
-                self.ended = true;
+                self.cut.extend(line);
+                if self.cut.last != b'\r' {
+                    self.ended = true;
+                    return Scanned { taken: bytes.len(), lone_lf: Some(taken - 1) };
+                }
+                let whole = mem::take(&mut self.cut);
+                self.end_line(whole.begin())
+            };
+            if has_ended_head {
+                return Scanned { taken, lone_lf: None };
             }
         }
+        Scanned { taken: bytes.len(), lone_lf: None }
     }
 
     /// Heads seen whole.
@@ -70,9 +83,9 @@ impl HeadScanner {
         self.mid_head || self.cut.is_begun()
     }
 
-    /// Whether a lone LF was found, so that no parser will take what there is.
-    pub(super) fn is_spoilt(&self) -> bool {
-        self.ended && !self.body_announced
+    /// Whether what follows is no head: a body, or what stands behind a lone LF.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended
     }
 
     /// Whether a head announced a body.
@@ -80,17 +93,21 @@ impl HeadScanner {
         self.body_announced
     }
 
-    /// Takes note of a line that ends as it must, by its first bytes and its CR as far as it is among them.
-    fn end_line(&mut self, begin: &[u8]) {
+    /// Takes note of a line that ends as it must, by its first bytes and its CR as far as it is among them. Returns whether the
+    /// head ends with it.
+    fn end_line(&mut self, begin: &[u8]) -> bool {
         if begin != b"\r" {
             self.mid_head = true;
             self.body_announced |= announces_body(begin);
-        } else if self.mid_head {
-            self.mid_head = false;
+            return false;
+        }
+        // An empty line before a head is skipped, as hyper skips it (RFC 9112, section 2.2).
+        let has_ended_head = mem::take(&mut self.mid_head);
+        if has_ended_head {
             self.heads += 1;
             self.ended = self.body_announced;
         }
-        // An empty line before a head is skipped, as hyper skips it (RFC 9112, section 2.2).
+        has_ended_head
     }
 }
 
@@ -132,15 +149,34 @@ mod tests {
 
     use super::*;
 
+    /// Scans all pieces, head by head, and replaces a lone LF as the connection does.
     fn scan(pieces: &[&[u8]]) -> (HeadScanner, Vec<u8>) {
         let mut scanner = HeadScanner::default();
         let mut seen = Vec::new();
         for piece in pieces {
             let mut piece = piece.to_vec();
-            scanner.scan(&mut piece);
+            let mut from = 0;
+            while from < piece.len() {
+                let scanned = scanner.scan(&piece[from..]);
+                if let Some(at) = scanned.lone_lf {
+                    piece[from + at] = 0;
+                }
+                from += scanned.taken;
+            }
             seen.extend(piece);
         }
         (scanner, seen)
+    }
+
+    #[test]
+    fn a_scan_stops_behind_each_head() {
+        let two = [b"\r\n", HEAD, HEAD, b"\r\n"].concat();
+        let mut scanner = HeadScanner::default();
+        let first = scanner.scan(&two);
+        assert_eq!(first, Scanned { taken: 2 + HEAD.len(), lone_lf: None });
+        assert_eq!(scanner.scan(&two[first.taken..]).taken, HEAD.len());
+        assert_eq!(scanner.scan(b"\r\n").taken, 2, "no head, and no end of one");
+        assert_eq!((scanner.heads(), scanner.mid_head()), (2, false));
     }
 
     const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
@@ -208,8 +244,8 @@ mod tests {
             for pieces in [vec![&bytes[..cut], &bytes[cut..]], bytes.chunks(1).collect()] {
                 let (pieced, seen_pieced) = scan(&pieces);
                 prop_assert_eq!(&seen_whole, &seen_pieced);
-                prop_assert_eq!((whole.heads(), whole.mid_head(), whole.body_announced(), whole.is_spoilt()),
-                    (pieced.heads(), pieced.mid_head(), pieced.body_announced(), pieced.is_spoilt()));
+                prop_assert_eq!((whole.heads(), whole.mid_head(), whole.body_announced(), whole.is_over()),
+                    (pieced.heads(), pieced.mid_head(), pieced.body_announced(), pieced.is_over()));
             }
         }
     }

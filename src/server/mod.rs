@@ -7,14 +7,15 @@ mod connection;
 mod connections;
 pub mod drain;
 mod framing;
-mod io;
+mod inbox;
 mod reset;
 mod socket;
+mod wire;
 
 pub use accept::{Server, bind, inherited};
 pub use activity::Timeouts;
 pub use arrival::Arrival;
 pub use connection::Stack;
-pub use connections::Connections;
+pub use connections::{Connections, OPEN_BYTES, SERVING_BYTES};
 pub use drain::Drain;
 pub use reset::Reset;

@@ -37,7 +37,7 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Connections of clients that were accepted.
     pub accepted: IntCounter,
-    sheds: [IntCounter; SHEDS.len()],
+    sheds: [IntCounter; Shed::ALL.len()],
     shed_log: Sampled,
     refusal_log: Sampled,
     /// Who asks most.
@@ -160,6 +160,28 @@ labels! {
     }
 }
 
+labels! {
+    /// Why something was refused or closed for want of room.
+    Shed {
+        /// A request: all seats are taken.
+        InFlight = "in_flight",
+        /// A hanging GET: there are as many watches as there may be.
+        Hanging = "hanging",
+        /// A newcomer: no connection could give way to it.
+        Connections = "connections",
+        /// A connection that got nowhere gave way to another.
+        IdleConnection = "idle_connection",
+        /// A request in flight of the client with most connections was cut for another client.
+        FairShare = "fair_share",
+        /// An answer that its client did not read was cut.
+        UnreadAnswer = "unread_answer",
+        /// A request whose answer was to be redacted: the memory for that is taken.
+        Redaction = "redaction",
+        /// A connection was closed or reset because memory is short.
+        Memory = "memory",
+    }
+}
+
 /// What brings gauges up to date before they are read.
 #[derive(Default)]
 struct OnScrape(OnceLock<Update>);
@@ -174,9 +196,6 @@ impl std::fmt::Debug for OnScrape {
 
 /// The classes of status that are told apart.
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-
-/// For want of what something was refused or closed.
-const SHEDS: [&str; 6] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "redaction"];
 
 impl PolicyMetrics {
     fn new(registry: &Registry) -> Self {
@@ -211,7 +230,7 @@ impl Metrics {
             request_count,
             answers: CODES.map(|code| answers.with_label_values(&[code])),
             refusals: counters(&registry, &table::REFUSALS),
-            sheds: SHEDS.map(|reason| sheds.with_label_values(&[reason])),
+            sheds: Shed::ALL.map(|reason| sheds.with_label_values(&[reason.label()])),
             shed_log: Sampled::new(Duration::from_secs(1)),
             refusal_log: Sampled::new(Duration::from_secs(10)),
             talkers: Box::leak(Box::default()),
@@ -252,9 +271,9 @@ impl Metrics {
         self.refusals.with_label_values(&[reason]).inc();
         tracing::debug!(%peer, reason, "{error}");
         match error {
-            Error::Overloaded(Overload::InFlight) => self.shed(0, Some(peer)),
-            Error::Overloaded(Overload::Hanging) => self.shed(1, Some(peer)),
-            Error::Overloaded(Overload::Redaction) => self.shed(5, Some(peer)),
+            Error::Overloaded(Overload::InFlight) => self.shed(Shed::InFlight, Some(peer)),
+            Error::Overloaded(Overload::Hanging) => self.shed(Shed::Hanging, Some(peer)),
+            Error::Overloaded(Overload::Redaction) => self.shed(Shed::Redaction, Some(peer)),
             // That is told where the metadata server's health changes.
             Error::Upstream(_) => {}
             _ => {
@@ -269,29 +288,19 @@ impl Metrics {
     pub fn shed_connection(&self, peer: SocketAddr) {
         self.resets.inc();
         self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
-        self.shed(2, Some(peer));
-    }
-
-    /// Counts a connection that was closed to let another in.
-    pub fn shed_idle_connection(&self) {
-        self.shed(3, None);
-    }
-
-    /// Counts a connection that was cut because its client does not read its answer, and others want its seat.
-    pub fn shed_unread_answer(&self) {
-        self.shed(4, None);
+        self.shed(Shed::Connections, Some(peer));
     }
 
     /// Counts what there was no room for, and says so, at most once a second, with those who ask most.
-    fn shed(&self, reason: usize, peer: Option<SocketAddr>) {
-        self.sheds[reason].inc();
+    pub fn shed(&self, reason: Shed, peer: Option<SocketAddr>) {
+        self.sheds[reason as usize].inc();
         let now = Instant::now();
         let Some(count) = self.shed_log.due(now) else { return };
         let talkers = self.talkers.top(3, Moment::now());
         let told = |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
         let talkers: Vec<String> = talkers.iter().map(told).collect();
         tracing::warn!(
-            reason = SHEDS[reason],
+            reason = reason.label(),
             count,
             peer = peer.map(tracing::field::display),
             last_minute = talkers.join("; "),
@@ -328,7 +337,7 @@ impl Metrics {
 
     /// What was refused or closed for want of room so far, by reason.
     pub fn sheds(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        SHEDS.into_iter().zip(self.sheds.iter().map(IntCounter::get))
+        Shed::ALL.into_iter().map(Shed::label).zip(self.sheds.iter().map(IntCounter::get))
     }
 
     /// The counter of requests for tokens that were answered in this way.

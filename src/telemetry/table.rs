@@ -53,7 +53,8 @@ table! {
     HANGING = "metadata_proxy_hanging" []
         "wait_for_change requests to the metadata server under way.";
     SHEDS = "metadata_proxy_sheds_total" ["reason"]
-        "Refused or closed for want of room: in_flight, hanging, connections, idle_connection, unread_answer, redaction.";
+        "Requests and connections refused or closed for want of room: in_flight, hanging, connections, idle_connection, fair_share, \
+         unread_answer, redaction, memory.";
     RESETS = "metadata_proxy_resets_total" []
         "Connections of clients that were reset.";
     CONNECTIONS = "metadata_proxy_connections" []

@@ -7,9 +7,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
+use super::super::connections::{Admission, Connections, OPEN_BYTES, SERVING_BYTES};
 use super::super::socket::LAST;
 use super::*;
 use crate::config::TIMEOUTS;
+use crate::telemetry::Metrics;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 
@@ -32,17 +34,18 @@ fn connect(delay: Duration) -> Client {
 }
 
 fn connection<I, S>(io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
-    let peer = ([10, 0, 0, 9], 40000).into();
-    Connection {
-        io,
-        begun: Bytes::new(),
-        peer,
-        stack,
-        timeouts: TIMEOUTS,
-        last_call,
-        activity: Arc::new(Activity::new()),
-        served: Arc::default(),
-    }
+    connection_among(&connections(usize::MAX), io, stack, last_call)
+}
+
+fn connections(bytes: usize) -> Arc<Connections> {
+    Arc::new(Connections::new(1000, bytes, Metrics::leak()))
+}
+
+fn connection_among<I, S>(connections: &Arc<Connections>, io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
+    let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
+    let activity = Arc::new(Activity::new());
+    let Admission::Place(place) = connections.admit(Some(peer.ip()), &activity, false) else { panic!("there is room") };
+    Connection { io, inbox: Inbox::default(), peer, stack, timeouts: TIMEOUTS, last_call, activity, place }
 }
 
 impl Client {
@@ -264,16 +267,16 @@ async fn only_the_end_of_the_last_answer_is_written_as_the_last() {
     assert_eq!(String::from_utf8(LAST.take()).expect("text"), "0\r\n\r\n");
 }
 
-/// A connection by a real socket, one of so many.
-async fn connect_by_socket(served: &Arc<Served>) -> TcpStream {
+/// A connection by a real socket, to a stack that takes this long for each answer.
+async fn connect_by_socket(connections: &Arc<Connections>, delay: Duration) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
     let (io, _) = listener.accept().await.expect("a client");
-    let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+    let stack = tower::service_fn(move |_: Arrival<Incoming>| async move {
+        sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
-    let served = Arc::clone(served);
-    tokio::spawn(Connection { served, ..connection(io, stack, LastCall::default()) }.serve());
+    tokio::spawn(connection_among(connections, io, stack, LastCall::default()).serve());
     client
 }
 
@@ -288,14 +291,14 @@ async fn read_answers(client: &mut TcpStream, count: usize) {
     assert_eq!(text.matches("HTTP/1.1 200 OK").count(), count, "{text}");
 }
 
-/// However it arrives: what was taken off the socket, what was looked at, and what hyper reads add up to the head.
+/// However it arrives, what was gathered and what hyper reads add up to the head.
 #[tokio::test]
 async fn a_head_in_pieces_is_read_whole() {
     let long = format!("GET / HTTP/1.1\r\nHost: metadata\r\nUser-Agent: {}\r\n\r\n", "x".repeat(3000));
-    let served = Arc::default();
-    for (head, cuts) in [(REQUEST, 1..REQUEST.len()), (long.as_bytes(), 1000..1050)] {
+    let connections = connections(usize::MAX);
+    for (head, cuts) in [(REQUEST, 1..REQUEST.len()), (long.as_bytes(), 2030..2080)] {
         for cut in cuts {
-            let mut client = connect_by_socket(&served).await;
+            let mut client = connect_by_socket(&connections, Duration::ZERO).await;
             client.write_all(&head[..cut]).await.expect("the server is there");
             for _ in 0..5 {
                 yield_now().await;
@@ -306,27 +309,82 @@ async fn a_head_in_pieces_is_read_whole() {
     }
 }
 
-/// One among many gives hyper's state up after each answer; requests that are there already, whole or in part, are not lost.
+/// In a crowd hyper's state is given up after each answer; requests that are there already, whole or in part, are not lost.
 #[tokio::test]
 async fn in_a_crowd_requests_behind_one_another_are_all_answered() {
-    let served = Arc::<Served>::default();
-    let crowd = Served::crowd(&served);
-    let mut client = connect_by_socket(&served).await;
+    let connections = connections(usize::MAX);
+    connections.press(true);
+    let mut client = connect_by_socket(&connections, Duration::ZERO).await;
     for _ in 0..3 {
         client.write_all(REQUEST).await.expect("the server is there");
         read_answers(&mut client, 1).await;
-        client.write_all(&REQUEST.repeat(40)).await.expect("the server is there");
-        read_answers(&mut client, 40).await;
+        client.write_all(&REQUEST.repeat(100)).await.expect("the server is there");
+        read_answers(&mut client, 100).await;
         client.write_all(&[REQUEST, &REQUEST[..20]].concat()).await.expect("the server is there");
         read_answers(&mut client, 1).await;
         client.write_all(&[&REQUEST[20..], b"\r\n"].concat()).await.expect("the server is there");
         read_answers(&mut client, 1).await;
-        while served.count() > crowd.len() {
+        while connections.weight().0 > OPEN_BYTES {
             yield_now().await;
         }
     }
-    drop(crowd);
+    connections.press(false);
     client.write_all(REQUEST).await.expect("the server is there");
     read_answers(&mut client, 1).await;
-    assert_eq!(served.count(), 1, "at ease it is kept for the next request");
+    assert!(connections.weight().0 > OPEN_BYTES, "at ease it is kept for the next request");
+}
+
+/// Requests that wait for their answer one after the other, sent at once: each is read when the one before it is answered.
+#[tokio::test]
+async fn requests_that_arrive_together_are_answered_in_turn() {
+    let connections = connections(usize::MAX);
+    let mut client = connect_by_socket(&connections, Duration::from_millis(2)).await;
+    client.write_all(&REQUEST.repeat(30)).await.expect("the server is there");
+    read_answers(&mut client, 30).await;
+}
+
+/// Whatever a client has sent behind its request: when it leaves, its connection ends, and the request with it.
+#[tokio::test]
+async fn a_client_that_leaves_is_noticed_behind_bytes_that_nobody_reads() {
+    for rest in [&b""[..], b"\r\n", b"\n", b" ", b"x", REQUEST, &REQUEST[..20], &[b'x'; 5000]] {
+        let connections = connections(usize::MAX);
+        let mut client = connect_by_socket(&connections, Duration::from_secs(3600)).await;
+        client.write_all(REQUEST).await.expect("the server is there");
+        while connections.weight().0 == OPEN_BYTES {
+            yield_now().await;
+        }
+        client.write_all(rest).await.expect("the server is there");
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        drop(client);
+        let gone = async {
+            while connections.weight().0 > 0 {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), gone).await.unwrap_or_else(|_| panic!("a ghost, with {} bytes", rest.len()));
+    }
+}
+
+/// A request without memory to be served in waits, and is served once there is some.
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_memory_and_not_for_ever() {
+    let connections = connections(3 * OPEN_BYTES + SERVING_BYTES);
+    let mut first = connect_by_socket(&connections, Duration::from_secs(2)).await;
+    first.write_all(REQUEST).await.expect("the server is there");
+    while connections.weight().0 == OPEN_BYTES {
+        yield_now().await;
+    }
+    let mut second = connect_by_socket(&connections, Duration::from_secs(10)).await;
+    let mut third = connect_by_socket(&connections, Duration::ZERO).await;
+    second.write_all(REQUEST).await.expect("the server is there");
+    read_answers(&mut first, 1).await;
+    drop(first);
+    // The second is served now, and takes longer than the third may wait.
+    sleep(Duration::from_millis(100)).await;
+    third.write_all(REQUEST).await.expect("the server is there");
+    let ended = third.read(&mut [0; 16]).await.map_err(|error| error.kind());
+    assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset));
+    read_answers(&mut second, 1).await;
 }

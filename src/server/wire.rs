@@ -15,25 +15,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::Activity;
 use super::framing::HeadScanner;
+use super::inbox::Inbox;
 use super::socket::Socket;
 
 /// Largest request head, in bytes; hyper refuses what is larger.
-pub(super) const MAX_HEAD: usize = 16 * 1024;
+pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// An answer of at most so many bytes is written in one piece: the kernel takes that faster than a head and a body, by more than
-/// the copy costs. Larger bodies are not copied; their pieces have seats to hold until they are written.
-const SMALL: usize = 2048;
+/// Largest single write, in bytes. Head and body of a small answer fit, and are written in one piece: the kernel takes that
+/// faster than two, by more than the copy costs. It also bounds what the kernel queues for a client beyond its send buffer.
+const MAX_WRITE_BYTES: usize = 4096;
 
 thread_local! {
-    /// Where the parts of a small answer are put together.
+    /// Where the parts of an answer are put together.
     static TOGETHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Debug)]
 pub(super) struct Watched<I> {
     io: I,
-    /// What was taken off the socket to see whether there is a head, as far as hyper has not read it.
-    begun: Bytes,
+    /// What the client has sent and hyper has not read.
+    inbox: Inbox,
     scanner: HeadScanner,
     activity: Arc<Activity>,
     /// What replaces hyper's own answer, as far as it is not written yet.
@@ -41,31 +42,50 @@ pub(super) struct Watched<I> {
 }
 
 impl<I> Watched<I> {
-    pub(super) fn new(io: I, begun: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, begun, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
+    pub(super) fn new(io: I, inbox: Inbox, activity: Arc<Activity>) -> Self {
+        Self { io, inbox, scanner: HeadScanner::default(), activity, replacement: Bytes::new() }
     }
 
-    pub(super) fn into_inner(self) -> I {
-        self.io
+    pub(super) fn into_parts(self) -> (I, Inbox) {
+        (self.io, self.inbox)
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
+impl<I: Socket> AsyncRead for Watched<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if this.activity.is_busy() && !this.scanner.is_over() {
+            // One head at a time: what follows waits until this answer is written. hyper takes "nothing" for the end, which
+            // ends the request as well.
+            let ended = this.inbox.poll_end(&this.io, cx);
+            this.activity.note_more(this.inbox.may_have_more());
+            return ended.map(Ok);
+        }
         let before = buf.filled().len();
-        if this.begun.is_empty() {
-            ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
+        if this.inbox.is_empty() {
+            let received = this.inbox.poll_receive(&mut this.io, buf, cx);
+            if received.is_pending() {
+                this.activity.note_more(false);
+            }
+            ready!(received)?;
         } else {
-            buf.put_slice(&this.begun.split_to(buf.remaining().min(this.begun.len())));
+            this.inbox.hand_to(buf);
         }
         let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
-            let before = this.scanner.heads();
-            this.scanner.scan(received);
+            let heads = this.scanner.heads();
+            let scanned = this.scanner.scan(received);
+            if let Some(at) = scanned.lone_lf {
+                received[at] = 0;
+            }
+            if scanned.taken < received.len() {
+                this.inbox.put_back(&received[scanned.taken..]);
+                buf.set_filled(before + scanned.taken);
+            }
             let scanner = &this.scanner;
-            this.activity.received(scanner.heads() - before, scanner.mid_head(), scanner.body_announced());
+            this.activity.received(scanner.heads() - heads, scanner.mid_head(), scanner.body_announced());
         }
+        this.activity.note_more(this.inbox.may_have_more());
         Poll::Ready(Ok(()))
     }
 }
@@ -113,34 +133,30 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         if self.replaces(buf) {
             return Poll::Ready(Ok(buf.len()));
         }
-        let written = if self.activity.writes_last() {
-            self.io.poll_write_last(buf, cx)
-        } else {
-            Pin::new(&mut self.io).poll_write(cx, buf)
-        };
+        let is_whole = buf.len() <= MAX_WRITE_BYTES;
+        let piece = &buf[..buf.len().min(MAX_WRITE_BYTES)];
+        let is_last = is_whole && self.activity.writes_last();
+        let written = self.io.poll_send(piece, is_last, cx);
         self.noted(written)
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if bufs.iter().map(|buf| buf.len()).sum::<usize>() > SMALL {
-            let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-            return self.noted(written);
-        }
         TOGETHER.with_borrow_mut(|together| {
             together.clear();
             for buf in bufs {
-                together.extend_from_slice(buf);
+                // One byte more than is written at once shows that it is not all.
+                together.extend_from_slice(&buf[..buf.len().min(MAX_WRITE_BYTES + 1 - together.len())]);
             }
             self.poll_write(cx, together)
         })
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -167,7 +183,7 @@ fn instead_of(written: &[u8]) -> Option<Bytes> {
         Some("HTTP/1.1 414") => ("414 URI Too Long", "Refused: the request target is too long.".to_owned()),
         Some("HTTP/1.1 431") => (
             "431 Request Header Fields Too Large",
-            format!("Refused: a request's head may have at most {MAX_HEAD} bytes and 100 headers."),
+            format!("Refused: a request's head may have at most {MAX_HEAD_BYTES} bytes and 100 headers."),
         ),
         _ => return None,
     };
