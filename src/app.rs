@@ -19,6 +19,7 @@ use crate::layers::hanging::Watches;
 use crate::layers::in_flight::{MakeRoom, Seats};
 use crate::layers::leaves::Leaves;
 use crate::layers::token_cache::{Store, Tokens};
+use crate::memory::{Budget, Demand, Pressure};
 use crate::metadata::host::AllowedHosts;
 use crate::policy::{LivePolicy, LoadError};
 use crate::server::{self, Connections, Drain, Server};
@@ -110,6 +111,8 @@ impl App {
         let (tracer, exporter) = otlp::start(&config.otlp, metrics);
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
+        let pressure = Arc::new(Pressure::of_this_process());
+        let budget = budget(&config, &pressure);
         let store = Arc::new(Store::new(metrics));
         let seats = Seats::leak(config.max_in_flight);
         let watches = Arc::new(Watches::new(config.max_hanging));
@@ -134,7 +137,8 @@ impl App {
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
         metrics.on_scrape(gauges(&store, seats, &watches));
-        let connections = Arc::new(Connections::new(config.max_connections, usize::MAX, metrics));
+        let connections =
+            Arc::new(Connections::new(config.max_connections, budget.connections, Arc::clone(&pressure), metrics));
         let stack = stack::assemble(Parts {
             hosts: AllowedHosts::with(config.allowed_hosts),
             metrics,
@@ -164,6 +168,7 @@ impl App {
         let mut behind = JoinSet::new();
         behind.spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
         behind.spawn(async move { policy.follow(metrics).await });
+        behind.spawn(async move { connections.tend().await });
         behind.spawn({
             let latency = metrics.latency;
             async move { history.run(latency).await }
@@ -185,6 +190,20 @@ impl App {
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
+}
+
+/// How the memory limit is divided.
+fn budget(config: &Config, pressure: &Pressure) -> Budget {
+    let exchanges = config.max_in_flight + config.max_hanging;
+    let budget = Budget::new(pressure.limit(), Demand { connections: config.max_connections, exchanges });
+    tracing::info!(
+        limit = pressure.limit(),
+        connections = budget.connections,
+        tokens = budget.tokens,
+        answers = budget.answers,
+        "memory budget in bytes"
+    );
+    budget
 }
 
 /// When a listener closes, the kernel resets connections that are just being opened to it, unless it may hand them to another
@@ -220,7 +239,7 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     let drain = Drain::default();
     // What operators do here is not counted among what pods do.
     let metrics = Metrics::leak();
-    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, metrics));
+    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), metrics));
     let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
     tokio::spawn(server.run(listener));
     drain

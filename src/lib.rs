@@ -62,6 +62,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod config;
@@ -70,6 +71,7 @@ pub mod demo;
 pub mod error;
 pub mod explain;
 pub mod layers;
+pub mod memory;
 pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;

@@ -3,42 +3,27 @@
 //! One thread answers some tens of thousands of requests a second, far more than a node's pods ask; a second one costs
 //! memory, and every request a little more. So only a quota of two cores or more, which somebody meant, gives more than one.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::cgroup::{self, Version};
 
 /// More would only wait for each other: the token cache and the limits are shared.
 const MOST: usize = 4;
 
-/// Where the kernel shows control groups.
-const CGROUPS: &str = "/sys/fs/cgroup";
-
 /// How many threads this process should serve with.
 pub fn count() -> usize {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    quota(&groups, Path::new(CGROUPS)).map_or(1, |cores| whole(cores).clamp(1, MOST))
+    quota(&cgroup::folders("cpu")).map_or(1, |cores| whole(cores).clamp(1, MOST))
 }
 
 /// The CPU quota in cores, if there is one, by version 2 or version 1 of the kernel's interface.
-fn quota(groups: &str, root: &Path) -> Option<f64> {
-    groups.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let path = path.trim_start_matches('/');
-        if controllers.is_empty() {
-            let text = read(&[root.join(path), root.to_owned()], "cpu.max")?;
-            let (quota, period) = text.trim().split_once(' ')?;
-            ratio(quota, period)
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
-            // A container sees its own group at the top, under the path that it has on the host.
-            let at = [root.join("cpu").join(path), root.join(controllers).join(path), root.join("cpu")];
-            ratio(&read(&at, "cpu.cfs_quota_us")?, &read(&at, "cpu.cfs_period_us")?)
-        } else {
-            None
-        }
-    })
-}
-
-fn read(folders: &[PathBuf], file: &str) -> Option<String> {
-    folders.iter().find_map(|folder| fs::read_to_string(folder.join(file)).ok())
+fn quota(folders: &[(Version, PathBuf)]) -> Option<f64> {
+    let file = |version, file| cgroup::first(folders, version, file);
+    if let Some(quota) = file(Version::One, "cpu.cfs_quota_us") {
+        return ratio(&quota, &file(Version::One, "cpu.cfs_period_us")?);
+    }
+    let text = file(Version::Two, "cpu.max")?;
+    let (quota, period) = text.trim().split_once(' ')?;
+    ratio(quota, period)
 }
 
 /// `max` and `-1` mean that there is no quota.
@@ -57,7 +42,14 @@ fn whole(cores: f64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
+
+    fn quota(groups: &str, root: &Path) -> Option<f64> {
+        super::quota(&cgroup::folders_in(groups, root, "cpu"))
+    }
 
     /// A made-up tree of control groups.
     fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {

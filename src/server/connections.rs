@@ -25,9 +25,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::activity::Activity;
+use crate::memory::{Level, Pressure};
 use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
@@ -37,6 +38,10 @@ const RUSH: Duration = Duration::from_millis(100);
 
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
+
+/// Between two looks at the control group's memory, while there is some to spare and while there is little.
+const CALM_INTERVAL: Duration = Duration::from_millis(200);
+const TENSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What an open connection weighs, in bytes: its task and its place (3 KiB), the kernel's socket (3 KiB) and full buffers of
 /// what was received and not read (4 KiB).
@@ -56,6 +61,7 @@ pub struct Connections {
     is_crowded: AtomicBool,
     /// The process is short of memory, whatever the connections weigh.
     is_pressed: AtomicBool,
+    pressure: Arc<Pressure>,
     metrics: &'static Metrics,
 }
 
@@ -131,11 +137,11 @@ struct Asks {
 }
 
 impl Connections {
-    /// At most so many at once, which weigh at most so many bytes.
-    pub fn new(limit: usize, bytes: usize, metrics: &'static Metrics) -> Self {
+    /// At most so many at once, which weigh at most so many bytes, in a process under this pressure.
+    pub fn new(limit: usize, bytes: usize, pressure: Arc<Pressure>, metrics: &'static Metrics) -> Self {
         let open =
             Open { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) };
-        Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), metrics }
+        Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
 
     /// Cuts the connection whose client has not read its answer for longest, so that its seat is free in a moment. False
@@ -149,24 +155,36 @@ impl Connections {
         true
     }
 
-    /// Has connections give their state up when they fall idle, until the process has memory to spare again.
-    pub fn press(&self, is_pressed: bool) {
-        self.is_pressed.store(is_pressed, Relaxed);
+    /// Keeps the process within its memory limit for as long as it is polled. This is the last line: what connections weigh is
+    /// bounded before.
+    pub async fn tend(&self) {
+        loop {
+            let over = usize::try_from(self.pressure.look()).unwrap_or(usize::MAX);
+            self.shed(self.pressure.level(), over);
+            let is_calm = self.pressure.level() == Level::Normal && !self.is_crowded.load(Relaxed);
+            sleep(if is_calm { CALM_INTERVAL } else { TENSE_INTERVAL }).await;
+        }
     }
 
-    /// Cuts connections that weigh this many bytes together, those of the client that holds most first. Returns how many.
-    pub fn relieve(&self, bytes: usize) -> usize {
+    /// Sheds load as the level asks, where the usage is this many bytes above that at which nothing needs to be closed.
+    fn shed(&self, level: Level, over: usize) {
+        self.is_pressed.store(level != Level::Normal, Relaxed);
+        let may_cut = match level {
+            Level::Normal | Level::Thrifty => return,
+            Level::Closing => false,
+            Level::Cutting => true,
+        };
         let mut open = self.lock();
-        let goal = open.memory.used().saturating_sub(bytes);
-        let mut cut = 0;
+        // Where they weigh little, closing them would not help.
+        let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
         while open.memory.used() > goal {
-            let victim = open.memory.largest().and_then(|(largest, _)| open.victim_of(largest));
-            let Some(victim) = victim.or_else(|| open.useless_but(None, None)) else { break };
+            let largest = open.memory.largest().map(|(largest, _)| largest);
+            let useless = open.useless_but(None, largest).or_else(|| open.useless_but(None, None));
+            let victim = useless.or_else(|| open.victim_of(largest?).filter(|_| may_cut));
+            let Some(victim) = victim else { break };
             self.cut(&mut open, victim.number);
             self.metrics.shed(Shed::Memory, None);
-            cut += 1;
         }
-        cut
     }
 
     /// What all connections weigh, and what they may weigh, in bytes.
@@ -179,6 +197,11 @@ impl Connections {
     /// just come.
     pub(super) fn admit(self: &Arc<Self>, client: Client, activity: &Arc<Activity>, is_patient: bool) -> Admission {
         let mut open = self.lock();
+        if self.pressure.took(OPEN_BYTES) == Level::Cutting
+            && open.memory.largest().is_some_and(|(largest, _)| largest == client)
+        {
+            return Admission::Refused;
+        }
         for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
             match self.make_room(&mut open, resource, Asks { client, number: None }, amount, is_patient) {
                 Made::Room => {}
@@ -339,6 +362,7 @@ impl Place {
 
     /// Takes the memory to be served in, if there is some, or if others give way.
     pub(super) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
+        self.connections.pressure.took(SERVING_BYTES);
         let mut open = self.connections.lock();
         let has_room = match reclaim {
             Reclaim::Yes => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
@@ -387,10 +411,8 @@ impl Drop for Serving {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use tokio::time::sleep;
-
     use super::*;
+    use proptest::prelude::*;
 
     /// A connection in a place, and a task that stands for it.
     struct Guest {
@@ -417,11 +439,11 @@ mod tests {
     }
 
     fn room_for(limit: usize) -> Arc<Connections> {
-        Arc::new(Connections::new(limit, usize::MAX, Metrics::leak()))
+        Arc::new(Connections::new(limit, usize::MAX, Arc::default(), Metrics::leak()))
     }
 
     fn room_for_bytes(bytes: usize) -> Arc<Connections> {
-        Arc::new(Connections::new(1000, bytes, Metrics::leak()))
+        Arc::new(Connections::new(1000, bytes, Arc::default(), Metrics::leak()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -521,16 +543,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn relief_is_taken_from_the_client_with_most() {
-        let connections = room_for(100);
+    async fn under_pressure_the_client_with_most_gives_way_first_and_requests_last() {
+        let connections = room_for_bytes(20 * OPEN_BYTES);
+        let idle = arrive(&connections, 2).expect("room");
+        sleep(Duration::from_secs(1)).await;
         let crowd: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
-        let honest = arrive(&connections, 2).expect("room");
-        assert_eq!(connections.relieve(3 * OPEN_BYTES), 3);
-        let mut aborted = 0;
-        for guest in &crowd {
-            aborted += usize::from(was_aborted(guest).await);
-        }
-        assert!(aborted == 3 && !was_aborted(&honest).await);
+        let _answers: Vec<_> = crowd[..8].iter().map(|guest| guest.activity.answering()).collect();
+        let aborted = async |guests: &[Guest]| {
+            let mut aborted = 0;
+            for guest in guests {
+                aborted += usize::from(was_aborted(guest).await);
+            }
+            aborted
+        };
+        connections.shed(Level::Thrifty, 5 * OPEN_BYTES);
+        assert_eq!(aborted(&crowd).await, 0);
+        connections.shed(Level::Closing, OPEN_BYTES);
+        assert_eq!((aborted(&crowd[8..]).await, was_aborted(&idle).await), (1, false));
+        connections.shed(Level::Closing, 20 * OPEN_BYTES);
+        assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (2, true), "requests go on");
+        connections.shed(Level::Cutting, 20 * OPEN_BYTES);
+        assert_eq!(aborted(&crowd).await, 5, "what is left weighs a quarter of what it may");
     }
 
     proptest! {
@@ -540,7 +573,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let limit = 6 * OPEN_BYTES + 2 * SERVING_BYTES;
-                let connections = Arc::new(Connections::new(8, limit, Metrics::leak()));
+                let connections = Arc::new(Connections::new(8, limit, Arc::default(), Metrics::leak()));
                 let mut guests: Vec<Guest> = Vec::new();
                 for (step, pod_number, which) in steps {
                     match step {
@@ -548,7 +581,8 @@ mod tests {
                         2 if !guests.is_empty() => drop(guests.swap_remove(which.index(guests.len()))),
                         3 if !guests.is_empty() => {
                             let guest = &guests[which.index(guests.len())];
-                            drop(guest.place.serve(Reclaim::Yes).map(|_| guest.place.hold_head(6000)));
+                            let _serving = guest.place.serve(Reclaim::Yes);
+                            guest.place.hold_head(6000);
                         }
                         _ => {}
                     }

@@ -1,13 +1,11 @@
 //! [`Seats`]: the one count of requests in flight, and who waits for one.
 
 use std::mem;
-use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-/// Who asks: an address, i.e. a pod. The proxy's own requests have none.
-type Client = Option<IpAddr>;
+use crate::shares::{Client, Shares};
 
 /// So many requests at once, in the whole process.
 #[derive(Debug)]
@@ -25,8 +23,8 @@ struct Count {
     fewest_free: usize,
     /// So many wait and have not been handed a seat.
     waiting: usize,
-    /// Of each client that has any: requests that are in, or wait to be. A list, since only few clients are in at once.
-    claims: Vec<(Client, usize)>,
+    /// Requests that are in, or wait to be.
+    claims: Shares,
 }
 
 /// The right to be in flight. It goes back when it is dropped.
@@ -57,7 +55,7 @@ pub enum Admission {
 impl Seats {
     /// All free, for as long as the process lives.
     pub fn leak(limit: usize) -> &'static Self {
-        let count = Count { free: limit, fewest_free: limit, waiting: 0, claims: Vec::new() };
+        let count = Count { free: limit, fewest_free: limit, waiting: 0, claims: Shares::new(limit) };
         Box::leak(Box::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) }))
     }
 
@@ -65,10 +63,9 @@ impl Seats {
     pub fn admit(&'static self, client: Client) -> Admission {
         let mut count = self.lock();
         if count.take() {
-            count.claim(client);
+            count.claims.take(client, 1);
             Admission::Seat(Seat { client, seats: self })
-        } else if count.claims_of(client) < self.limit.div_ceil(count.claims.len().max(1)) {
-            // Those who have a claim share alike, and what cannot be divided is everybody's.
+        } else if count.claims.is_below_share(client) {
             Admission::Wait
         } else {
             Admission::Refuse
@@ -79,7 +76,7 @@ impl Seats {
     pub async fn next_free(&'static self, client: Client) -> Seat {
         {
             let mut count = self.lock();
-            count.claim(client);
+            count.claims.take(client, 1);
             if count.take() {
                 return Seat { client, seats: self };
             }
@@ -93,6 +90,11 @@ impl Seats {
     /// How many there are.
     pub fn limit(&self) -> usize {
         self.limit
+    }
+
+    /// How many requests wait and have not been handed a seat.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting
     }
 
     /// How many are taken now.
@@ -131,31 +133,12 @@ impl Count {
         self.fewest_free = self.fewest_free.min(free);
         true
     }
-
-    fn claims_of(&self, client: Client) -> usize {
-        self.claims.iter().find(|(other, _)| *other == client).map_or(0, |(_, own)| *own)
-    }
-
-    fn claim(&mut self, client: Client) {
-        match self.claims.iter_mut().find(|(other, _)| *other == client) {
-            Some((_, own)) => *own += 1,
-            None => self.claims.push((client, 1)),
-        }
-    }
-
-    fn disclaim(&mut self, client: Client) {
-        let Some(place) = self.claims.iter().position(|(other, _)| *other == client) else { return };
-        self.claims[place].1 -= 1;
-        if self.claims[place].1 == 0 {
-            self.claims.swap_remove(place);
-        }
-    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut count = self.seats.lock();
-        count.disclaim(self.client);
+        count.claims.give_back(self.client, 1);
         self.seats.give_back(&mut count);
     }
 }
@@ -172,7 +155,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let mut count = self.seats.lock();
-        count.disclaim(self.client);
+        count.claims.give_back(self.client, 1);
         // It may have been handed a seat at the very moment. Then that was passed on to another who waits, whose wait is over
         // in its place, or nobody took it.
         match self.seats.handed.try_acquire() {
@@ -215,7 +198,7 @@ mod tests {
     }
 
     fn pod(number: u8) -> Client {
-        Client::from(IpAddr::from([10, 0, 0, number]))
+        Some([10, 0, 0, number].into())
     }
 
     /// So many of them.
@@ -254,7 +237,7 @@ mod tests {
             assert!(matches!(seats.admit(pod(2)), Admission::Refuse), "two of four are its share");
         }
         assert!(matches!(seats.admit(pod(2)), Admission::Wait));
-        assert_eq!(seats.lock().claims.len(), 1, "nothing is kept of a client that has nothing");
+        assert_eq!(seats.lock().claims.holders(), 1, "nothing is kept of a client that has nothing");
     }
 
     #[test]
@@ -284,7 +267,7 @@ mod tests {
         /// How many are free, wait, and have claims.
         fn all(&self) -> (usize, usize, usize) {
             let count = self.lock();
-            (count.free, count.waiting, count.claims.len())
+            (count.free, count.waiting, count.claims.holders())
         }
     }
 

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, timeout};
+use tokio::time::{sleep, timeout};
 use tower::{Layer, Service};
 
 use super::body::SeatedBody;
@@ -22,17 +23,49 @@ use crate::reply::AtHand;
 /// Longest wait for a seat. Python's and Node's libraries give up after 3 s; most of that is left for the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often one that waits looks for an answer that nobody reads.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often an answer that nobody reads is looked for while requests wait.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Frees a seat whose client does not read its answer, in a moment; false if there is none.
 #[derive(Clone)]
-pub struct MakeRoom(Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct MakeRoom(Arc<Maker>);
+
+struct Maker {
+    make_room: Box<dyn Fn() -> bool + Send + Sync>,
+    /// A task looks for seats that can be freed, for all requests that wait.
+    is_looking: AtomicBool,
+}
 
 impl MakeRoom {
     /// By this.
     pub fn by(make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(make_room))
+        Self(Arc::new(Maker { make_room: Box::new(make_room), is_looking: AtomicBool::new(false) }))
+    }
+
+    fn once(&self) -> bool {
+        (self.0.make_room)()
+    }
+
+    /// Looks again and again as long as requests wait. One task does so for all of them, since a look goes through all
+    /// connections.
+    fn keep_looking(&self, seats: &'static Seats) {
+        if self.0.is_looking.swap(true, Relaxed) {
+            return;
+        }
+        let make_room = self.clone();
+        tokio::spawn(async move {
+            sleep(LOOK_INTERVAL).await;
+            while seats.waiting() > 0 {
+                for _ in 0..seats.waiting() {
+                    if !make_room.once() {
+                        break;
+                    }
+                }
+                sleep(LOOK_INTERVAL).await;
+            }
+            // Whoever begins to wait from now on starts another.
+            make_room.0.is_looking.store(false, Relaxed);
+        });
     }
 }
 
@@ -99,12 +132,12 @@ where
                 Admission::Seat(seat) => Some(seat),
                 Admission::Wait | Admission::Refuse if (self.needs_none)(&request) => None,
                 full => {
-                    let is_freed = (self.make_room.0)();
+                    let is_freed = self.make_room.once();
                     if !is_freed && matches!(full, Admission::Refuse) {
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
-                    let (seats, make_room) = (self.seats, self.make_room.clone());
-                    return Outcome::pending(wait(seats, make_room, self.inner.clone(), request));
+                    self.make_room.keep_looking(self.seats);
+                    return Outcome::pending(wait(self.seats, self.inner.clone(), request));
                 }
             }
         };
@@ -113,21 +146,13 @@ where
 }
 
 /// Passes the request on with the next seat, if one comes back in time.
-async fn wait<S, B>(seats: &'static Seats, make_room: MakeRoom, mut inner: S, request: Box<Request>) -> Answer<B>
+async fn wait<S, B>(seats: &'static Seats, mut inner: S, request: Box<Request>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
     B: AtHand,
 {
-    let end = Instant::now() + PATIENCE;
-    let mut next = pin!(seats.next_free(request.client()));
-    let seat = loop {
-        if let Ok(seat) = timeout(LOOK, next.as_mut()).await {
-            break seat;
-        }
-        if Instant::now() >= end {
-            return Err(Overload::InFlight.into());
-        }
-        (make_room.0)();
+    let Ok(seat) = timeout(PATIENCE, seats.next_free(request.client())).await else {
+        return Err(Overload::InFlight.into());
     };
     ResponseFuture { inner: inner.call(request), seat: Some(seat) }.await
 }
@@ -159,11 +184,11 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::sync::Semaphore;
     use tokio::task::JoinHandle;
-    use tokio::time::sleep;
+    use tokio::time::Instant;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
@@ -256,6 +281,24 @@ mod tests {
         assert_eq!(stage.layer.seats.taken(), 1);
     }
 
+    /// A look goes through all connections, so a crowd that waits may not cost a look each.
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_that_waits_looks_as_often_as_one_that_does() {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&looks);
+        let stage = stage(1, move || {
+            counted.fetch_add(1, Relaxed);
+            false
+        });
+        let _only = stage.ask(1);
+        settle().await;
+        let _crowd: Vec<_> = (2..102).map(|pod| stage.ask(pod)).collect();
+        settle().await;
+        let before = looks.load(Relaxed);
+        sleep(LOOK_INTERVAL * 10).await;
+        assert_eq!(looks.load(Relaxed) - before, 10);
+    }
+
     /// Its client stops reading only after somebody has begun to wait.
     #[tokio::test(start_paused = true)]
     async fn one_that_waits_looks_again_for_an_answer_that_nobody_reads() {
@@ -265,7 +308,7 @@ mod tests {
         let only = stage.ask(1);
         settle().await;
         let other = stage.ask(2);
-        sleep(LOOK + Duration::from_millis(1)).await;
+        sleep(LOOK_INTERVAL + Duration::from_millis(1)).await;
         assert_eq!(looks.load(Relaxed), 2);
         only.abort();
         settle().await;

@@ -38,7 +38,7 @@ fn connection<I, S>(io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
 }
 
 fn connections(bytes: usize) -> Arc<Connections> {
-    Arc::new(Connections::new(1000, bytes, Metrics::leak()))
+    Arc::new(Connections::new(1000, bytes, Arc::default(), Metrics::leak()))
 }
 
 fn connection_among<I, S>(connections: &Arc<Connections>, io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
@@ -312,8 +312,7 @@ async fn a_head_in_pieces_is_read_whole() {
 /// In a crowd hyper's state is given up after each answer; requests that are there already, whole or in part, are not lost.
 #[tokio::test]
 async fn in_a_crowd_requests_behind_one_another_are_all_answered() {
-    let connections = connections(usize::MAX);
-    connections.press(true);
+    let connections = connections(OPEN_BYTES + SERVING_BYTES);
     let mut client = connect_by_socket(&connections, Duration::ZERO).await;
     for _ in 0..3 {
         client.write_all(REQUEST).await.expect("the server is there");
@@ -328,10 +327,16 @@ async fn in_a_crowd_requests_behind_one_another_are_all_answered() {
             yield_now().await;
         }
     }
-    connections.press(false);
+}
+
+/// At ease hyper's state is kept for the next request.
+#[tokio::test]
+async fn at_ease_a_connection_stays_ready_for_its_next_request() {
+    let connections = connections(usize::MAX);
+    let mut client = connect_by_socket(&connections, Duration::ZERO).await;
     client.write_all(REQUEST).await.expect("the server is there");
     read_answers(&mut client, 1).await;
-    assert!(connections.weight().0 > OPEN_BYTES, "at ease it is kept for the next request");
+    assert!(connections.weight().0 > OPEN_BYTES);
 }
 
 /// Requests that wait for their answer one after the other, sent at once: each is read when the one before it is answered.

@@ -1,0 +1,213 @@
+//! [`Pressure`]: how near the process is to the limit of its control group.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use crate::cgroup::{self, Version};
+use crate::telemetry::labels::labels;
+
+labels! {
+    /// The steps in which load is shed.
+    Level {
+        /// There is memory to spare.
+        Normal = "normal",
+        /// From 60 % of the limit: connections that fall idle give their buffers up at once.
+        Thrifty = "thrifty",
+        /// From 70 %: connections that get nowhere are closed, those of the client that holds most first.
+        Closing = "closing",
+        /// From 80 %: the client that holds most gets no new connections, and its oldest ones are cut.
+        Cutting = "cutting",
+    }
+}
+
+/// From which part of the limit on each level holds, in percent. A level is left again [`SLACK`] percent lower.
+const FROM: [u64; Level::ALL.len()] = [0, 60, 70, 80];
+
+/// So that a level does not come and go with every connection, in percent of the limit.
+const SLACK: u64 = 3;
+
+/// The control group is looked at again when this many bytes were taken since the last look.
+const LOOK_BYTES: usize = 256 * 1024;
+
+/// What a control group uses, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Of its processes and, in version 2 and where version 1 counts them, of their sockets.
+    pub current: u64,
+    /// What it may use.
+    pub limit: u64,
+}
+
+/// The control group's memory. Without a limit there is never any pressure.
+#[derive(Debug, Default)]
+pub struct Pressure {
+    group: Option<Group>,
+    level: AtomicU8,
+    /// Bytes that were taken since the last look.
+    taken: AtomicUsize,
+}
+
+/// A control group with a limit, and the files that say what it uses.
+#[derive(Debug)]
+struct Group {
+    limit: u64,
+    current: Vec<File>,
+}
+
+impl Pressure {
+    /// Of the control group that this process is in.
+    pub fn of_this_process() -> Self {
+        Self { group: Group::of(&cgroup::folders("memory")), ..Self::default() }
+    }
+
+    /// The limit in bytes, if there is one.
+    pub fn limit(&self) -> Option<u64> {
+        self.group.as_ref().map(|group| group.limit)
+    }
+
+    /// What is used now; nothing without a limit.
+    pub fn usage(&self) -> Option<Usage> {
+        self.group.as_ref()?.usage()
+    }
+
+    /// The level as of the last look.
+    pub fn level(&self) -> Level {
+        Level::ALL[usize::from(self.level.load(Relaxed))]
+    }
+
+    /// This many bytes were taken. Looks at the control group where much was taken since the last look: a crowd grows faster
+    /// than any timer fires.
+    pub fn took(&self, bytes: usize) -> Level {
+        if self.group.is_some() && self.taken.fetch_add(bytes, Relaxed) + bytes >= LOOK_BYTES {
+            self.look();
+        }
+        self.level()
+    }
+
+    /// Looks at the control group, which takes about two microseconds. Returns the bytes above the level at which nothing
+    /// needs to be closed.
+    pub fn look(&self) -> u64 {
+        let Some(usage) = self.usage() else { return 0 };
+        self.taken.store(0, Relaxed);
+        let level = level_at(usage, self.level());
+        self.level.store(level as u8, Relaxed);
+        usage.current.saturating_sub(usage.limit / 100 * FROM[Level::Closing as usize])
+    }
+}
+
+/// The level that follows on a level at this usage.
+fn level_at(usage: Usage, before: Level) -> Level {
+    let percent = usage.current.saturating_mul(100) / usage.limit.max(1);
+    let holds = |level: Level| {
+        let from = FROM[level as usize];
+        percent >= if level as u8 <= before as u8 { from.saturating_sub(SLACK) } else { from }
+    };
+    Level::ALL.into_iter().rev().find(|level| holds(*level)).unwrap_or(Level::Normal)
+}
+
+impl Group {
+    fn of(folders: &[(Version, std::path::PathBuf)]) -> Option<Self> {
+        folders.iter().find_map(|(version, folder)| {
+            let (limit, current): (_, &[&str]) = match version {
+                Version::Two => ("memory.max", &["memory.current"]),
+                Version::One => ("memory.limit_in_bytes", &["memory.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes"]),
+            };
+            let limit = limit_in(&std::fs::read_to_string(folder.join(limit)).ok()?)?;
+            let current: Vec<_> = current.iter().filter_map(|file| File::open(folder.join(file)).ok()).collect();
+            (!current.is_empty()).then_some(Self { limit, current })
+        })
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let current = self.current.iter().map(read).sum::<Option<u64>>()?;
+        Some(Usage { current, limit: self.limit })
+    }
+}
+
+/// A limit in bytes. Version 2 says `max` for none, version 1 a number that no machine reaches.
+fn limit_in(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|limit| *limit < 1 << 60)
+}
+
+fn read(file: &File) -> Option<u64> {
+    let mut text = [0; 24];
+    let size = file.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text[..size]).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A made-up control group.
+    fn group(name: &str, version: Version, files: &[(&str, &str)]) -> (PathBuf, Pressure) {
+        let folder = std::env::temp_dir().join(format!("metadata-proxy-{}-memory-{name}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a temporary folder");
+        for (file, text) in files {
+            fs::write(folder.join(file), text).expect("a temporary file");
+        }
+        let group = Group::of(&[(version, folder.clone())]);
+        (folder, Pressure { group, ..Pressure::default() })
+    }
+
+    #[test]
+    fn levels_come_with_usage_and_go_a_little_later() {
+        let (folder, pressure) =
+            group("levels", Version::Two, &[("memory.max", "100000000\n"), ("memory.current", "0\n")]);
+        for (percent, level) in [
+            (59, Level::Normal),
+            (60, Level::Thrifty),
+            (58, Level::Thrifty),
+            (56, Level::Normal),
+            (75, Level::Closing),
+            (80, Level::Cutting),
+            (78, Level::Cutting),
+            (76, Level::Closing),
+            (66, Level::Thrifty),
+            (10, Level::Normal),
+        ] {
+            fs::write(folder.join("memory.current"), format!("{}\n", percent * 1_000_000)).expect("the file");
+            let above = pressure.look();
+            assert_eq!(pressure.level(), level, "at {percent} %");
+            assert_eq!(above, u64::saturating_sub(percent, 70) * 1_000_000);
+        }
+        fs::remove_dir_all(folder).expect("the temporary folder");
+    }
+
+    #[test]
+    fn what_is_taken_makes_it_look_again() {
+        let (folder, pressure) = group("taken", Version::Two, &[("memory.max", "1000\n"), ("memory.current", "900\n")]);
+        assert_eq!(pressure.took(LOOK_BYTES - 1), Level::Normal, "not looked at yet");
+        assert_eq!(pressure.took(1), Level::Cutting);
+        fs::remove_dir_all(folder).expect("the temporary folder");
+    }
+
+    #[test]
+    fn version_one_counts_sockets_apart() {
+        let files = [
+            ("memory.limit_in_bytes", "1000\n"),
+            ("memory.usage_in_bytes", "300\n"),
+            ("memory.kmem.tcp.usage_in_bytes", "200\n"),
+        ];
+        let (folder, pressure) = group("one", Version::One, &files);
+        assert_eq!(pressure.usage(), Some(Usage { current: 500, limit: 1000 }));
+        fs::remove_dir_all(folder).expect("the temporary folder");
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_pressure() {
+        for (name, version, limit) in [
+            ("none", Version::Two, ("memory.max", "max\n")),
+            ("none-one", Version::One, ("memory.limit_in_bytes", "9223372036854771712\n")),
+        ] {
+            let (folder, pressure) =
+                group(name, version, &[limit, ("memory.current", "9\n"), ("memory.usage_in_bytes", "9\n")]);
+            assert_eq!((pressure.limit(), pressure.took(LOOK_BYTES), pressure.look()), (None, Level::Normal, 0));
+            fs::remove_dir_all(folder).expect("the temporary folder");
+        }
+    }
+}
