@@ -17,7 +17,7 @@ use super::activity::{Activity, Timeouts};
 use super::connection::{Connection, Stack};
 use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
-use super::socket::Socket;
+use super::socket::{Cuttable, Socket};
 use crate::telemetry::Metrics;
 
 /// Connections that the kernel keeps for us until they are accepted: as many as it will. Its own bound, `net.core.somaxconn`, is
@@ -75,8 +75,11 @@ pub fn inherited() -> io::Result<Vec<TcpListener>> {
     for index in 0..passed.len() {
         if let Some(listener) = passed.take_tcp_listener(index)? {
             listener.set_nonblocking(true)?;
-            // As `bind` does; how large buffers are is up to whoever opened it.
-            SockRef::from(&listener).set_tcp_nodelay(true)?;
+            let socket = SockRef::from(&listener);
+            socket.set_send_buffer_size(SEND_BUFFER_BYTES as usize)?;
+            socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES as usize)?;
+            socket.set_tcp_keepalive(&KEEPALIVE)?;
+            socket.set_tcp_nodelay(true)?;
             listeners.push(TcpListener::from_std(listener)?);
         }
     }
@@ -142,7 +145,7 @@ where
         };
         let number = place.number();
         let connection = Connection {
-            io: stream,
+            io: Cuttable::new(stream, Arc::clone(&activity)),
             inbox: Inbox::default(),
             peer,
             stack: self.stack.clone(),

@@ -38,6 +38,8 @@ pub(super) struct Activity {
     /// The answer under way is the last one.
     parting: AtomicBool,
     reset: AtomicBool,
+    /// The connection gives way to another. This alone is written by another task.
+    cut: AtomicBool,
 }
 
 /// Milliseconds since a connection began, plus one; 0 for never.
@@ -99,6 +101,7 @@ impl Activity {
             last_call: AtomicBool::new(false),
             parting: AtomicBool::new(false),
             reset: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
         }
     }
 
@@ -211,6 +214,22 @@ impl Activity {
             (false, true) => self.waiting.clear(),
             _ => {}
         }
+    }
+
+    /// The connection gives way to another.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Relaxed);
+    }
+
+    /// Whether the connection was cut while its client waits for something. A reset tells it to try again; an end before an
+    /// answer does not. Between two requests an end is what clients expect.
+    pub(super) fn was_cut_short(&self) -> bool {
+        let is_between = self.requests.load(Relaxed) > 0 && self.doing_nothing();
+        self.cut.load(Relaxed) && !is_between
+    }
+
+    fn doing_nothing(&self) -> bool {
+        !self.is_busy() && !self.has_unread_head() && !self.waiting.is_set()
     }
 
     /// When the connection last got anywhere; nothing while a request is in flight that its client still wants. A client

@@ -33,9 +33,6 @@ use super::wire::{MAX_HEAD_BYTES, Watched};
 /// reset: closing a socket with unread bytes in it resets it.
 const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
 
-/// Requests that are answered on one connection before others get their turn, where they are all here already.
-const TURNS: usize = 16;
-
 /// Between two looks for memory to serve a request in.
 const ROOM_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -154,8 +151,14 @@ impl<I: Socket, S: Stack> Connection<I, S> {
         }
         let ended = poll_fn(|cx| {
             activity.tick();
-            if let Poll::Ready(ended) = poll_http(Pin::new(&mut http), &activity, cx) {
+            if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
                 return Poll::Ready(Ended::Closed(ended));
+            }
+            if activity.has_withheld() {
+                // An answer was written, and another head is here: hyper was told to wait for it, and nothing else wakes it.
+                // Other connections get their turn first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             // Behind hyper, since most connections are at their end by then and wait for nothing.
             let park = if serving.is_crowded() { Duration::ZERO } else { PARK };
@@ -212,22 +215,6 @@ async fn wait_for_room<I: Socket>(
     .await;
     bounds.activity.wait_for_room(false);
     waited
-}
-
-/// Polls hyper, and again when an answer was written behind which another head is here already: hyper was told to wait for it,
-/// and nothing else wakes it. After [`TURNS`] heads other connections get their turn.
-fn poll_http<H>(mut http: Pin<&mut H>, activity: &Activity, cx: &mut Context<'_>) -> Poll<H::Output>
-where
-    H: Future,
-{
-    for _ in 0..TURNS {
-        let ended = http.as_mut().poll(cx);
-        if ended.is_ready() || !activity.has_withheld() {
-            return ended;
-        }
-    }
-    cx.waker().wake_by_ref();
-    Poll::Pending
 }
 
 /// Why hyper's part is over.

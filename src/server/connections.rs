@@ -34,7 +34,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
 /// A connection that is younger than this may have sent a request that we have not come to read.
-const RUSH: Duration = Duration::from_millis(100);
+const RUSH: Duration = Duration::from_millis(250);
 
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
@@ -251,6 +251,7 @@ impl Connections {
 
     fn cut(&self, open: &mut Open, number: u64) {
         let Some(connection) = open.remove(number) else { return };
+        connection.activity.cut();
         if let Some(task) = connection.task {
             task.abort();
         }

@@ -1,14 +1,17 @@
 //! [`Socket`]: what a connection needs of its socket besides bytes: the client's end, a bounded write, and a reset.
 
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+
+use super::activity::Activity;
 
 /// A client's end of a connection.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
@@ -73,6 +76,67 @@ impl Socket for TcpStream {
     }
 }
 
+/// A socket that is reset when its connection is cut while its client waits for something.
+#[derive(Debug)]
+pub(super) struct Cuttable<I: Socket> {
+    io: I,
+    activity: Arc<Activity>,
+}
+
+impl<I: Socket> Cuttable<I> {
+    pub(super) fn new(io: I, activity: Arc<Activity>) -> Self {
+        Self { io, activity }
+    }
+}
+
+impl<I: Socket> Drop for Cuttable<I> {
+    fn drop(&mut self) {
+        if self.activity.was_cut_short() {
+            self.io.close_by_reset(true);
+        }
+    }
+}
+
+impl<I: Socket> AsyncRead for Cuttable<I> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<I: Socket> AsyncWrite for Cuttable<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+impl<I: Socket> Socket for Cuttable<I> {
+    const CAN_WAIT: bool = I::CAN_WAIT;
+
+    fn poll_end(&self, skipped: &mut bool, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_end(skipped, cx)
+    }
+
+    fn try_receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.io.try_receive(buf)
+    }
+
+    fn poll_send(&mut self, buf: &[u8], is_last: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.io.poll_send(buf, is_last, cx)
+    }
+
+    fn close_by_reset(&self, reset: bool) {
+        self.io.close_by_reset(reset);
+    }
+}
+
 /// Whether the client sends nothing more. Only asked of a socket that is ready to be read.
 fn has_ended(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
     let ready = pin!(stream.ready(Interest::READABLE)).poll(cx);
@@ -85,8 +149,6 @@ pub(super) use pipe::LAST;
 #[cfg(test)]
 mod pipe {
     use std::cell::RefCell;
-    use std::pin::Pin;
-
     use tokio::io::DuplexStream;
 
     use super::*;

@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::super::connections::{Admission, Connections, OPEN_BYTES, SERVING_BYTES};
-use super::super::socket::LAST;
+use super::super::socket::{Cuttable, LAST};
 use super::*;
 use crate::config::TIMEOUTS;
 use crate::telemetry::Metrics;
@@ -369,6 +369,41 @@ async fn a_client_that_leaves_is_noticed_behind_bytes_that_nobody_reads() {
             }
         };
         timeout(Duration::from_secs(20), gone).await.unwrap_or_else(|_| panic!("a ghost, with {} bytes", rest.len()));
+    }
+}
+
+/// A client that waits for an answer hears that it should try again; one that waits for nothing sees an ordinary end.
+#[tokio::test]
+async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests() {
+    for (sent, answers, is_reset) in
+        [("", 0, true), ("GET / HT", 0, true), ("GET / HTTP/1.1\r\nHost: metadata\r\n\r\n", 1, false)]
+    {
+        let connections = Arc::new(Connections::new(1, usize::MAX, Arc::default(), Metrics::leak()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (io, _) = listener.accept().await.expect("a client");
+        let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+            Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
+        });
+        let activity = Arc::new(Activity::new());
+        let Admission::Place(place) = connections.admit(None, &activity, false) else { panic!("there is room") };
+        let number = place.number();
+        let io = Cuttable::new(io, Arc::clone(&activity));
+        let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
+        let last_call = LastCall::default();
+        let inbox = Inbox::default();
+        let served = Connection { io, inbox, peer, stack, timeouts: TIMEOUTS, last_call, activity, place };
+        connections.started(number, tokio::spawn(served.serve()).abort_handle());
+        client.write_all(sent.as_bytes()).await.expect("the server is there");
+        read_answers(&mut client, answers).await;
+        for _ in 0..5 {
+            yield_now().await;
+        }
+        let newcomer = connections.admit(None, &Arc::new(Activity::new()), false);
+        assert!(matches!(newcomer, Admission::Place(_)));
+        let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
+        let expected = if is_reset { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };
+        assert_eq!(ended, expected, "{sent:?}");
     }
 }
 
