@@ -113,6 +113,8 @@ impl App {
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
         let pressure = Arc::new(Pressure::of_this_process());
         let budget = budget(&config, &pressure);
+        let connections =
+            Arc::new(Connections::new(config.max_connections, budget.connections, Arc::clone(&pressure), metrics));
         let store = Arc::new(Store::new(metrics));
         let seats = Seats::leak(config.max_in_flight);
         let watches = Arc::new(Watches::new(config.max_hanging));
@@ -130,15 +132,22 @@ impl App {
                 seats,
                 watches: Arc::clone(&watches),
                 store: Arc::clone(&store),
+                connections: Arc::clone(&connections),
+                pressure: Arc::clone(&pressure),
             }),
         );
 
         let forward = Forward::new(Client::new(config.upstream, health, metrics));
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
-        metrics.on_scrape(gauges(&store, seats, &watches));
-        let connections =
-            Arc::new(Connections::new(config.max_connections, budget.connections, Arc::clone(&pressure), metrics));
+        metrics.on_scrape({
+            let gauges = gauges(&store, seats, &watches);
+            let (pressure, connections) = (Arc::clone(&pressure), Arc::clone(&connections));
+            move |metrics| {
+                gauges(metrics);
+                report_memory(metrics, &pressure, &connections);
+            }
+        });
         let stack = stack::assemble(Parts {
             hosts: AllowedHosts::with(config.allowed_hosts),
             metrics,
@@ -243,6 +252,19 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
     tokio::spawn(server.run(listener));
     drain
+}
+
+/// Brings the gauges about memory up to date.
+fn report_memory(metrics: &Metrics, pressure: &Pressure, connections: &Connections) {
+    let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let usage = pressure.usage().unwrap_or_default();
+    let (used, limit) = connections.weight();
+    let memory = &metrics.memory;
+    memory.usage.set(gauge(usage.current));
+    memory.limit.set(gauge(usage.limit));
+    memory.level.set(pressure.level() as i64);
+    memory.connections.set(gauge(used as u64));
+    memory.connections_limit.set(gauge(limit as u64));
 }
 
 /// Brings the gauges up to date that are read from elsewhere.

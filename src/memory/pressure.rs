@@ -31,7 +31,7 @@ const SLACK: u64 = 3;
 const LOOK_BYTES: usize = 256 * 1024;
 
 /// What a control group uses, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of its processes and, in version 2 and where version 1 counts them, of their sockets.
     pub current: u64,

@@ -62,9 +62,38 @@ pub struct Metrics {
     pub token_entries: IntGauge,
     /// Seconds that the default account's token has left, as of the last scrape; 0 while there is none.
     pub default_token_expiry: IntGauge,
+    /// Memory, as of the last scrape.
+    pub memory: MemoryMetrics,
     policy: PolicyMetrics,
     spans: [IntCounter; SpanOutcome::ALL.len()],
     on_scrape: OnScrape,
+}
+
+/// How near the process is to its memory limit. In bytes, but for the level.
+#[derive(Debug)]
+pub struct MemoryMetrics {
+    /// What the control group uses.
+    pub usage: IntGauge,
+    /// What it may use.
+    pub limit: IntGauge,
+    /// The step of shedding that is in force.
+    pub level: IntGauge,
+    /// What connections are charged.
+    pub connections: IntGauge,
+    /// What they may be charged.
+    pub connections_limit: IntGauge,
+}
+
+impl MemoryMetrics {
+    fn new(registry: &Registry) -> Self {
+        Self {
+            usage: gauge(registry, &table::MEMORY_USAGE),
+            limit: gauge(registry, &table::MEMORY_LIMIT),
+            level: gauge(registry, &table::MEMORY_LEVEL),
+            connections: gauge(registry, &table::CONNECTION_BYTES),
+            connections_limit: gauge(registry, &table::CONNECTION_BYTES_LIMIT),
+        }
+    }
 }
 
 /// What the policy does, and which it is.
@@ -249,6 +278,7 @@ impl Metrics {
             token_evictions: counter(&registry, &table::TOKEN_EVICTIONS),
             token_entries: gauge(&registry, &table::TOKEN_ENTRIES),
             default_token_expiry: gauge(&registry, &table::DEFAULT_TOKEN_EXPIRY),
+            memory: MemoryMetrics::new(&registry),
             policy: PolicyMetrics::new(&registry),
             spans: SpanOutcome::ALL.map(|outcome| spans.with_label_values(&[outcome.label()])),
             on_scrape: OnScrape::default(),

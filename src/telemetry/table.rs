@@ -82,6 +82,17 @@ table! {
     SPANS = "metadata_proxy_spans_total" ["outcome"]
         "Spans of traced requests: exported, failed (the collector did not take them), dropped (too many waited for it); all 0 \
          without --otlp-endpoint.";
+    MEMORY_USAGE = "metadata_proxy_memory_usage_bytes" []
+        "Memory used by the control group, with its sockets where the kernel counts them; 0 without a memory limit.";
+    MEMORY_LIMIT = "metadata_proxy_memory_limit_bytes" []
+        "Memory limit of the control group; 0 without one.";
+    MEMORY_LEVEL = "metadata_proxy_memory_level" []
+        "How short memory is: 0 normal, 1 thrifty (idle connections give up their buffers), 2 closing (idle connections are \
+         closed), 3 cutting (connections of the client with most are cut).";
+    CONNECTION_BYTES = "metadata_proxy_connection_bytes" []
+        "Memory charged to client connections, with their socket buffers filled.";
+    CONNECTION_BYTES_LIMIT = "metadata_proxy_connection_bytes_limit" []
+        "Memory that client connections may be charged; then the client with most gives way.";
     REQUEST_COUNT = "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result_blocked or filter_result_proxied: the metric of k8s-metadata-proxy, for \
          what is made for it.";

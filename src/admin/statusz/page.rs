@@ -109,7 +109,8 @@ fn room(out: &mut String, status: &Status) -> fmt::Result {
             )?;
         }
         Ok(())
-    })
+    })?;
+    write!(out, "<p>Memory: {}</p>", Text(&status.memory.to_string()))
 }
 
 fn upstream(out: &mut String, status: &Status) -> fmt::Result {

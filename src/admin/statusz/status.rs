@@ -12,7 +12,9 @@ use crate::config::Config;
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
 use crate::layers::token_cache::{Store, TokenRow};
+use crate::memory::Pressure;
 use crate::policy::LivePolicy;
+use crate::server::Connections;
 use crate::telemetry::Metrics;
 use crate::telemetry::Moment;
 use crate::telemetry::histogram::Snapshot;
@@ -48,6 +50,10 @@ pub struct Sources {
     pub watches: Arc<Watches>,
     /// Tokens.
     pub store: Arc<Store>,
+    /// Connections of clients.
+    pub connections: Arc<Connections>,
+    /// The memory limit.
+    pub pressure: Arc<Pressure>,
 }
 
 /// All of it. Durations are in seconds, as in the metrics.
@@ -65,6 +71,8 @@ pub struct Status {
     pub flags: Vec<Flag>,
     /// What there is room for.
     pub room: Vec<Room>,
+    /// How near the process is to its memory limit.
+    pub memory: Memory,
     /// What there was no room for since the process began.
     pub sheds: Vec<Count>,
     /// What was refused, or failed here, since the process began.
@@ -140,6 +148,39 @@ pub struct Room {
     pub used: u64,
     /// How much there is.
     pub limit: u64,
+}
+
+/// Memory, in bytes.
+#[derive(Debug, Serialize)]
+pub struct Memory {
+    /// The step of shedding that is in force.
+    pub level: &'static str,
+    /// What the control group uses; nothing without a limit.
+    pub usage_bytes: Option<u64>,
+    /// What it may use; nothing without a limit.
+    pub limit_bytes: Option<u64>,
+}
+
+impl Memory {
+    fn of(pressure: &Pressure) -> Self {
+        let usage = pressure.usage();
+        Self {
+            level: pressure.level().label(),
+            usage_bytes: usage.map(|usage| usage.current),
+            limit_bytes: usage.map(|usage| usage.limit),
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[expect(clippy::cast_precision_loss, reason = "for the eye")]
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        match self.usage_bytes.zip(self.limit_bytes) {
+            Some((usage, limit)) => write!(f, "{}: {:.1} of {:.1} MiB in use", self.level, mib(usage), mib(limit)),
+            None => f.write_str("no memory limit is set"),
+        }
+    }
 }
 
 /// How often something happened.
@@ -228,6 +269,7 @@ impl Status {
         let now = Instant::now();
         let Sources { config, metrics, .. } = sources;
         let courses = sources.history.courses(metrics.latency);
+        let (weight, weight_limit) = sources.connections.weight();
         let points = courses.first().map_or(0, |course| course.points.len());
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -238,8 +280,10 @@ impl Status {
             room: vec![
                 room("requests in flight", sources.seats.taken(), sources.seats.limit()),
                 room("connections", usize::try_from(metrics.connections.get()).unwrap_or(0), config.max_connections),
+                room("memory charged to connections, KiB", weight / 1024, weight_limit / 1024),
                 room("wait_for_change requests", sources.watches.count(), sources.watches.limit()),
             ],
+            memory: Memory::of(&sources.pressure),
             sheds: metrics.sheds().map(|(reason, count)| Count { reason: reason.to_owned(), count }).collect(),
             refusals: counts(metrics.refusals()),
             window_seconds: history::INTERVAL.as_secs() * points as u64,
