@@ -33,8 +33,16 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that is younger than this may have sent a request that we have not come to read.
+/// A connection that is younger than this may have sent a request that we have not come to read, or its client has not come
+/// to send one.
 const RUSH: Duration = Duration::from_millis(250);
+
+/// The same while connections of the client that holds most are served and closed one after the other: then the client is
+/// only busy, and places become free without cutting any.
+const BUSY_RUSH: Duration = Duration::from_secs(2);
+
+/// A client is busy as long as one of its connections has come to its own end within this time.
+const BUSY: Duration = Duration::from_millis(100);
 
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
@@ -71,6 +79,8 @@ struct Open {
     connections: HashMap<u64, Connection>,
     places: Shares,
     memory: Shares,
+    /// When a connection of the client that holds most last came to its own end.
+    ended: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -139,8 +149,13 @@ struct Asks {
 impl Connections {
     /// At most so many at once, which weigh at most so many bytes, in a process under this pressure.
     pub fn new(limit: usize, bytes: usize, pressure: Arc<Pressure>, metrics: &'static Metrics) -> Self {
-        let open =
-            Open { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) };
+        let open = Open {
+            next: 0,
+            connections: HashMap::new(),
+            places: Shares::new(limit),
+            memory: Shares::new(bytes),
+            ended: None,
+        };
         Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
 
@@ -237,7 +252,7 @@ impl Connections {
                 Room::None => open.useless_but(asks.number, None),
             };
             let Some(victim) = victim else { return Made::None };
-            if is_patient && victim.since.elapsed() < RUSH {
+            if is_patient && victim.since.elapsed() < open.rush() {
                 return Made::Later;
             }
             self.cut(open, victim.number);
@@ -289,6 +304,11 @@ impl Open {
             Resource::Places => &self.places,
             Resource::Memory => &self.memory,
         }
+    }
+
+    /// How young a connection must be to be waited for.
+    fn rush(&self) -> Duration {
+        if self.ended.is_some_and(|ended| ended.elapsed() < BUSY) { BUSY_RUSH } else { RUSH }
     }
 
     /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
@@ -389,6 +409,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         if open.remove(self.number).is_some() {
+            if open.places.largest().is_none_or(|(largest, _)| largest == self.client) {
+                open.ended = Some(Instant::now());
+            }
             self.connections.note_use(&open);
             self.connections.metrics.connections.dec();
         }
@@ -505,6 +528,20 @@ mod tests {
         sleep(RUSH).await;
         assert!(matches!(admit(), Admission::Place(_)));
         assert!(was_aborted(&first).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_whose_connections_come_to_their_end_is_waited_for_longer() {
+        let connections = room_for(3);
+        let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
+        let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
+        sleep(RUSH * 2).await;
+        drop(arrive(&connections, 1).expect("an old one gives way"));
+        let next = arrive(&connections, 1).expect("a place was left");
+        assert!(matches!(admit(), Admission::Later), "one has just come to its end");
+        sleep(BUSY).await;
+        assert!(matches!(admit(), Admission::Place(_)), "nothing moves any more");
+        drop((guests, next));
     }
 
     #[tokio::test]
