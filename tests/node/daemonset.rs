@@ -1,12 +1,17 @@
 //! The redirect on a node, for its pods.
 
 use std::io::ErrorKind;
+use std::process::Command;
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
 use crate::world::{
-    KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, is_closed, is_open, is_protected, redirect, server, succeeds,
+    KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server,
+    succeeds,
 };
+
+/// Not one of the values that the proxy knows by itself.
+const KUBE_LABELS: &str = "/computeMetadata/v1/instance/attributes/kube-labels";
 
 const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
 
@@ -129,6 +134,40 @@ fn the_node_s_own_address_is_guarded() {
         assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy");
         assert_eq!(world.pods[0].curl(&ask).code, 28, "{tool} lets a pod reach the proxy round the redirect");
     }
+}
+
+/// As after a live migration: the other end of a connection is gone and says nothing. It takes the minute that the kernel asks
+/// before it believes that.
+#[test]
+fn a_watch_ends_when_the_server_has_vanished_without_a_word() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let watch = format!("http://127.0.0.1:988{KUBE_LABELS}?wait_for_change=true");
+    let watching = world.node.spawn({
+        let (node, watch) = (world.node.command("curl"), watch.clone());
+        move || watched(node, &watch)
+    });
+    eventually("the watch is upstream", || {
+        let page = world.node.curl("http://127.0.0.1:989/metrics").text;
+        page.lines().any(|line| line == "metadata_proxy_hanging 1")
+    });
+    world.outside.sh("nft add table inet gone; nft add chain inet gone in '{ type filter hook input priority 0; }'; \
+         nft add rule inet gone in tcp dport 80 drop");
+    let newcomer = world.node.spawn({
+        let node = world.node.command("curl");
+        move || watched(node, &watch)
+    });
+    for watch in [watching, newcomer] {
+        assert_eq!(watch.join().expect("no panic"), "503", "the watch is deaf");
+    }
+}
+
+/// The status of an answer that takes its time; nothing if it takes longer than the kernel needs.
+fn watched(mut curl: Command, url: &str) -> String {
+    let args =
+        ["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "100", "-H", "Metadata-Flavor: Google", url];
+    let output = curl.args(args).output().expect("curl is here");
+    String::from_utf8(output.stdout).expect("a number")
 }
 
 /// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node reaches what listens on its loopback
