@@ -13,7 +13,9 @@
 //!   before the redirect. (A destination is rewritten only for the first packet of a connection. To delete conntrack's
 //!   entries would need another tool, and a packet could come between; what is redirected is never forwarded, so whatever
 //!   is forwarded is wrong, however old.) If the first chain were lost, this one would still keep pods from the server.
-//! - *guard*, where packets are received: nobody but redirected pods and the node itself reaches the proxy's port.
+//! - *guard*, where packets are received: nobody but redirected pods and the node itself reaches the proxy's port. A packet
+//!   counts as redirected if its connection was made to 169.254.169.254, as conntrack remembers. That its destination was
+//!   rewritten is not enough: kube-proxy rewrites destinations too, and a Service may name the proxy's address as its endpoint.
 //!
 //! In a pod ([`Mode::Sidecar`]) all packets are the pod's own; the proxy's are told apart by its user id, as service meshes
 //! do it.

@@ -170,6 +170,34 @@ fn watched(mut curl: Command, url: &str) -> String {
     String::from_utf8(output.stdout).expect("a number")
 }
 
+/// Rules of others that lead from a port of the node's address to somewhere, as kube-proxy writes them for a Service.
+fn lead(node: &Namespace, port: u16, to: &str) {
+    node.sh(&format!("iptables -t nat -I PREROUTING -d {NODE} -p tcp --dport {port} -j DNAT --to-destination {to}"));
+}
+
+#[test]
+fn rules_of_others_do_not_open_the_proxy_to_the_network() {
+    let world = World::new();
+    for to in [format!("{NODE}:988"), "127.0.0.1:988".to_owned()] {
+        let proxy = world.proxy(&["--addr", &to]);
+        world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
+        lead(&world.node, 8080, &to);
+        lead(&world.node, 8081, "127.0.0.1:989");
+        let ask = format!("http://{NODE}:8080{TOKEN}");
+        assert_eq!(world.outside.curl(&ask).status, 200, "without a redirect the network reaches the proxy");
+        for tool in ["nft", "iptables"] {
+            succeeds(&redirect(&world.node, &format!("install --tool {tool} --to {to}")));
+            is_protected(&world.pods[0]);
+            assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy at {to}");
+            let others = world.outside.curl(&format!("http://{NODE}:8081/healthz"));
+            assert_eq!(others.status, 200, "{tool} closes what others opened: {others:?}");
+        }
+        succeeds(&redirect(&world.node, "remove"));
+        world.node.sh("iptables -t nat -F PREROUTING");
+        assert_eq!(proxy.terminate().code(), Some(0));
+    }
+}
+
 /// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node reaches what listens on its loopback
 /// (CVE-2020-8558), the admin port included.
 #[test]
