@@ -34,6 +34,7 @@ LABEL org.opencontainers.image.title="gce-metadata-proxy" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /out/gce-metadata-proxy /gce-metadata-proxy
-# A number, so that Kubernetes can tell that it is not root.
-USER 65532:65532
+# A number, so that Kubernetes can tell that it is not root. In a redirected pod this user's packets go round the redirect, so
+# it is one that no application has: not 65532, which is nonroot in distroless images.
+USER 61988:61988
 ENTRYPOINT ["/gce-metadata-proxy"]

@@ -45,6 +45,11 @@ struct Args {
     #[arg(long, value_name = "HOST:PORT", env = "METADATA_PROXY_METRICS_ADDR", default_value = "127.0.0.1:989")]
     metrics_addr: String,
 
+    /// A name under which operators may reach the proxy, such as a node's in a scraper's configuration, besides localhost and
+    /// any IP address; may be repeated
+    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
+    metrics_allowed_host: Vec<String>,
+
     /// The metadata server; only http:// for now
     #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
     upstream: String,
@@ -301,7 +306,9 @@ impl Args {
         if let Some(Subcommands::Redirect(command)) = self.command {
             return Some(Command::Redirect(command.resolve(&mut read)?, log_format?, log?));
         }
-        let allowed_hosts = read.values("--allowed-host", &self.allowed_host, "a host name without a port", host_name);
+        let allowed_hosts = read.values("--allowed-host", &self.allowed_host, HOST_NAME, host_name);
+        let metrics_allowed_hosts =
+            read.values("--metrics-allowed-host", &self.metrics_allowed_host, HOST_NAME, host_name);
         let addrs = read.values("--addr", &self.addr, ADDRESS, address);
         let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
         let upstream = read.value("--upstream", &self.upstream, UPSTREAM, |url| Target::parse(url).ok());
@@ -319,6 +326,7 @@ impl Args {
         let config = Config {
             addrs,
             metrics_addr: metrics_addr?,
+            metrics_allowed_hosts,
             upstream: upstream?,
             policy,
             policy_mode: policy_mode?,
@@ -345,6 +353,7 @@ impl Args {
 
 const ADDRESS: &str = "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
 const UPSTREAM: &str = "http://HOST or http://HOST:PORT, without a path";
+const HOST_NAME: &str = "a host name without a port";
 const LIMIT: &str = "a whole number, at least 1";
 const DURATION: &str = "a number with ms, s or m behind it, such as 10s";
 
@@ -515,6 +524,7 @@ mod tests {
             assert!(mistakes(&format!("--log {levels}")).contains("--log"), "{levels}");
         }
         assert!(mistakes("--allowed-host a:80").contains("--allowed-host"));
+        assert!(mistakes("--metrics-allowed-host a:80").contains("--metrics-allowed-host"));
     }
 
     #[test]
@@ -526,7 +536,7 @@ mod tests {
     #[test]
     fn every_flag_can_be_told_and_typed_again() {
         let told = serve(
-            "--allowed-host a,b --reuse-port --audit --overload unavailable --log-format json --policy strict \
+            "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
              --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6",
         )
         .flags();

@@ -20,6 +20,8 @@ pub struct Config {
     pub addrs: Vec<SocketAddr>,
     /// Where operators are served: metrics, health, readiness.
     pub metrics_addr: SocketAddr,
+    /// Names under which operators are served, besides `localhost` and every address.
+    pub metrics_allowed_hosts: Vec<String>,
     /// The metadata server.
     pub upstream: Target,
     /// What pods must not read.
@@ -59,6 +61,7 @@ impl Config {
         let mut flags = vec![
             ("--addr", list(self.addrs.iter().map(ToString::to_string).collect())),
             ("--metrics-addr", self.metrics_addr.to_string()),
+            ("--metrics-allowed-host", list(self.metrics_allowed_hosts.clone())),
             ("--upstream", format!("http://{}", self.upstream)),
             ("--policy", self.policy.source.to_string()),
             ("--policy-mode", self.policy_mode.to_string()),

@@ -19,9 +19,14 @@ pub enum Error {
     /// No request that HTTP/1.1 or this protocol allows.
     #[error("Bad request: {0}.")]
     Malformed(#[from] Malformed),
-    /// A request target above so many bytes.
-    #[error("Refused: the request target is longer than {0} bytes.")]
-    TargetTooLong(usize),
+    /// A request target that is too long, as it came or as it would go upstream.
+    #[error("Refused: the request target has {bytes} bytes, percent-encoded where it has to be; {limit} are allowed.")]
+    TargetTooLong {
+        /// Its length in bytes.
+        bytes: usize,
+        /// Most bytes that it may have.
+        limit: usize,
+    },
     /// Only reading is let through.
     #[error("Refused: the method {0} is not allowed here, only GET and HEAD are.")]
     Method(http::Method),
@@ -90,7 +95,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
-            Self::TargetTooLong(_) => "target_too_long",
+            Self::TargetTooLong { .. } => "target_too_long",
             Self::Method(_) => "method",
             Self::Host(_) => "host",
             Self::Forwarded(_) => "forwarded",

@@ -59,7 +59,7 @@ class Contents(unittest.TestCase):
 
     def test_it_says_who_it_is_and_is_nobody(self):
         configuration = containers.configuration(PROXY)["config"]
-        self.assertEqual(configuration["User"], "65532:65532")
+        self.assertEqual(configuration["User"], "61988:61988")
         self.assertEqual(configuration["Entrypoint"], ["/gce-metadata-proxy"])
         self.assertNotIn("Cmd", configuration)
         self.assertEqual(configuration["Labels"]["org.opencontainers.image.version"], VERSION)

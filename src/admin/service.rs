@@ -7,12 +7,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{Method, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::Full;
 use percent_encoding::percent_decode_str;
 use tower::Service;
 
 use super::statusz::{self, Sources, Status};
+use crate::metadata::headers::{Lines, Signs};
+use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
 use crate::server::Arrival;
 use crate::server::Reset;
@@ -43,6 +45,7 @@ gce-metadata-proxy
 #[derive(Debug, Clone)]
 pub struct Admin {
     sources: Arc<Sources>,
+    hosts: Arc<AllowedHosts>,
 }
 
 type Page = Response<Full<Bytes>>;
@@ -50,10 +53,15 @@ type Page = Response<Full<Bytes>>;
 impl Admin {
     /// Shows these.
     pub fn new(sources: Sources) -> Self {
-        Self { sources: Arc::new(sources) }
+        let hosts = AllowedHosts::of_operators(sources.config.metrics_allowed_hosts.iter().cloned());
+        Self { sources: Arc::new(sources), hosts: Arc::new(hosts) }
     }
 
-    fn answer(&self, method: &Method, uri: &Uri, peer: SocketAddr) -> Page {
+    fn answer<B>(&self, request: &Request<B>, peer: SocketAddr) -> Page {
+        if let Err(error) = is_meant(&self.hosts, request) {
+            return not_meant(&error);
+        }
+        let (method, uri) = (request.method(), request.uri());
         if !is_for(method, uri.path(), peer) {
             return text(StatusCode::FORBIDDEN, "This is for this machine only (by its loopback address).\n");
         }
@@ -108,6 +116,33 @@ impl Admin {
     }
 }
 
+/// Whether a request was made under a name of this listener. A browser on this machine can be made to ask here under a name of
+/// an attacker's, who then reads the answer (DNS rebinding). The name stands in `Host`, which browsers always send; HTTP/1.0
+/// without it comes from a script.
+fn is_meant<B>(hosts: &AllowedHosts, request: &Request<B>) -> Result<(), HostError> {
+    match Signs::of(request.headers()).host {
+        Lines::One(host) => drop(hosts.admit(host)?),
+        Lines::None if request.version() == Version::HTTP_10 => {}
+        Lines::None | Lines::Several => return Err(HostError::Malformed),
+    }
+    request.uri().authority().map_or(Ok(()), |authority| hosts.admit_authority(authority).map(drop))
+}
+
+fn not_meant(error: &HostError) -> Page {
+    match error {
+        HostError::Malformed => {
+            text(StatusCode::BAD_REQUEST, "Exactly one Host header is needed, with a name or address.\n")
+        }
+        HostError::NotAllowed(name) => text(
+            StatusCode::FORBIDDEN,
+            format!(
+                "Refused: {name:?} is not a name of this listener. Use an IP address or localhost, or let the name in with \
+                 --metrics-allowed-host.\n"
+            ),
+        ),
+    }
+}
+
 /// Whether somebody there may do this. Where Prometheus can reach the metrics from outside, pods can, too: they must not
 /// learn who asks for which account's token, nor have so much logged that the node's disk is full.
 fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
@@ -121,7 +156,7 @@ fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
     };
     match levels.parse::<Levels>() {
         Ok(parsed) if logging::change(&parsed) => {
-            tracing::warn!(%peer, levels = %parsed, "log levels were changed");
+            tracing::warn!(target: logging::CHANGES, %peer, levels = %parsed, "log levels were changed");
             text(StatusCode::OK, format!("{parsed}\n"))
         }
         Ok(_) => text(StatusCode::CONFLICT, "This process does not log.\n"),
@@ -166,13 +201,35 @@ impl<B> Service<Arrival<B>> for Admin {
     }
 
     fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        ready(Ok(self.answer(arrival.request.method(), arrival.request.uri(), arrival.peer)))
+        ready(Ok(self.answer(&arrival.request, arrival.peer)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn meant(version: Version, target: &str, hosts: &[&str]) -> Result<(), HostError> {
+        let request = Request::get(target).version(version);
+        let request = hosts.iter().fold(request, |request, host| request.header(header::HOST, *host));
+        is_meant(&AllowedHosts::of_operators(["node-1".to_owned()]), &request.body(()).expect("a request"))
+    }
+
+    #[test]
+    fn a_request_under_a_foreign_name_is_not_meant_for_operators() {
+        let v1 = Version::HTTP_11;
+        for host in ["127.0.0.1:989", "10.128.0.2:989", "[::1]:989", "localhost:8989", "node-1:989"] {
+            assert_eq!(meant(v1, "/metrics", &[host]), Ok(()), "{host}");
+        }
+        for host in ["evil.example", "evil.example:989", "metadata.google.internal", "127.0.0.1.evil.example"] {
+            assert!(matches!(meant(v1, "/metrics", &[host]), Err(HostError::NotAllowed(_))), "{host}");
+        }
+        let absolute = "http://evil.example/metrics";
+        assert!(matches!(meant(v1, absolute, &["localhost"]), Err(HostError::NotAllowed(_))));
+        assert_eq!(meant(v1, "/metrics", &[]), Err(HostError::Malformed));
+        assert_eq!(meant(v1, "/metrics", &["localhost", "localhost"]), Err(HostError::Malformed));
+        assert_eq!(meant(Version::HTTP_10, "/metrics", &[]), Ok(()), "no browser speaks HTTP/1.0");
+    }
 
     #[test]
     fn what_names_clients_or_changes_something_is_for_the_node_alone() {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{Reader, address};
 use crate::config;
-use crate::redirect::{Command, Mode, Opened, Redirect, Settings, Tool};
+use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Subcommands {
@@ -43,8 +43,8 @@ pub(super) struct RedirectArgs {
     #[arg(long, value_name = "HOST:PORT", default_value_t = config::ADDR.to_string())]
     to: String,
 
-    /// With sidecar: the user id that the proxy runs as, and no other container of the pod. Its packets alone reach the
-    /// metadata server
+    /// With sidecar: the user id that the proxy runs as, and no other container of the pod (61988 in the image). Its packets
+    /// alone reach the metadata server
     #[arg(long, value_name = "UID")]
     proxy_uid: Option<String>,
 
@@ -98,9 +98,11 @@ impl RedirectArgs {
         let mode = match (is_sidecar, uid) {
             (Some(true), Some(uid)) => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
             (Some(true), None) => {
-                let wanted =
-                    "the number that the proxy's container has as runAsUser, and no other container of the pod";
-                read.value("--proxy-uid", "", wanted, |_| None)
+                let wanted = format!(
+                    "the number that the proxy's container has as runAsUser ({SIDECAR_UID} in its image), and no other \
+                     container of the pod"
+                );
+                read.value("--proxy-uid", "", &wanted, |_| None)
             }
             (Some(false), Some(_)) => read.value("--proxy-uid", "", "to be left out with --mode daemonset", |_| None),
             (Some(false), None) => {

@@ -21,9 +21,12 @@ use crate::metadata::host::AllowedHosts;
 use crate::metadata::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request};
 use crate::server::Arrival;
 
-/// Longest request target, in bytes. The longest honest one is a token's list of scopes: Google knows about 500 scopes
+/// Longest request target, in bytes, as it comes and as it goes upstream. The longest honest one is a token's list of scopes: Google knows about 500 scopes
 /// of some 50 bytes, and nobody asks for a third of them at once.
 const MAX_TARGET: usize = 8 * 1024;
+
+/// Bytes that one byte of a request target can become on its way upstream: `%` and two digits.
+const MAX_GROWTH: usize = 3;
 
 /// Makes [`Classify`].
 #[derive(Debug, Clone)]
@@ -95,6 +98,7 @@ fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Box<Reques
         return Err(Error::Flavor);
     }
     let query = Query::parse(target.query())?;
+    check_upstream_length(target, &path, &query)?;
     Ok(Box::new(Request { method, endpoint, path, query, principal, peer, host, headers: head.headers }))
 }
 
@@ -124,14 +128,25 @@ fn check_framing<B: Body>(signs: &Signs<'_>, body: &B) -> Result<(), Malformed> 
 
 fn target_of(uri: &http::Uri) -> Result<&PathAndQuery, Error> {
     let target = uri.path_and_query().ok_or(Malformed::Target)?;
-    if target.as_str().len() > MAX_TARGET {
-        return Err(Error::TargetTooLong(MAX_TARGET));
-    }
+    bounded(target.as_str().len())?;
     // `OPTIONS *` ends up here as well.
     if !target.as_str().starts_with('/') || uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP) {
         return Err(Malformed::Target.into());
     }
     Ok(target)
+}
+
+/// Percent-encoding can make a target longer than it came. One that is short enough whatever becomes of it is not measured,
+/// and nearly all are.
+fn check_upstream_length(target: &PathAndQuery, path: &MetadataPath, query: &Query) -> Result<(), Error> {
+    if target.as_str().len() <= MAX_TARGET / MAX_GROWTH {
+        return Ok(());
+    }
+    bounded(path.as_str().len() + query.encoded_len())
+}
+
+fn bounded(bytes: usize) -> Result<(), Error> {
+    if bytes > MAX_TARGET { Err(Error::TargetTooLong { bytes, limit: MAX_TARGET }) } else { Ok(()) }
 }
 
 /// Judges the `Host` header and, in an absolute target, the authority that stands there in its place; both must be let
@@ -156,8 +171,11 @@ fn host_of(
 mod tests {
     use bytes::Bytes;
     use http_body_util::{Empty, Full};
+    use proptest::prelude::*;
+    use proptest::sample::select;
 
     use super::*;
+    use crate::tokens::TokenKey;
 
     const ID: &str = "/computeMetadata/v1/instance/id";
 
@@ -240,9 +258,58 @@ mod tests {
     #[test]
     fn targets_have_a_bound_and_must_be_paths() {
         let long = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
-        assert!(!matches!(get(&long(MAX_TARGET), &[HOST, FLAVOR]), Err(Error::TargetTooLong(_))));
-        assert!(matches!(get(&long(MAX_TARGET + 1), &[HOST, FLAVOR]), Err(Error::TargetTooLong(_))));
+        assert!(!matches!(get(&long(MAX_TARGET), &[HOST, FLAVOR]), Err(Error::TargetTooLong { .. })));
+        assert!(matches!(get(&long(MAX_TARGET + 1), &[HOST, FLAVOR]), Err(Error::TargetTooLong { .. })));
         assert!(matches!(get("*", &[HOST, FLAVOR]), Err(Error::Malformed(Malformed::Target))));
+    }
+
+    const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+    /// Longest target that arrives with this begin, filled with copies of a text.
+    fn filled(begin: &str, text: &str) -> String {
+        begin.to_owned() + &text.repeat((MAX_TARGET - begin.len()) / text.len())
+    }
+
+    #[test]
+    fn a_target_that_grows_upstream_is_refused_with_the_numbers() {
+        let refused = get(&filled(&format!("{TOKEN}?audience="), "\u{e9}"), &[HOST, FLAVOR]);
+        let Err(Error::TargetTooLong { bytes, limit }) = refused else { panic!("{refused:?}") };
+        assert!(bytes > 2 * limit && limit == MAX_TARGET, "{bytes} bytes, {limit} allowed");
+    }
+
+    #[test]
+    fn a_long_list_of_scopes_is_read_in_every_spelling() {
+        for scope in [
+            "https://www.googleapis.com/auth/devstorage.read_only,",
+            "https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fdevstorage.read_only%2C",
+        ] {
+            let request = get(&filled(&format!("{TOKEN}?scopes="), scope), &[HOST, FLAVOR]);
+            assert!(request.is_ok(), "{scope}: {request:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_target_goes_upstream_with_more_bytes_than_are_allowed(
+            path in select(vec![TOKEN, ID, "/x//y/./z", "/0.1/meta-data/%40"]),
+            key in select(vec!["audience", "scopes", "last_etag", "%61lt", "unknown"]),
+            text in "([a-z/:,@*?=+|{}\"'()^`~]|%[2-7][0-9a-f]|\u{e9}|\u{1f600}){1,6}",
+            share in 1_usize..=16,
+        ) {
+            let mut target = filled(&format!("{path}?{key}="), &text);
+            let keep = target.len() * share / 16;
+            let at = (0..=keep).rev().find(|at| target.is_char_boundary(*at) && !target[..*at].ends_with('%'));
+            target.truncate(at.unwrap_or_default());
+            if target.parse::<PathAndQuery>().is_ok() && let Ok(request) = get(&target, &[HOST, FLAVOR]) {
+                let sent = format!("{}{}", request.path, request.query);
+                prop_assert!(sent.len() <= MAX_TARGET, "{} bytes of {}", sent.len(), target);
+                if let Some((key, _)) = TokenKey::of(&request) {
+                    let asked = key.request();
+                    let asked = format!("{}{}", asked.path, asked.query);
+                    prop_assert!(asked.len() <= MAX_TARGET, "{} bytes of {}", asked.len(), target);
+                }
+            }
+        }
     }
 
     #[test]

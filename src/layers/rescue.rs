@@ -159,7 +159,7 @@ fn answer(error: &Error) -> Response<Body> {
 pub(crate) fn status_of(error: &Error) -> StatusCode {
     match error {
         Error::Malformed(_) => StatusCode::BAD_REQUEST,
-        Error::TargetTooLong(_) => StatusCode::URI_TOO_LONG,
+        Error::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
         Error::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
         // A spelling that two servers read differently is refused like what it might be hiding; a name that cannot exist
         // is simply not there.
@@ -177,7 +177,7 @@ pub(crate) fn status_of(error: &Error) -> StatusCode {
 fn outcome_of(error: &Error) -> RequestOutcome {
     match error {
         Error::Malformed(_)
-        | Error::TargetTooLong(_)
+        | Error::TargetTooLong { .. }
         | Error::Method(_)
         | Error::Host(_)
         | Error::Forwarded(_)
@@ -211,7 +211,7 @@ mod tests {
     fn each_error_has_its_status() {
         for (error, status) in [
             (Error::from(Malformed::Body), 400),
-            (Error::TargetTooLong(1), 414),
+            (Error::TargetTooLong { bytes: 2, limit: 1 }, 414),
             (Error::Method(http::Method::POST), 405),
             (Error::Flavor, 403),
             (Error::Forwarded(header::FORWARDED), 403),

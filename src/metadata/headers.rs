@@ -109,6 +109,28 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Takes off what tells how an upstream's answer was framed: its framing ends here, and the answer is framed anew by the body
+/// that is really there. A `Content-Length` beside a `Transfer-Encoding` means nothing (RFC 9112, section 6.3), and a client
+/// that believed it would take part of the next answer for this one.
+///
+/// The answer to a HEAD has no body to count, so its length is kept if it is one number and nothing contradicts it.
+pub fn strip_framing(headers: &mut HeaderMap, is_head: bool) {
+    let is_sound = is_head && !headers.contains_key(header::TRANSFER_ENCODING) && is_one_length(headers);
+    if !is_sound {
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    strip_hop_by_hop(headers);
+}
+
+fn is_one_length(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let is_number = |value: &HeaderValue| {
+        let digits = value.as_bytes();
+        digits.len() < 20 && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    };
+    matches!((lengths.next(), lengths.next()), (Some(length), None) if is_number(length))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +172,29 @@ mod tests {
         assert_eq!(forwarded_by(&[("x-forwarded-for", "")]).as_deref(), Some("x-forwarded-for"));
         assert_eq!(forwarded_by(&[("forwarded", "for=1")]).as_deref(), Some("forwarded"));
         assert_eq!(forwarded_by(&[("via", "1.1 x"), ("x-real-ip", "1.2.3.4")]), None);
+    }
+
+    #[test]
+    fn a_length_is_kept_only_for_a_head_and_only_if_it_is_one() {
+        let length_after = |lines: &[(&'static str, &'static str)], is_head| {
+            let mut map = appended(lines);
+            strip_framing(&mut map, is_head);
+            assert!(!map.contains_key("transfer-encoding"));
+            map.get("content-length").cloned()
+        };
+        let good = [("content-length", "30")];
+        assert_eq!(length_after(&good, true), Some(HeaderValue::from_static("30")));
+        assert_eq!(length_after(&good, false), None);
+        for bad in [
+            &[("content-length", "30"), ("transfer-encoding", "chunked")][..],
+            &[("content-length", "30"), ("content-length", "31")],
+            &[("content-length", "+30")],
+            &[("content-length", "30, 30")],
+            &[("content-length", "")],
+            &[("content-length", "99999999999999999999")],
+        ] {
+            assert_eq!(length_after(bad, true), None, "{bad:?}");
+        }
     }
 
     #[test]

@@ -26,11 +26,25 @@ static USUAL: [HeaderValue; 2] =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host(HeaderValue);
 
-/// The names under which the proxy answers.
-#[derive(Debug, Clone, Default)]
+/// Names under which operators' pages are asked for: from the node itself, and through `kubectl port-forward`. A scraper and a
+/// kubelet send the address that they connect to.
+const OF_OPERATORS: [&str; 1] = ["localhost"];
+
+/// The names under which a listener answers, besides every address.
+#[derive(Debug, Clone)]
 pub struct AllowedHosts {
+    /// Let in without being read.
+    usual: &'static [HeaderValue],
+    well_known: &'static [&'static str],
     /// Without final dots.
     added: Vec<Box<str>>,
+}
+
+/// Those of the listener for pods, and no more.
+impl Default for AllowedHosts {
+    fn default() -> Self {
+        Self::with([])
+    }
 }
 
 /// Why an authority was not let in.
@@ -65,7 +79,20 @@ impl fmt::Display for Host {
 impl AllowedHosts {
     /// The well-known names and these; case and a final dot do not matter.
     pub fn with(added: impl IntoIterator<Item = String>) -> Self {
-        Self { added: added.into_iter().map(|name| name.trim_end_matches('.').into()).collect() }
+        Self::besides(&USUAL, &WELL_KNOWN, added)
+    }
+
+    /// `localhost` and these, for the listener for operators.
+    pub fn of_operators(added: impl IntoIterator<Item = String>) -> Self {
+        Self::besides(&[], &OF_OPERATORS, added)
+    }
+
+    fn besides(
+        usual: &'static [HeaderValue],
+        well_known: &'static [&'static str],
+        added: impl IntoIterator<Item = String>,
+    ) -> Self {
+        Self { usual, well_known, added: added.into_iter().map(|name| name.trim_end_matches('.').into()).collect() }
     }
 
     /// Judges the authority of an absolute target.
@@ -75,7 +102,7 @@ impl AllowedHosts {
 
     /// Judges the value of a `Host` header.
     pub fn admit(&self, value: &HeaderValue) -> Result<Host, HostError> {
-        if let Some(usual) = USUAL.iter().find(|usual| *usual == value) {
+        if let Some(usual) = self.usual.iter().find(|usual| *usual == value) {
             return Ok(Host(usual.clone()));
         }
         let authority = value.to_str().map_err(|_| HostError::Malformed)?;
@@ -90,7 +117,7 @@ impl AllowedHosts {
     fn names(&self, host: &str) -> bool {
         let host = host.strip_suffix('.').unwrap_or(host);
         let added = self.added.iter().map(|name| &**name);
-        WELL_KNOWN.into_iter().chain(added).any(|name| name.eq_ignore_ascii_case(host))
+        self.well_known.iter().copied().chain(added).any(|name| name.eq_ignore_ascii_case(host))
     }
 }
 
@@ -159,6 +186,19 @@ mod tests {
             "proxy.example.:80",
         ] {
             assert_eq!(admitted(&hosts, host).map(|host| host.to_string()).as_deref(), Ok(host));
+        }
+    }
+
+    #[test]
+    fn operators_come_by_address_by_localhost_and_by_what_was_added() {
+        let hosts = AllowedHosts::of_operators(["node-1.example".to_owned()]);
+        for host in ["localhost", "LocalHost.:989", "127.0.0.1:989", "[::1]:989", "10.128.0.2", "node-1.example:989"] {
+            assert!(admitted(&hosts, host).is_ok(), "{host}");
+        }
+        for host in
+            ["metadata.google.internal", "metadata", "evil.example", "node-1.example.evil.example", "2130706433"]
+        {
+            assert!(matches!(admitted(&hosts, host), Err(HostError::NotAllowed(_))), "{host}");
         }
     }
 

@@ -13,8 +13,19 @@ use serde::Deserialize;
 
 use super::path::unhex;
 
-/// Everything but RFC 3986's unreserved characters is escaped on the way upstream.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// What is escaped on the way upstream: everything but RFC 3986's unreserved characters and those of its others that separate
+/// nothing in a query for any parser. A scope (`https://www.googleapis.com/auth/...`) thus goes as it is, and a list of scopes
+/// becomes no longer than it was sent.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b',')
+    .remove(b'@')
+    .remove(b'*');
 
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident = $key:literal),+ $(,)?) => {
@@ -149,6 +160,12 @@ impl Query {
     /// All parameters in their canonical order.
     pub fn params(&self) -> impl Iterator<Item = (Param, &str)> {
         self.known.iter().map(|(param, value)| (*param, &**value))
+    }
+
+    /// Length in bytes of what the upstream is sent, with its `?`.
+    pub fn encoded_len(&self) -> usize {
+        let value_len = |value| utf8_percent_encode(value, ESCAPED).map(str::len).sum::<usize>();
+        self.params().map(|(param, value)| "?".len() + param.key().len() + "=".len() + value_len(value)).sum()
     }
 
     /// Whether nothing was asked for in particular, known or not.
@@ -299,8 +316,18 @@ mod tests {
     #[test]
     fn it_is_written_anew_in_a_fixed_order() {
         let sent = "transport=mtls&scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform&alt=json";
-        let written = "?alt=json&scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform&transport=mtls";
+        let written = "?alt=json&scopes=https://www.googleapis.com/auth/cloud-platform&transport=mtls";
         assert_eq!(upstream(sent).as_deref(), Ok(written));
+    }
+
+    /// A `?`, `#`, `&`, `;`, `=`, `%` or `+` that stood as it is would be read as something else by one server or another.
+    #[test]
+    fn what_separates_for_some_server_is_escaped() {
+        assert_eq!(
+            upstream("audience=%3F%23%26%3B%3D%25%2B+%5C%22").as_deref(),
+            Ok("?audience=%3F%23%26%3B%3D%25%2B%20%5C%22")
+        );
+        assert_eq!(upstream("scopes=https%3A%2F%2Fa%2Fb,a@b").as_deref(), Ok("?scopes=https://a/b,a@b"));
     }
 
     #[test]
@@ -376,12 +403,13 @@ mod tests {
 
         /// What is sent upstream reads as what was judged.
         #[test]
-        fn what_is_written_reads_the_same(text in "((recursive|alt|scopes|audience|timeout_sec|x)(=([a-z0-9+%/ ]|%[0-7][0-9a-f]){0,8})?&?){0,4}") {
+        fn what_is_written_reads_the_same(text in "((recursive|alt|scopes|audience|timeout_sec|x)(=([a-zé0-9+%/:?,@* ]|%[0-7][0-9a-f]){0,8})?&?){0,4}") {
             if let Ok(query) = Query::parse(Some(&text)) {
                 let written = query.to_string();
                 let again = Query::parse(written.strip_prefix('?')).expect("what we write is well-formed");
                 prop_assert_eq!(&again.known, &query.known);
                 prop_assert_eq!(again.unknown, None);
+                prop_assert_eq!(query.encoded_len(), written.len());
             }
         }
     }

@@ -38,6 +38,8 @@ pub(super) enum Length {
     Known(usize),
     /// By chunked coding.
     Chunked,
+    /// By chunked coding, beside a `Content-Length` of this many bytes.
+    Both(usize),
 }
 
 impl Answer {
@@ -76,6 +78,7 @@ impl Answer {
         match length {
             Length::Known(bytes) => line(out, format_args!("Content-Length: {bytes}")),
             Length::Chunked => line(out, format_args!("Transfer-Encoding: chunked")),
+            Length::Both(bytes) => line(out, format_args!("Content-Length: {bytes}\r\nTransfer-Encoding: chunked")),
         }
         line(out, format_args!("X-XSS-Protection: 0"));
         line(out, format_args!("X-Frame-Options: SAMEORIGIN"));

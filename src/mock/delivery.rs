@@ -7,7 +7,7 @@ use http::Method;
 use tokio::time::sleep;
 
 use super::answer::{Answer, Length};
-use super::fault::Fault;
+use super::fault::{Fault, STRAY};
 use super::head::{Persistence, Request};
 use super::wire::Wire;
 
@@ -37,6 +37,7 @@ pub(super) async fn deliver(
     let body = answer.body.as_bytes();
     let length = match fault {
         Some(Fault::Chunked) => Length::Chunked,
+        Some(Fault::ChunkedAndLength { length }) => Length::Both(*length),
         Some(Fault::HugeBody { bytes }) => Length::Known(*bytes),
         _ => Length::Known(body.len()),
     };
@@ -51,10 +52,11 @@ pub(super) async fn deliver(
                 }
             }
             Some(Fault::HugeBody { bytes }) => hugely(wire, *bytes).await?,
-            Some(Fault::Chunked) => chunked(body, &mut wire.out),
+            Some(Fault::Chunked | Fault::ChunkedAndLength { .. }) => chunked(body, &mut wire.out),
             Some(Fault::CutBody { after } | Fault::CutBodyFin { after }) => {
                 wire.out.extend_from_slice(&body[..body.len().min(*after)]);
             }
+            Some(Fault::Stray) => wire.out.extend_from_slice(&[body, STRAY].concat()),
             _ => wire.out.extend_from_slice(body),
         }
     }

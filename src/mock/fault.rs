@@ -54,6 +54,13 @@ pub enum Fault {
     },
     /// The usual answer in chunked coding instead of with a `Content-Length`.
     Chunked,
+    /// As [`Fault::Chunked`], with a `Content-Length` of this many bytes beside it.
+    ChunkedAndLength {
+        /// What the header says.
+        length: usize,
+    },
+    /// The usual answer, and behind it bytes that nobody asked for: another whole answer, which says `MOCK-STRAY`.
+    Stray,
     /// A 200 of `application/json` with this body: for tokens whose `expires_in` is 0, negative, or a string.
     Body(String),
     /// The usual answer, then the end of the stream although nothing announced it.
@@ -61,6 +68,10 @@ pub enum Fault {
     /// The usual token, but with this `expires_in`; other answers as usual.
     TokenLife(i64),
 }
+
+/// Follows an answer, on [`Fault::Stray`].
+pub(super) const STRAY: &[u8] =
+    b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Type: application/text\r\nContent-Length: 10\r\n\r\nMOCK-STRAY";
 
 /// Not HTTP, and not the beginning of it: the first bytes of a TLS greeting.
 pub(super) const GARBAGE: &[u8] = b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03 this is not HTTP\r\n\r\n";

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::plan::{Hook, Name, Plan, Rule, Then, When};
+use super::plan::{Hook, METADATA_V4, Name, Plan, Rule, Then, When};
 use super::{Error, State, tool};
 
 /// With what the names of our chains begin; at most 28 letters fit.
@@ -239,7 +239,8 @@ fn condition(when: &When) -> String {
         When::Port(port) => format!("-p tcp -m tcp --dport {port}"),
         When::PortsBut(ports) => format!("-p tcp -m multiport ! --dports {}", list(ports)),
         When::SourcePortsBut(ports) => format!("-p tcp -m multiport ! --sports {}", list(ports)),
-        When::Redirected => "-m conntrack --ctstate DNAT".to_owned(),
+        When::Redirected => format!("-m conntrack --ctstate DNAT --ctorigdst {METADATA_V4}"),
+        When::Rewritten => "-m conntrack --ctstate DNAT".to_owned(),
         When::Established => "-m conntrack --ctstate RELATED,ESTABLISHED".to_owned(),
     }
 }
@@ -276,8 +277,10 @@ mod tests {
 -A GCE-METADATA-PROXY-BYPASS -s 169.254.169.254 -p tcp -m multiport ! --sports 53,443 -j REJECT --reject-with tcp-reset
 -I FORWARD 1 -j GCE-METADATA-PROXY-BYPASS
 -A GCE-METADATA-PROXY-GUARD -i lo -j RETURN
--A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT --ctorigdst 169.254.169.254 -j RETURN
+-A GCE-METADATA-PROXY-GUARD -d 127.0.0.1 -p tcp -m tcp --dport 988 -j DROP
 -A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+-A GCE-METADATA-PROXY-GUARD -m conntrack --ctstate DNAT -j RETURN
 -A GCE-METADATA-PROXY-GUARD -d 127.0.0.0/8 -j DROP
 -I INPUT 1 -j GCE-METADATA-PROXY-GUARD
 COMMIT

@@ -13,7 +13,9 @@
 //!   before the redirect. (A destination is rewritten only for the first packet of a connection. To delete conntrack's
 //!   entries would need another tool, and a packet could come between; what is redirected is never forwarded, so whatever
 //!   is forwarded is wrong, however old.) If the first chain were lost, this one would still keep pods from the server.
-//! - *guard*, where packets are received: nobody but redirected pods and the node itself reaches the proxy's port.
+//! - *guard*, where packets are received: nobody but redirected pods and the node itself reaches the proxy's port. A packet
+//!   counts as redirected if its connection was made to 169.254.169.254, as conntrack remembers. That its destination was
+//!   rewritten is not enough: kube-proxy rewrites destinations too, and a Service may name the proxy's address as its endpoint.
 //!
 //! In a pod ([`Mode::Sidecar`]) all packets are the pod's own; the proxy's are told apart by its user id, as service meshes
 //! do it.
@@ -66,6 +68,10 @@ pub use command::{Command, run};
 pub use plan::{METADATA_V4, METADATA_V6};
 
 use plan::Plan;
+
+/// The user id of the proxy in a sidecar: of the image, and of the manifests in `deploy/sidecar`. Packets of this user go round
+/// the redirect, so no application may run as it. Hence it is none of the usual ones (0, 1000, 65532 of distroless images, 65534).
+pub const SIDECAR_UID: u32 = 61_988;
 
 /// Between two looks at the rules. Something that flushes them (a firewall's reload) leaves the node open for as long.
 pub const AGAIN: Duration = Duration::from_secs(30);
@@ -386,5 +392,29 @@ impl State {
                 "there are rules or chains besides those that were installed, or jumps to them are missing".to_owned(),
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each names it for itself.
+    #[test]
+    fn the_image_and_the_manifests_of_the_sidecar_name_the_same_user() {
+        for (text, named) in [
+            (include_str!("../../Dockerfile"), format!("USER {SIDECAR_UID}:{SIDECAR_UID}\n")),
+            (include_str!("../../deploy/sidecar/environment/pod.yaml"), format!("runAsUser: {SIDECAR_UID}\n")),
+            (include_str!("../../deploy/sidecar/environment/pod.yaml"), format!("runAsGroup: {SIDECAR_UID}\n")),
+            (include_str!("../../deploy/sidecar/redirect/pod.yaml"), format!("--proxy-uid={SIDECAR_UID}\n")),
+        ] {
+            assert_eq!(text.matches(&named).count(), 1, "{named} is not in\n{text}");
+        }
+    }
+
+    /// An application that runs as the proxy's user goes round it, and nothing shows that.
+    #[test]
+    fn the_sidecar_s_user_is_none_that_applications_have() {
+        assert!(![0, 1, 1000, 1001, 65_532, 65_533, 65_534, 65_535].contains(&SIDECAR_UID));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::plan::{Chain, Hook, Name, Plan, Rule, Then, When};
+use super::plan::{Chain, Hook, METADATA_V4, Name, Plan, Rule, Then, When};
 use super::{Error, State, tool};
 
 const TABLE: &str = "inet gce_metadata_proxy";
@@ -110,7 +110,8 @@ fn condition(when: &When) -> String {
         When::Port(port) => format!("tcp dport {port}"),
         When::PortsBut(ports) => format!("tcp dport != {{ {} }}", list(ports)),
         When::SourcePortsBut(ports) => format!("tcp sport != {{ {} }}", list(ports)),
-        When::Redirected => "ct status dnat".to_owned(),
+        When::Redirected => format!("ct status dnat ct original ip daddr {METADATA_V4}"),
+        When::Rewritten => "ct status dnat".to_owned(),
         When::Established => "ct state established,related".to_owned(),
     }
 }
@@ -153,8 +154,10 @@ table inet gce_metadata_proxy {
 \tchain guard {
 \t\ttype filter hook input priority -10; policy accept;
 \t\tiifname \"lo\" return
-\t\tct status dnat return
+\t\tct status dnat ct original ip daddr 169.254.169.254 return
+\t\tip daddr 127.0.0.1 tcp dport 988 drop
 \t\tct state established,related return
+\t\tct status dnat return
 \t\tip daddr 127.0.0.0/8 drop
 \t}
 \tchain opened_loopback {

@@ -80,8 +80,10 @@ pub(super) enum When {
     PortsBut(Vec<u16>),
     /// TCP from any port but these.
     SourcePortsBut(Vec<u16>),
-    /// The packet's destination was rewritten.
+    /// The packet's connection was made to the metadata server's IPv4 address, and its destination was rewritten.
     Redirected,
+    /// The packet's destination was rewritten, whatever it was before.
+    Rewritten,
     /// The packet belongs to a connection that stands.
     Established,
 }
@@ -200,19 +202,20 @@ fn guard(to: SocketAddrV4) -> Vec<Rule> {
     let mut rules = vec![
         Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: "from the node itself" },
         Rule { when: vec![When::Redirected], then: Then::Leave, why: "from a pod by the redirect" },
-    ];
-    if is_loopback(to) {
-        // kube-proxy, which needs route_localnet as well, guards loopback by the same two rules.
-        rules.extend([
-            Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },
-            Rule { when: vec![When::To(LOOPBACK)], then: Then::Drop, why: "loopback is for the node alone" },
-        ]);
-    } else {
-        rules.push(Rule {
+        // Before what others rewrite is let in: a Service whose endpoint is this address would open the proxy to the network.
+        Rule {
             when: vec![When::To(Hosts { addr: IpAddr::V4(*to.ip()), prefix: 32 }), When::Port(to.port())],
             then: Then::Drop,
             why: "nobody else reaches the proxy",
-        });
+        },
+    ];
+    if is_loopback(to) {
+        // kube-proxy, which needs route_localnet as well, guards loopback by the same three rules.
+        rules.extend([
+            Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },
+            Rule { when: vec![When::Rewritten], then: Then::Leave, why: "to something else, by rules of others" },
+            Rule { when: vec![When::To(LOOPBACK)], then: Then::Drop, why: "loopback is for the node alone" },
+        ]);
     }
     rules
 }

@@ -14,6 +14,9 @@ use tracing_subscriber::{Layer, Registry, fmt as lines};
 
 use super::audit;
 
+/// Of the line that says that the levels were changed. It is written whatever the levels are, the new ones included.
+pub const CHANGES: &str = "gce_metadata_proxy::levels";
+
 /// The form of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -52,11 +55,16 @@ impl FromStr for Levels {
     type Err = LevelsError;
 
     /// A word without `=` that is no level would be taken for the name of a module, and everything else would be off; so it
-    /// is refused.
+    /// is refused. So is a name that no module has: what is changed is logged, and a line break would begin a line of its own.
     fn from_str(levels: &str) -> Result<Self, LevelsError> {
         const WORDS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
         let is_level = |word: &str| WORDS.iter().any(|level| level.eq_ignore_ascii_case(word));
-        let makes_sense = |part: &str| is_level(part.split_once('=').map_or(part, |(_, level)| level));
+        let is_module =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':'));
+        let makes_sense = |part: &str| match part.split_once('=') {
+            Some((module, level)) => is_module(module) && is_level(level),
+            None => is_level(part),
+        };
         let targets = levels.split(',').all(makes_sense).then(|| levels.parse().ok()).flatten();
         targets.map(Self).ok_or(LevelsError)
     }
@@ -78,7 +86,7 @@ struct InForce {
 
 /// Begins to log to standard error. Later calls change nothing.
 pub fn start(format: Format, levels: &Levels) {
-    let (filter, handle) = reload::Layer::new(with_audit(levels));
+    let (filter, handle) = reload::Layer::new(with_fixed(levels));
     let lines = match format {
         Format::Text => lines::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
         Format::Json => lines::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed(),
@@ -92,7 +100,7 @@ pub fn start(format: Format, levels: &Levels) {
 /// Has other lines written from now on. False where logging was never started.
 pub fn change(levels: &Levels) -> bool {
     IN_FORCE.get().is_some_and(|in_force| {
-        let is_changed = in_force.filter.reload(with_audit(levels)).is_ok();
+        let is_changed = in_force.filter.reload(with_fixed(levels)).is_ok();
         if is_changed {
             in_force.lock().clone_from(levels);
         }
@@ -112,9 +120,9 @@ impl InForce {
     }
 }
 
-/// Audit lines are asked for by a flag of their own, and no level takes them away.
-fn with_audit(levels: &Levels) -> Targets {
-    levels.0.clone().with_target(audit::TARGET, Level::INFO)
+/// With the lines that no level takes away: audit lines, which are asked for by a flag of their own, and changes of the levels.
+fn with_fixed(levels: &Levels) -> Targets {
+    levels.0.clone().with_target(audit::TARGET, Level::INFO).with_target(CHANGES, Level::INFO)
 }
 
 #[cfg(test)]
@@ -126,15 +134,21 @@ mod tests {
         for levels in ["info", "WARN", "off", "info,gce_metadata_proxy=debug", "gce_metadata_proxy::access=debug,off"] {
             assert!(levels.parse::<Levels>().is_ok(), "{levels}");
         }
-        for levels in ["", "loud", "info,loud", "info,a=loud"] {
+        let forged = "info,a\n2026-01-01T00:00:00Z  INFO forged=info";
+        for levels in
+            ["", "loud", "info,loud", "info,a=loud", forged, "info,a b=info", "a\u{1b}[2J=info", "a\u{2028}=info"]
+        {
             assert_eq!(levels.parse::<Levels>(), Err(LevelsError), "{levels}");
         }
     }
 
     #[test]
-    fn no_level_takes_audit_lines_away() {
-        let targets = with_audit(&"off".parse().expect("a level"));
-        assert!(targets.would_enable(audit::TARGET, &Level::INFO));
-        assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR));
+    fn no_level_takes_audit_lines_and_changes_of_levels_away() {
+        for levels in ["off", "off,gce_metadata_proxy::audit=off,gce_metadata_proxy::levels=off"] {
+            let targets = with_fixed(&levels.parse().expect("levels"));
+            assert!(targets.would_enable(audit::TARGET, &Level::INFO), "{levels}");
+            assert!(targets.would_enable(CHANGES, &Level::WARN), "{levels}");
+            assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR), "{levels}");
+        }
     }
 }

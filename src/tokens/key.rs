@@ -206,7 +206,7 @@ mod tests {
         let request = key("?transport=mtls&scopes=b,a").request();
         assert_eq!(
             format!("{}{}", request.path, request.query),
-            "/computeMetadata/v1/instance/service-accounts/default/token?scopes=a%2Cb&transport=mtls"
+            "/computeMetadata/v1/instance/service-accounts/default/token?scopes=a,b&transport=mtls"
         );
     }
 

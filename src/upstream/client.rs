@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use pin_project_lite::pin_project;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Timeout, timeout};
 
@@ -38,6 +39,19 @@ const BUFFER: usize = 8 * 1024;
 /// What the kernel keeps of an answer that is not read yet, in bytes: what a client does not read stays with the upstream,
 /// and not in the kernel's buffers either.
 const RECEIVE_BUFFER: u32 = 16 * 1024;
+
+/// Silence on a connection after which the kernel asks whether the other end is still there.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+
+/// Time between two such questions.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+
+/// Questions without an answer after which the connection is over.
+const PROBES: u32 = 3;
+
+/// Time without an acknowledgement after which a connection is over: of bytes that were sent, or of the questions. The kernel
+/// asks nothing while it still sends bytes again, which without this bound it does for a quarter of an hour.
+const DEAF_AFTER: Duration = Duration::from_secs(60);
 
 /// What a hanging GET may take beyond its own `timeout_sec`.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -182,12 +196,25 @@ async fn open(target: &Target) -> io::Result<TcpStream> {
         // Before the first window is announced. Made smaller afterwards, the buffer has no room for what the upstream was
         // promised; the kernel drops it, and a large answer stands still for 200 ms until it is sent again.
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        notice_silence(&socket)?;
         match socket.connect(addr).await {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
         }
     }
     Err(failed)
+}
+
+/// Has the kernel end a connection whose other end has vanished without a word, as when the machine was migrated live, within a
+/// minute. Nothing else would: a hanging GET waits for as long as its client stays, and whoever wants the same value joins it.
+/// Whoever joined it in that minute is told with the rest that the metadata server is not available, and asks again.
+fn notice_silence(socket: &TcpSocket) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(DEAF_AFTER))?;
+    Ok(())
 }
 
 /// Of a closed set; 429 apart, because it is the one that asks for a change here.
@@ -287,7 +314,23 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_vanished_is_noticed_within_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("bound");
+        let stream = open(&Target::parse(&format!("http://{addr}")).expect("a target")).await.expect("it listens");
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().expect("an option"));
+        assert_eq!(socket.tcp_keepalive_time().expect("an option"), PROBE_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval().expect("an option"), PROBE_EVERY);
+        assert_eq!(socket.tcp_keepalive_retries().expect("an option"), PROBES);
+        assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(DEAF_AFTER));
+        assert!(PROBE_AFTER + PROBE_EVERY * PROBES <= Duration::from_secs(60) && DEAF_AFTER <= Duration::from_secs(60));
+    }
 
     #[test]
     fn an_upstream_is_a_plain_http_authority() {

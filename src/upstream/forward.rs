@@ -12,8 +12,8 @@ use tower::Service;
 use super::Failure;
 use super::client::{Client, Outgoing, Patience};
 use crate::error::Error;
-use crate::metadata::Request;
 use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, X_GOOG_API_CLIENT};
+use crate::metadata::{Method, Request};
 use crate::reply::Body;
 
 /// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
@@ -38,7 +38,7 @@ impl Forward {
             .client
             .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request))
             .await?;
-        Ok(clean(response))
+        Ok(clean(response, request.method == Method::Head))
     }
 }
 
@@ -93,10 +93,10 @@ fn headers_for(request: &Request, client: &Client) -> HeaderMap {
     headers
 }
 
-/// The answer as it is passed on: the upstream's own headers, less those of the hop. An error of some stand-in for the
+/// The answer as it is passed on: the upstream's own headers, less those of the hop and of its framing. An error of some stand-in for the
 /// real server may lack the flavor; clients take an answer without it for somebody else's, so it is put on.
-fn clean(mut response: Response<Body>) -> Response<Body> {
-    headers::strip_hop_by_hop(response.headers_mut());
+fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
+    headers::strip_framing(response.headers_mut(), is_head);
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
     response
 }

@@ -3,15 +3,19 @@
 //! There is one upstream and one kind of request, so a stack of idle connections is all that is needed: the one used last
 //! is the one most likely to be alive. (A pool for many hosts would not tell us whether a connection was fresh, and the
 //! retry in `client` rests on that.)
+//!
+//! While any connection is idle, one task with one timer closes those that were idle for too long. So a burst's connections are
+//! given up whether or not another request comes.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::client::conn::http1::SendRequest;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 /// A connection on which a request can be sent.
 pub(super) type Connection = SendRequest<Empty<Bytes>>;
@@ -29,8 +33,17 @@ const MAX_IDLE_OF_BURST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Pool {
+    state: Mutex<State>,
+    /// Told when a burst's connections begin to pile up: the oldest is due earlier than the keeper believes.
+    crowded: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct State {
     /// The one used last is the last.
-    idle: Mutex<VecDeque<Idle>>,
+    idle: VecDeque<Idle>,
+    /// Whether a task runs [`keep`].
+    is_kept: bool,
 }
 
 #[derive(Debug)]
@@ -64,20 +77,42 @@ impl Pool {
     }
 
     fn pop(&self, now: Instant) -> Option<Connection> {
-        let mut idle = self.lock();
-        trim(&mut idle, now);
-        idle.pop_back().map(|idle| idle.connection)
+        let mut state = self.lock();
+        trim(&mut state.idle, now);
+        state.idle.pop_back().map(|idle| idle.connection)
     }
 
-    fn push(&self, connection: Connection, now: Instant) {
-        let mut idle = self.lock();
-        trim(&mut idle, now);
-        idle.push_back(Idle { connection, since: now });
+    fn push(self: &Arc<Self>, connection: Connection, now: Instant) {
+        let mut state = self.lock();
+        trim(&mut state.idle, now);
+        state.idle.push_back(Idle { connection, since: now });
+        if !std::mem::replace(&mut state.is_kept, true) {
+            tokio::spawn(keep(Arc::downgrade(self), Arc::clone(&self.crowded)));
+        } else if state.idle.len() == AT_EASE + 1 {
+            self.crowded.notify_one();
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Idle>> {
+    /// Closes those that were idle for too long. Returns when to look again; nothing if none is left, and the keeper ends.
+    fn tidy(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.lock();
+        trim(&mut state.idle, now);
+        let due = state.idle.front().map(|oldest| oldest.since + limit(state.idle.len()));
+        state.is_kept = due.is_some();
+        due
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Pushing and popping leave the list whole whatever happens elsewhere.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tidies a pool until it is empty or gone.
+async fn keep(pool: Weak<Pool>, crowded: Arc<Notify>) {
+    while let Some(due) = pool.upgrade().and_then(|pool| pool.tidy(Instant::now())) {
+        // Either way it is time to look again.
+        let _ = timeout_at(due, crowded.notified()).await;
     }
 }
 
@@ -96,13 +131,14 @@ impl Lease {
 
 /// Closes those that were idle for too long.
 fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
-    while let Some(oldest) = idle.front() {
-        let limit = if idle.len() > AT_EASE { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR };
-        if now.duration_since(oldest.since) < limit {
-            break;
-        }
+    while idle.front().is_some_and(|oldest| now.duration_since(oldest.since) >= limit(idle.len())) {
         idle.pop_front();
     }
+}
+
+/// How long the oldest of so many may be idle.
+fn limit(idle: usize) -> Duration {
+    if idle > AT_EASE { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR }
 }
 
 #[cfg(test)]
@@ -110,7 +146,7 @@ mod tests {
     use http::Request;
     use hyper::client::conn::http1;
     use hyper_util::rt::TokioIo;
-    use tokio::io::duplex;
+    use tokio::io::{AsyncReadExt, duplex};
     use tokio::time::advance;
 
     use super::*;
@@ -129,7 +165,46 @@ mod tests {
     }
 
     fn idle(pool: &Pool) -> usize {
-        pool.lock().len()
+        pool.lock().idle.len()
+    }
+
+    /// Time passes, and nobody uses the pool.
+    async fn quiet(time: Duration) {
+        tokio::time::sleep(time + Duration::from_millis(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bursts_connections_are_closed_although_nobody_asks_again() {
+        let pool = Arc::<Pool>::default();
+        let mut ends = after_a_burst(&pool, 100).await;
+        quiet(MAX_IDLE_OF_BURST).await;
+        assert_eq!(idle(&pool), AT_EASE);
+        let mut closed = [0];
+        assert_eq!(ends[0].read(&mut closed).await.ok(), Some(0), "the upstream sees that it is closed");
+        quiet(MAX_IDLE_FOR).await;
+        assert_eq!(idle(&pool), 0);
+        assert!(!pool.lock().is_kept, "nothing runs for an empty pool");
+        let _ends = after_a_burst(&pool, 1).await;
+        quiet(MAX_IDLE_FOR).await;
+        assert_eq!(idle(&pool), 0, "the keeper begins anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_that_follows_quiet_use_is_noticed() {
+        let pool = Arc::<Pool>::default();
+        let _first = after_a_burst(&pool, 1).await;
+        quiet(Duration::from_secs(5)).await;
+        let _ends = after_a_burst(&pool, 100).await;
+        quiet(MAX_IDLE_OF_BURST).await;
+        assert_eq!(idle(&pool), AT_EASE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_keeper_does_not_keep_the_pool() {
+        let pool = Arc::<Pool>::default();
+        let mut ends = after_a_burst(&pool, 1).await;
+        drop(pool);
+        assert_eq!(ends[0].read(&mut [0]).await.ok(), Some(0), "its connections are closed");
     }
 
     #[tokio::test(start_paused = true)]

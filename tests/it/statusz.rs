@@ -1,5 +1,6 @@
 //! The pages for people: `/statusz`, `/flagz`, `/loglevel`; and the lines that they read in the log.
 
+use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::{Fault, Mock};
 use serde_json::Value;
 
@@ -140,9 +141,86 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
         assert!(line.contains(told), "{told} is missing from {line}");
     }
     assert_eq!(put(metrics_addr, "/loglevel?levels=off").await.status, 200);
+    let line = binary.stderr_line("log levels were changed").await;
+    assert!(line.contains("levels=off") && line.contains("peer=127.0.0.1:"), "{line}");
     get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
     binary.terminate().await;
     assert!(!binary.stderr_to_end().await.contains("kube-env"), "nothing is written any more");
+}
+
+#[tokio::test]
+async fn levels_cannot_forge_a_log_line() {
+    let mock = Mock::start().await;
+    let (mut binary, _, metrics_addr) = Binary::ready(None, mock.addr(), &[]).await;
+    for forged in
+        ["info,a%0A2026-01-01T00:00:00Z%20%20INFO%20FORGED=info", "info,FORGED%0D=info", "info,%1b[2JFORGED=info"]
+    {
+        let answer = put(metrics_addr, &format!("/loglevel?levels={forged}")).await;
+        assert_eq!(answer.status, 400, "{forged}: {}", answer.body);
+    }
+    binary.terminate().await;
+    let log = binary.stderr_to_end().await;
+    assert!(!log.contains("FORGED") && !log.contains("log levels were changed"), "{log}");
+}
+
+/// Of a key that is there twice, one reader takes the first value and another the last.
+#[tokio::test]
+async fn a_line_of_json_has_no_key_twice() {
+    let mock = Mock::start().await;
+    let upstream = format!("http://{}", mock.addr());
+    let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
+    let mut binary = Binary::start(&[&ports[..], &["--log-format=json", "--log=trace", "--audit"]].concat());
+    let mut lines = Vec::new();
+    for wanted in ["serving operators", "serving pods", "are known"] {
+        lines.push(binary.stderr_line(wanted).await);
+    }
+    let read = |line: &String| serde_json::from_str::<Value>(line).expect("JSON");
+    let addr_in = |line| read(line)["addr"].as_str().expect("an address").parse().expect("an address");
+    let (metrics_addr, addr) = (addr_in(&lines[0]), addr_in(&lines[1]));
+    get(addr, TOKEN).await;
+    get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
+    mock.fault(Fault::Reset);
+    get(addr, "/computeMetadata/v1/instance/cpu-platform").await;
+    put(metrics_addr, "/loglevel?levels=off").await;
+    binary.terminate().await;
+    let (log, mut accesses) = (binary.stderr_to_end().await, 0);
+    lines.extend(log.lines().map(str::to_owned));
+    for line in &lines {
+        let read = read(line);
+        assert_eq!(read.to_string().len(), line.len(), "a key is there twice: {line}");
+        if read["target"] == "gce_metadata_proxy::access" {
+            accesses += 1;
+            assert!(read["uri"].as_str().is_some_and(|uri| uri.starts_with("/computeMetadata/v1/")), "{line}");
+        }
+    }
+    assert_eq!(accesses, 3, "{log}");
+    assert!(log.contains("token handed out") && log.contains("log levels were changed"), "{log}");
+}
+
+/// As a browser on the node asks that was led here by DNS rebinding.
+#[tokio::test]
+async fn operators_pages_are_not_shown_under_a_foreign_name() {
+    let mock = Mock::start().await;
+    let settings = Config { metrics_allowed_hosts: vec!["node-1.example".to_owned()], ..config(mock.addr()) };
+    let proxy = Proxy::with(settings).await;
+    let ask = async |method: &str, target: &str, host: &str| {
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        Answer::parse(&raw(proxy.metrics_addr, request).await, false).expect("an answer").0
+    };
+    for (method, target) in [("GET", "/statusz"), ("GET", "/metrics"), ("GET", "/"), ("PUT", "/loglevel?levels=info")] {
+        let refused = ask(method, target, "evil.example:989").await;
+        assert_eq!(refused.status, 403, "{target}");
+        assert!(
+            refused.body.contains("evil.example") && refused.body.contains("--metrics-allowed-host"),
+            "{}",
+            refused.body
+        );
+        assert_eq!(refused.body.lines().count(), 1, "{}", refused.body);
+    }
+    for host in ["localhost", "127.0.0.1:989", "[::1]:989", "10.128.0.2:989", "node-1.example:989"] {
+        assert_eq!(ask("GET", "/metrics", host).await.status, 200, "{host}");
+    }
+    proxy.stop().await;
 }
 
 #[tokio::test]

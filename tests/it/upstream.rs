@@ -195,6 +195,66 @@ async fn a_chunked_answer_arrives_with_its_length() {
     assert!(answer.body.starts_with("projects/"), "{}", answer.body);
 }
 
+/// The connection is kept: a client that believed the wrong length would misread the next answer.
+#[tokio::test]
+async fn a_length_beside_a_chunked_answer_is_never_passed_on() {
+    let (mock, proxy) = start().await;
+    let large = "0123456789abcdef".repeat(8 * 1024);
+    mock.set("instance/attributes/large", &large);
+    for target in [LEAF, "/computeMetadata/v1/instance/attributes/large"] {
+        let right = get(proxy.addr, target).await.body;
+        for length in [0, 3, right.len(), right.len() + 5, 1_000_000] {
+            mock.fault(Fault::ChunkedAndLength { length });
+            let came = raw(proxy.addr, last_request("GET", target)).await;
+            assert_eq!(body_by_its_own_framing(&came), right.as_bytes(), "{target} with a length of {length}");
+            let head = raw(proxy.addr, last_request("HEAD", target)).await;
+            let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
+            assert!(head.starts_with("http/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+            let told = format!("content-length: {length}\r\n");
+            assert!(!head.contains(&told) && !head.contains("transfer-encoding"), "{told} {head}");
+            mock.heal();
+        }
+    }
+}
+
+fn last_request(method: &str, target: &str) -> String {
+    format!("{method} {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n")
+}
+
+/// The body of the only answer in these bytes, which is framed in one way.
+fn body_by_its_own_framing(bytes: &[u8]) -> Vec<u8> {
+    let ends = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a whole head");
+    let (head, mut rest) = (String::from_utf8_lossy(&bytes[..ends]).to_ascii_lowercase(), &bytes[ends + 4..]);
+    let length: Vec<&str> = head.lines().filter_map(|line| line.strip_prefix("content-length: ")).collect();
+    if !head.contains("transfer-encoding: chunked") {
+        assert_eq!(length, [rest.len().to_string()], "{head}");
+        return rest.to_vec();
+    }
+    assert!(length.is_empty(), "two framings: {head}");
+    let mut body = Vec::new();
+    loop {
+        let ends = rest.windows(2).position(|window| window == b"\r\n").expect("a whole size");
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..ends]).expect("text"), 16).expect("a size");
+        body.extend_from_slice(&rest[ends + 2..ends + 2 + size]);
+        rest = &rest[ends + 2 + size + 2..];
+        if size == 0 {
+            assert!(rest.is_empty(), "bytes behind the answer");
+            return body;
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_behind_an_answer_are_nobody_s_answer() {
+    let (mock, proxy) = start().await;
+    let mut client = Connection::open(proxy.addr).await;
+    mock.fault(Fault::Stray);
+    for _ in 0..20 {
+        let answer = client.ask(LEAF).await.answer();
+        assert!(answer.status == 200 && answer.body.starts_with("projects/"), "{}", answer.body);
+    }
+}
+
 #[tokio::test]
 async fn what_is_sent_is_what_was_judged_and_no_more() {
     let (mock, proxy) = start().await;

@@ -1,12 +1,17 @@
 //! The redirect on a node, for its pods.
 
 use std::io::ErrorKind;
+use std::process::Command;
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
 use crate::world::{
-    KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, is_closed, is_open, is_protected, redirect, server, succeeds,
+    KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server,
+    succeeds,
 };
+
+/// Not one of the values that the proxy knows by itself.
+const KUBE_LABELS: &str = "/computeMetadata/v1/instance/attributes/kube-labels";
 
 const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
 
@@ -128,6 +133,68 @@ fn the_node_s_own_address_is_guarded() {
         assert_eq!(world.node.curl(&ask).status, 200, "the node itself");
         assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy");
         assert_eq!(world.pods[0].curl(&ask).code, 28, "{tool} lets a pod reach the proxy round the redirect");
+    }
+}
+
+/// As after a live migration: the other end of a connection is gone and says nothing. It takes the minute that the kernel asks
+/// before it believes that.
+#[test]
+fn a_watch_ends_when_the_server_has_vanished_without_a_word() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let watch = format!("http://127.0.0.1:988{KUBE_LABELS}?wait_for_change=true");
+    let watching = world.node.spawn({
+        let (node, watch) = (world.node.command("curl"), watch.clone());
+        move || watched(node, &watch)
+    });
+    eventually("the watch is upstream", || {
+        let page = world.node.curl("http://127.0.0.1:989/metrics").text;
+        page.lines().any(|line| line == "metadata_proxy_hanging 1")
+    });
+    world.outside.sh("nft add table inet gone; nft add chain inet gone in '{ type filter hook input priority 0; }'; \
+         nft add rule inet gone in tcp dport 80 drop");
+    let newcomer = world.node.spawn({
+        let node = world.node.command("curl");
+        move || watched(node, &watch)
+    });
+    for watch in [watching, newcomer] {
+        assert_eq!(watch.join().expect("no panic"), "503", "the watch is deaf");
+    }
+}
+
+/// The status of an answer that takes its time; nothing if it takes longer than the kernel needs.
+fn watched(mut curl: Command, url: &str) -> String {
+    let args =
+        ["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "100", "-H", "Metadata-Flavor: Google", url];
+    let output = curl.args(args).output().expect("curl is here");
+    String::from_utf8(output.stdout).expect("a number")
+}
+
+/// Rules of others that lead from a port of the node's address to somewhere, as kube-proxy writes them for a Service.
+fn lead(node: &Namespace, port: u16, to: &str) {
+    node.sh(&format!("iptables -t nat -I PREROUTING -d {NODE} -p tcp --dport {port} -j DNAT --to-destination {to}"));
+}
+
+#[test]
+fn rules_of_others_do_not_open_the_proxy_to_the_network() {
+    let world = World::new();
+    for to in [format!("{NODE}:988"), "127.0.0.1:988".to_owned()] {
+        let proxy = world.proxy(&["--addr", &to]);
+        world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
+        lead(&world.node, 8080, &to);
+        lead(&world.node, 8081, "127.0.0.1:989");
+        let ask = format!("http://{NODE}:8080{TOKEN}");
+        assert_eq!(world.outside.curl(&ask).status, 200, "without a redirect the network reaches the proxy");
+        for tool in ["nft", "iptables"] {
+            succeeds(&redirect(&world.node, &format!("install --tool {tool} --to {to}")));
+            is_protected(&world.pods[0]);
+            assert_eq!(world.outside.curl(&ask).code, 28, "{tool} lets the network reach the proxy at {to}");
+            let others = world.outside.curl(&format!("http://{NODE}:8081/healthz"));
+            assert_eq!(others.status, 200, "{tool} closes what others opened: {others:?}");
+        }
+        succeeds(&redirect(&world.node, "remove"));
+        world.node.sh("iptables -t nat -F PREROUTING");
+        assert_eq!(proxy.terminate().code(), Some(0));
     }
 }
 

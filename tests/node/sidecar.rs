@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::process::Command;
 
+use gce_metadata_proxy::redirect::SIDECAR_UID;
+
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Process};
 use crate::world::{
@@ -10,12 +12,15 @@ use crate::world::{
 };
 
 /// What the proxy's container, and no other, has as runAsUser.
-const PROXY: &str = "10988";
+const PROXY: u32 = SIDECAR_UID;
+
+/// `nonroot` of distroless images, and `nobody`: users that applications have.
+const APPLICATIONS: [u32; 3] = [1000, 65532, 65534];
 
 /// A command of somebody's in the pod.
-fn as_user(uid: &str, pod: &Namespace, program: &str) -> Command {
-    let mut command = pod.command("setpriv");
-    command.args(["--reuid", uid, "--regid", uid, "--clear-groups", program]);
+fn as_user(uid: u32, pod: &Namespace, program: &str) -> Command {
+    let (mut command, uid) = (pod.command("setpriv"), uid.to_string());
+    command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", program]);
     command
 }
 
@@ -48,8 +53,10 @@ fn a_pod_is_protected_from_first_to_last(tool: &str) {
 
     let running = proxy(pod);
     is_protected(pod);
-    let check = as_user("1000", pod, BINARY).arg("check").output().expect("it can be run");
-    assert_eq!(check.status.code(), Some(0), "{check:?}");
+    for application in APPLICATIONS {
+        let check = as_user(application, pod, BINARY).arg("check").output().expect("it can be run");
+        assert_eq!(check.status.code(), Some(0), "as {application}: {check:?}");
+    }
     is_open(other, SERVER);
 
     running.kill();

@@ -137,7 +137,7 @@ pub(super) struct Underway {
 struct Line {
     peer: SocketAddr,
     method: Method,
-    target: String,
+    uri: String,
     status: Option<StatusCode>,
 }
 
@@ -145,8 +145,8 @@ impl Underway {
     fn new<B>(latency: &'static Latency, tracer: Tracer, arrival: &Arrival<B>) -> Self {
         let began = Moment::now();
         let line = || {
-            let target = arrival.request.uri().to_string();
-            Box::new(Line { peer: arrival.peer, method: arrival.request.method().clone(), target, status: None })
+            let uri = arrival.request.uri().to_string();
+            Box::new(Line { peer: arrival.peer, method: arrival.request.method().clone(), uri, status: None })
         };
         Self {
             latency,
@@ -192,7 +192,7 @@ impl Drop for Underway {
             target: ACCESS,
             peer = %line.peer,
             method = %line.method,
-            target = line.target,
+            uri = line.uri,
             status = line.status.map(|status| status.as_u16()),
             endpoint = self.endpoint.label(),
             outcome = outcome.label(),

@@ -137,6 +137,10 @@ fn every_name_that_is_known_to_be_secret_is_concealed() {
         "ssh-keys",
         "sshKeys",
         "windows-keys",
+        "kube-master-certs",
+        "gce-initial-windows-password",
+        "gce-initial-windows-user",
+        "google-container-manifest",
     ];
     let directories = ["credentials", "gce-workload-certificates", "workload-identities"];
     let names = attributes.iter().map(|name| format!("attributes/{name}"));

@@ -118,6 +118,7 @@ pub fn config(upstream: SocketAddr) -> Config {
     Config {
         addrs: vec![loopback],
         metrics_addr: loopback,
+        metrics_allowed_hosts: Vec::new(),
         upstream: Target::parse(&format!("http://{upstream}")).expect("an address is a target"),
         policy: Choice::default(),
         policy_mode: Mode::Enforce,
