@@ -1,0 +1,134 @@
+//! Honest pods, which ask for what pods ask for, and operators.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::support::request;
+use crate::visit::{connect, visit};
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+/// Not one of the values that the proxy knows by itself.
+const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+
+/// The leaf that changes, below `/computeMetadata/v1/`.
+const WATCHED: &str = "instance/attributes/honest";
+
+/// The time between two changes of it.
+const CHANGES_EVERY: Duration = Duration::from_millis(200);
+
+/// The time between two looks of an operator.
+const OPERATOR_EVERY: Duration = Duration::from_millis(500);
+
+/// What came of the honest requests.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// How many there were.
+    pub(crate) asked: usize,
+    /// Those that failed, and how.
+    pub(crate) failed: Vec<String>,
+    /// How long the slowest took.
+    pub(crate) slowest: Duration,
+}
+
+impl Tally {
+    fn count(&mut self, (took, outcome): (Duration, Result<(), String>)) {
+        self.asked += 1;
+        self.failed.extend(outcome.err());
+        self.slowest = self.slowest.max(took);
+    }
+}
+
+/// What honest pods ask for, in turn.
+#[derive(Debug, Clone, Copy)]
+enum Errand {
+    /// Finds out whether there is a metadata server.
+    Ping,
+    /// Gets a token that the proxy has.
+    KnownToken,
+    /// Gets a token that the proxy does not have yet.
+    NewScope,
+    /// Reads a value that only the upstream knows.
+    Leaf,
+    /// Waits for a change, and gets it.
+    Change,
+}
+
+const ERRANDS: [Errand; 5] = [Errand::Ping, Errand::KnownToken, Errand::NewScope, Errand::Leaf, Errand::Change];
+
+impl Errand {
+    fn target(self, number: usize) -> String {
+        match self {
+            Self::Ping => "/".to_owned(),
+            Self::KnownToken => TOKEN.to_owned(),
+            Self::NewScope => format!("{TOKEN}?scopes=honest-{number}"),
+            Self::Leaf => LEAF.to_owned(),
+            Self::Change => format!("/computeMetadata/v1/{WATCHED}?wait_for_change=true"),
+        }
+    }
+}
+
+/// Sends honest requests, one in each of these periods, until the end. Requests do not wait for each other.
+pub(crate) async fn pods(mock: &Handle, addr: SocketAddr, period: Duration, end: Instant) -> Tally {
+    let changes = Arc::new(AtomicU64::new(0));
+    let _changing = changing(mock.clone(), Arc::clone(&changes));
+    let mut every = interval(period);
+    every.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut requests = JoinSet::new();
+    for number in 0.. {
+        if every.tick().await >= end {
+            break;
+        }
+        requests.spawn(errand(addr, number, Arc::clone(&changes)));
+    }
+    let mut tally = Tally::default();
+    requests.join_all().await.into_iter().for_each(|outcome| tally.count(outcome));
+    tally
+}
+
+/// Changes the watched leaf again and again, until this value is dropped.
+fn changing(mock: Handle, changes: Arc<AtomicU64>) -> JoinSet<()> {
+    mock.set(WATCHED, "0");
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        loop {
+            sleep(CHANGES_EVERY).await;
+            mock.set(WATCHED, &(changes.fetch_add(1, Relaxed) + 1).to_string());
+        }
+    });
+    task
+}
+
+async fn errand(addr: SocketAddr, number: usize, changes: Arc<AtomicU64>) -> (Duration, Result<(), String>) {
+    let errand = ERRANDS[number % ERRANDS.len()];
+    let pod = u8::try_from(number / ERRANDS.len() % 5 + 1).expect("small");
+    let (began, known) = (Instant::now(), changes.load(Relaxed));
+    let outcome = visit(connect(Ipv4Addr::new(127, 0, 2, pod), addr), &request(&errand.target(number))).await;
+    let judged = outcome.and_then(|answer| match errand {
+        Errand::Change if !answer.body.parse().is_ok_and(|value: u64| value >= known) => {
+            Err(format!("{:?} is not the change after {known}", answer.body))
+        }
+        _ => Ok(()),
+    });
+    (began.elapsed(), judged.map_err(|fault| format!("{errand:?} {number}: {fault}")))
+}
+
+/// Looks at the operators' pages again and again until the end.
+pub(crate) async fn operator(metrics_addr: SocketAddr, end: Instant) -> Tally {
+    let mut tally = Tally::default();
+    while Instant::now() < end {
+        for page in ["/statusz", "/metrics"] {
+            let began = Instant::now();
+            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page)).await;
+            tally.count((began.elapsed(), outcome.map(drop).map_err(|fault| format!("{page}: {fault}"))));
+        }
+        sleep(OPERATOR_EVERY).await;
+    }
+    tally
+}
