@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::{Fault, Handle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::support::request;
@@ -103,42 +105,55 @@ fn token_of(account: &str) -> String {
 
 impl Burden {
     /// Is a burden with one connection at a time, for as long as it is polled. A connection that ends is followed by another.
-    pub(crate) async fn last(self, addr: SocketAddr, number: usize) {
+    /// The first adds a permit to `begun`.
+    pub(crate) async fn last(self, addr: SocketAddr, number: usize, begun: Arc<Semaphore>) {
         let shift = Duration::from_millis(number as u64 % 1000);
         sleep(shift / 2).await;
         for round in 0.. {
-            // Whatever ends it, the next begins.
-            let _ = self.once(addr, number, round).await;
+            let stream = self.connect(addr).await;
+            if round == 0 {
+                begun.add_permits(1);
+            }
+            if let Ok(stream) = stream {
+                // Whatever ends it, the next begins.
+                let _ = self.once(stream, number, round).await;
+            }
             sleep(PAUSE + shift).await;
         }
     }
 
-    async fn once(self, addr: SocketAddr, number: usize, round: u64) -> io::Result<()> {
-        let wide = || connect(POD, addr);
+    async fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
         match self {
-            Self::Ghost => ghost(wide().await?, number).await,
-            Self::Watcher => wait(wide().await?, &request(&watch(STILL))).await,
-            Self::WatcherWithLargeHead => wait(wide().await?, &with_padding(&watch(STILL))).await,
+            Self::LargeChangeUnread | Self::PipeliningNarrow | Self::LargeUnreadNarrow => {
+                connect_narrow(POD, addr).await
+            }
+            _ => connect(POD, addr).await,
+        }
+    }
+
+    async fn once(self, stream: TcpStream, number: usize, round: u64) -> io::Result<()> {
+        match self {
+            Self::Ghost => ghost(stream, number).await,
+            Self::Watcher => wait(stream, &request(&watch(STILL))).await,
+            Self::WatcherWithLargeHead => wait(stream, &with_padding(&watch(STILL))).await,
             Self::DistinctWatch => {
                 let target = format!("{}&timeout_sec={}", watch(STILL), 4_000_000_000 - number);
-                wait(wide().await?, &request(&target)).await
+                wait(stream, &request(&target)).await
             }
             Self::LargeChangeUnread => {
                 let target = watch(&format!("/computeMetadata/v1/{LARGE_CHANGING}"));
-                leave_unread(connect_narrow(POD, addr).await?, &request(&target)).await
+                leave_unread(stream, &request(&target)).await
             }
-            Self::SlowToken => wait(wide().await?, &request(&token_of(HANGING_ACCOUNT))).await,
-            Self::Pipelining => pipeline(wide().await?).await,
-            Self::PipeliningNarrow => pipeline(connect_narrow(POD, addr).await?).await,
-            Self::Silent => wait(wide().await?, "").await,
-            Self::LargeHead => wait(wide().await?, with_padding("/").trim_end()).await,
-            Self::EndlessHead => endless(wide().await?).await,
-            Self::ByteByByte => byte_by_byte(wide().await?).await,
-            Self::LargeUnread => leave_unread(wide().await?, &large_thrice()).await,
-            Self::LargeUnreadNarrow => leave_unread(connect_narrow(POD, addr).await?, &large_thrice()).await,
-            Self::InventedScopes => invent(wide().await?, TOKEN, number, round).await,
-            Self::InventedScopesSlow => invent(wide().await?, &token_of(SLOW_ACCOUNT), number, round).await,
-            Self::InventedScopesFailing => invent(wide().await?, &token_of(FAILING_ACCOUNT), number, round).await,
+            Self::SlowToken => wait(stream, &request(&token_of(HANGING_ACCOUNT))).await,
+            Self::Pipelining | Self::PipeliningNarrow => pipeline(stream).await,
+            Self::Silent => wait(stream, "").await,
+            Self::LargeHead => wait(stream, with_padding("/").trim_end()).await,
+            Self::EndlessHead => endless(stream).await,
+            Self::ByteByByte => byte_by_byte(stream).await,
+            Self::LargeUnread | Self::LargeUnreadNarrow => leave_unread(stream, &large_thrice()).await,
+            Self::InventedScopes => invent(stream, TOKEN, number, round).await,
+            Self::InventedScopesSlow => invent(stream, &token_of(SLOW_ACCOUNT), number, round).await,
+            Self::InventedScopesFailing => invent(stream, &token_of(FAILING_ACCOUNT), number, round).await,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::request;
 use crate::visit::{connect, visit};
@@ -74,15 +75,15 @@ impl Errand {
     }
 }
 
-/// Sends honest requests, one in each of these periods, until the end. Requests do not wait for each other.
-pub(crate) async fn pods(mock: &Handle, addr: SocketAddr, period: Duration, end: Instant) -> Tally {
+/// Sends honest requests, one in each of these periods, until the siege is over. Requests do not wait for each other.
+pub(crate) async fn pods(mock: &Handle, addr: SocketAddr, period: Duration, over: &CancellationToken) -> Tally {
     let changes = Arc::new(AtomicU64::new(0));
     let _changing = changing(mock.clone(), Arc::clone(&changes));
     let mut every = interval(period);
     every.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut requests = JoinSet::new();
     for number in 0.. {
-        if every.tick().await >= end {
+        if over.run_until_cancelled(every.tick()).await.is_none() {
             break;
         }
         requests.spawn(errand(addr, number, Arc::clone(&changes)));
@@ -119,10 +120,10 @@ async fn errand(addr: SocketAddr, number: usize, changes: Arc<AtomicU64>) -> (Du
     (began.elapsed(), judged.map_err(|fault| format!("{errand:?} {number}: {fault}")))
 }
 
-/// Looks at the operators' pages again and again until the end.
-pub(crate) async fn operator(metrics_addr: SocketAddr, end: Instant) -> Tally {
+/// Looks at the operators' pages again and again until the siege is over.
+pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken) -> Tally {
     let mut tally = Tally::default();
-    while Instant::now() < end {
+    while !over.is_cancelled() {
         for page in ["/statusz", "/metrics"] {
             let began = Instant::now();
             let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page)).await;

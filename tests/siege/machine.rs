@@ -81,7 +81,9 @@ fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
         names.join(" "),
         tests.display(),
     );
-    let mut run = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/run"));
+    // The machine must not outlive this process.
+    let mut run = Command::new("setpriv");
+    run.args(["--pdeathsig", "TERM", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/run")]);
     run.arg("-t").arg((60 + TEST_LIMIT * names.len()).to_string()).arg("-f").arg(&tests).arg("-f").arg(proxy);
     let mut child = run.arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let stdout = child.stdout.take().map(BufReader::new).into_iter();
@@ -104,8 +106,10 @@ fn results_in(lines: impl Iterator<Item = String>) -> Results {
         } else if let Some(code) = line.strip_prefix("siege: end ") {
             results.insert(std::mem::take(&mut name), (code.parse().unwrap_or(-1), std::mem::take(&mut output)));
         } else {
-            if line.starts_with("vm: ") || line.contains(": peak ") {
-                println!("v2: {line}");
+            if let Some(sum) = line.find(": peak ") {
+                println!("v2: {name}{}", &line[sum..]);
+            } else if line.starts_with("vm: ") {
+                println!("{line}");
             }
             output.push_str(&line);
             output.push('\n');

@@ -1,12 +1,16 @@
 //! One siege from its beginning to its end.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::{Handle, Mock};
 use libtest_mimic::Completion;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::gauges;
 use crate::honest::{self, Tally};
@@ -23,7 +27,7 @@ pub(crate) const MOST_MEMORY: u64 = 20 * 1024 * 1024;
 
 /// How large a siege is.
 struct Size {
-    /// How long burdens last.
+    /// How long burdens last once all of them have begun.
     time: Duration,
     /// Requests of a crowd, per client.
     requests: usize,
@@ -36,8 +40,8 @@ impl Size {
         let is_set = |name| std::env::var_os(name).is_some();
         let (time, requests) = if is_set("METADATA_PROXY_FULL_SIZE") { (30, 60) } else { (4, 10) };
         // An emulated processor does not get through 50 honest requests a second and the burdens, too.
-        let honest_every = if is_set(EMULATED) { 100 } else { 20 };
-        Self { time: Duration::from_secs(time), requests, honest_every: Duration::from_millis(honest_every) }
+        let (slower, requests, honest_every) = if is_set(EMULATED) { (3, 2, 200) } else { (1, requests, 20) };
+        Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
     }
 }
 
@@ -56,12 +60,21 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, Stri
     let (binary, addr, metrics_addr) = Binary::ready_of(proxy, Some(&group), mock.addr(), siege.arguments).await;
     let rest = gauges::read(metrics_addr, &mock).await?;
 
-    let end = Instant::now() + size.time;
+    let mut flood = JoinSet::new();
+    let over = CancellationToken::new();
+    let siege_over = over.clone().drop_guard();
+    let attack = async {
+        let failed = attack(&siege.attack, &mock, addr, &size, &mut flood).await;
+        drop(siege_over);
+        failed
+    };
     let (pods, operator, crowd_failed) = tokio::join!(
-        honest::pods(&mock, addr, size.honest_every, end),
-        honest::operator(metrics_addr, end),
-        attack(&siege.attack, &mock, addr, &size, end),
+        honest::pods(&mock, addr, size.honest_every, &over),
+        honest::operator(metrics_addr, &over),
+        attack,
     );
+    // Not before the last honest request has its answer.
+    flood.shutdown().await;
     let rested = gauges::come_to_rest(metrics_addr, &mock, &rest).await;
     let usage = group.usage().ok_or("the control group does not tell what was used")?;
     drop(binary);
@@ -72,20 +85,21 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, Stri
     if faults.is_empty() { Ok(Completion::Completed) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
 }
 
-/// Attacks until the end. Returns which requests of a crowd failed.
-async fn attack(attack: &Attack, mock: &Handle, addr: std::net::SocketAddr, size: &Size, end: Instant) -> Vec<String> {
-    match attack {
-        Attack::Burdens(burdens) => {
-            let mut flood = JoinSet::new();
-            for (connections, burden) in *burdens {
-                (0..*connections).for_each(|number| drop(flood.spawn(burden.last(addr, number))));
-            }
-            let _ = tokio::time::timeout_at(end, burden::change(mock)).await;
-            flood.shutdown().await;
-            Vec::new()
-        }
-        Attack::Crowd(clients) => crowd::gather(addr, *clients, clients * size.requests).await,
+/// Attacks for as long as a siege lasts. Burdens are still there afterwards, in `flood`. Returns which requests of a crowd failed.
+async fn attack(attack: &Attack, mock: &Handle, addr: SocketAddr, size: &Size, flood: &mut JoinSet<()>) -> Vec<String> {
+    let burdens = match attack {
+        Attack::Burdens(burdens) => *burdens,
+        Attack::Crowd(clients) => return crowd::gather(addr, *clients, clients * size.requests).await,
+    };
+    let begun = Arc::new(Semaphore::new(0));
+    for (connections, burden) in burdens {
+        (0..*connections).for_each(|number| drop(flood.spawn(burden.last(addr, number, Arc::clone(&begun)))));
     }
+    let all = u32::try_from(flood.len()).expect("a few thousand");
+    // Where the proxy is down, the time passes all the same.
+    let _ = timeout(size.time * 10, begun.acquire_many(all)).await;
+    let _ = timeout(size.time, burden::change(mock)).await;
+    Vec::new()
 }
 
 struct Judged {
@@ -106,10 +120,13 @@ impl Judged {
             let served = tally.asked - tally.failed.len();
             format!("{served} of {}, slowest {} ms", tally.asked, tally.slowest.as_millis())
         };
+        let apart = match self.usage.sockets {
+            0 => String::new(),
+            sockets => format!(" (sockets {})", mib(sockets)),
+        };
         format!(
-            "peak {} (of which sockets, where counted apart: {}), {} killed; honest {}; pages {}; at rest after {}",
+            "peak {}{apart}, killed {}; honest {}; pages {}; at rest after {}",
             mib(self.memory()),
-            mib(self.usage.sockets),
             self.usage.killed,
             served(&self.pods),
             served(&self.operator),
