@@ -1,7 +1,7 @@
 //! The ways in which a pod can be a burden. Each is something that any pod may send.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::support::request;
-use crate::visit::{connect, connect_narrow};
-
-/// The hostile pod.
-const POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+use crate::visit::{HOSTILE_POD, connect, connect_narrow};
 
 /// Changes never.
 const STILL: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
@@ -125,9 +122,9 @@ impl Burden {
     async fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
         match self {
             Self::LargeChangeUnread | Self::PipeliningNarrow | Self::LargeUnreadNarrow => {
-                connect_narrow(POD, addr).await
+                connect_narrow(HOSTILE_POD, addr).await
             }
-            _ => connect(POD, addr).await,
+            _ => connect(HOSTILE_POD, addr).await,
         }
     }
 

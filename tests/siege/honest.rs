@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::request;
-use crate::visit::{connect, visit};
+use crate::visit::{HOSTILE_POD, connect, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -48,7 +48,7 @@ impl Tally {
 
 /// What honest pods ask for, in turn.
 #[derive(Debug, Clone, Copy)]
-enum Errand {
+pub(crate) enum Errand {
     /// Finds out whether there is a metadata server.
     Ping,
     /// Gets a token that the proxy has.
@@ -61,7 +61,31 @@ enum Errand {
     Change,
 }
 
-const ERRANDS: [Errand; 5] = [Errand::Ping, Errand::KnownToken, Errand::NewScope, Errand::Leaf, Errand::Change];
+/// All of them.
+pub(crate) const ERRANDS: &[Errand] =
+    &[Errand::Ping, Errand::KnownToken, Errand::NewScope, Errand::Leaf, Errand::Change];
+
+/// Who asks for what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Honest {
+    /// Pods that have nothing to do with the hostile one. They ask for everything.
+    OtherPods,
+    /// The hostile pod itself, which is owed less: only these errands.
+    SamePod(&'static [Errand]),
+}
+
+impl Honest {
+    /// The errand of a request, and the address that it comes from. Each of five pods runs every errand.
+    fn request(self, number: usize) -> (Errand, Ipv4Addr) {
+        match self {
+            Self::OtherPods => {
+                let pod = u8::try_from(number / ERRANDS.len() % 5 + 1).expect("small");
+                (ERRANDS[number % ERRANDS.len()], Ipv4Addr::new(127, 0, 2, pod))
+            }
+            Self::SamePod(errands) => (errands[number % errands.len()], HOSTILE_POD),
+        }
+    }
+}
 
 impl Errand {
     fn target(self, number: usize) -> String {
@@ -76,7 +100,13 @@ impl Errand {
 }
 
 /// Sends honest requests, one in each of these periods, until the siege is over. Requests do not wait for each other.
-pub(crate) async fn pods(mock: &Handle, addr: SocketAddr, period: Duration, over: &CancellationToken) -> Tally {
+pub(crate) async fn pods(
+    honest: Honest,
+    mock: &Handle,
+    addr: SocketAddr,
+    period: Duration,
+    over: &CancellationToken,
+) -> Tally {
     let changes = Arc::new(AtomicU64::new(0));
     let _changing = changing(mock.clone(), Arc::clone(&changes));
     let mut every = interval(period);
@@ -86,7 +116,7 @@ pub(crate) async fn pods(mock: &Handle, addr: SocketAddr, period: Duration, over
         if over.run_until_cancelled(every.tick()).await.is_none() {
             break;
         }
-        requests.spawn(errand(addr, number, Arc::clone(&changes)));
+        requests.spawn(errand(honest, addr, number, Arc::clone(&changes)));
     }
     let mut tally = Tally::default();
     requests.join_all().await.into_iter().for_each(|outcome| tally.count(outcome));
@@ -106,11 +136,15 @@ fn changing(mock: Handle, changes: Arc<AtomicU64>) -> JoinSet<()> {
     task
 }
 
-async fn errand(addr: SocketAddr, number: usize, changes: Arc<AtomicU64>) -> (Duration, Result<(), String>) {
-    let errand = ERRANDS[number % ERRANDS.len()];
-    let pod = u8::try_from(number / ERRANDS.len() % 5 + 1).expect("small");
+async fn errand(
+    honest: Honest,
+    addr: SocketAddr,
+    number: usize,
+    changes: Arc<AtomicU64>,
+) -> (Duration, Result<(), String>) {
+    let (errand, pod) = honest.request(number);
     let (began, known) = (Instant::now(), changes.load(Relaxed));
-    let outcome = visit(connect(Ipv4Addr::new(127, 0, 2, pod), addr), &request(&errand.target(number))).await;
+    let outcome = visit(connect(pod, addr), &request(&errand.target(number))).await;
     let judged = outcome.and_then(|answer| match errand {
         Errand::Change if !answer.body.parse().is_ok_and(|value: u64| value >= known) => {
             Err(format!("{:?} is not the change after {known}", answer.body))

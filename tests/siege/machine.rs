@@ -49,7 +49,7 @@ impl Machine {
             Err(Trouble::Failed(reason)) => Err(reason.clone()),
             Ok(results) => match results.get(name) {
                 Some((0, _)) => Ok(Completion::Completed),
-                Some((_, output)) => Err(output.clone()),
+                Some((_, output)) => Err(fault_in(name, output)),
                 None => Err("the machine ended before this test did".to_owned()),
             },
         }
@@ -95,13 +95,19 @@ fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     Ok(results)
 }
 
+/// What a test says of its failure, without what the test harness writes around it.
+fn fault_in(name: &str, output: &str) -> String {
+    let said = output.split_once(&format!("---- {name} ----\n")).and_then(|(_, rest)| rest.split_once("\n\n"));
+    said.map_or(output, |(fault, _)| fault).to_owned()
+}
+
 /// Takes the machine's output apart, and shows the lines that sum up as they come.
 fn results_in(lines: impl Iterator<Item = String>) -> Results {
     let mut results = Results::new();
     let (mut name, mut output) = (String::new(), String::new());
     for line in lines {
         if let Some(next) = line.strip_prefix("siege: begin ") {
-            name = next.to_owned();
+            next.clone_into(&mut name);
             output.clear();
         } else if let Some(code) = line.strip_prefix("siege: end ") {
             results.insert(std::mem::take(&mut name), (code.parse().unwrap_or(-1), std::mem::take(&mut output)));

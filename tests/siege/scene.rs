@@ -69,7 +69,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, Stri
         failed
     };
     let (pods, operator, crowd_failed) = tokio::join!(
-        honest::pods(&mock, addr, size.honest_every, &over),
+        honest::pods(siege.honest, &mock, addr, size.honest_every, &over),
         honest::operator(metrics_addr, &over),
         attack,
     );
@@ -89,7 +89,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, Stri
 async fn attack(attack: &Attack, mock: &Handle, addr: SocketAddr, size: &Size, flood: &mut JoinSet<()>) -> Vec<String> {
     let burdens = match attack {
         Attack::Burdens(burdens) => *burdens,
-        Attack::Crowd(clients) => return crowd::gather(addr, *clients, clients * size.requests).await,
+        Attack::Crowd(clients) => return crowd::gather(addr, *clients, size.requests).await,
     };
     let begun = Arc::new(Semaphore::new(0));
     for (connections, burden) in burdens {

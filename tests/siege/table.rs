@@ -1,6 +1,12 @@
 //! The sieges, one a row.
 
-use crate::burden::Burden::{self, *};
+use crate::burden::Burden::{
+    self, ByteByByte, DistinctWatch, EndlessHead, Ghost, InventedScopes, InventedScopesFailing, InventedScopesSlow,
+    LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Pipelining, PipeliningNarrow, Silent, SlowToken,
+    Watcher, WatcherWithLargeHead,
+};
+use crate::honest::Errand::{KnownToken, Leaf, Ping};
+use crate::honest::Honest;
 
 /// One test.
 pub(crate) struct Siege {
@@ -8,6 +14,8 @@ pub(crate) struct Siege {
     pub(crate) name: &'static str,
     /// What comes from where.
     pub(crate) attack: Attack,
+    /// Who must be served meanwhile.
+    pub(crate) honest: Honest,
     /// Further arguments of the proxy.
     pub(crate) arguments: &'static [&'static str],
 }
@@ -21,11 +29,11 @@ pub(crate) enum Attack {
 }
 
 const fn of(name: &'static str, burdens: &'static [(usize, Burden)]) -> Siege {
-    Siege { name, attack: Attack::Burdens(burdens), arguments: &[] }
+    Siege { name, attack: Attack::Burdens(burdens), honest: Honest::OtherPods, arguments: &[] }
 }
 
 const fn crowd(name: &'static str, clients: usize, arguments: &'static [&'static str]) -> Siege {
-    Siege { name, attack: Attack::Crowd(clients), arguments }
+    Siege { name, attack: Attack::Crowd(clients), honest: Honest::OtherPods, arguments }
 }
 
 /// Every siege, in the order in which they run.
@@ -71,6 +79,17 @@ pub(crate) const SIEGES: &[Siege] = &[
             (50, InventedScopesFailing),
         ],
     ),
+    Siege {
+        honest: Honest::SamePod(&[Ping, KnownToken]),
+        ..of(
+            "known_answers_for_the_same_pod",
+            &[(400, Silent), (400, ByteByByte), (400, EndlessHead), (400, LargeUnread), (400, LargeUnreadNarrow)],
+        )
+    },
+    Siege {
+        honest: Honest::SamePod(&[Ping, KnownToken, Leaf]),
+        ..of("everything_for_the_same_pod_among_slow_heads", &[(700, Silent), (700, ByteByByte), (700, EndlessHead)])
+    },
     crowd("crowd_of_200", 200, &[]),
     crowd("crowd_of_1000", 1_000, &["--max-connections=2000"]),
     crowd("crowd_of_3000", 3_000, &["--max-connections=4000"]),

@@ -13,6 +13,9 @@ use crate::support::Answer;
 /// How long an honest client waits for an answer. An emulated computer is many times slower than others.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The address of the pod that is a burden.
+pub(crate) const HOSTILE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+
 /// Connects from an address of the loopback network, as from a pod.
 pub(crate) async fn connect(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
     socket(source)?.connect(addr).await
