@@ -79,11 +79,12 @@ pub(crate) const SIEGES: &[Siege] = &[
             (50, InventedScopesFailing),
         ],
     ),
+    // It has taken all seats, but not all connections: those beyond may be refused to the pod that has them all.
     Siege {
         honest: Honest::SamePod(&[Ping, KnownToken]),
         ..of(
             "known_answers_for_the_same_pod",
-            &[(400, Silent), (400, ByteByByte), (400, EndlessHead), (400, LargeUnread), (400, LargeUnreadNarrow)],
+            &[(180, Silent), (180, ByteByByte), (180, EndlessHead), (180, LargeUnread), (180, LargeUnreadNarrow)],
         )
     },
     Siege {
