@@ -1,6 +1,7 @@
 //! The real binary, as a process.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -26,15 +27,15 @@ impl Binary {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args))
     }
 
-    /// Starts it with these arguments in a control group, or without one.
-    pub fn start_in(group: Option<&Cgroup>, args: &[&str]) -> Self {
-        let Some(group) = group else { return Self::start(args) };
+    /// Starts a program with these arguments in a control group, or without one.
+    fn start_in(program: &Path, group: Option<&Cgroup>, args: &[&str]) -> Self {
+        let Some(group) = group else { return Self::spawn(Command::new(program).args(args)) };
         // The shell enters the group and becomes the binary, so no part of its life is outside.
         let enter = r#"binary=$1; shift
             while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done
             shift; exec "$binary" "$@""#;
         let mut shell = Command::new("sh");
-        shell.args(["-c", enter, "sh", env!("CARGO_BIN_EXE_gce-metadata-proxy")]);
+        shell.args(["-c", enter, "sh"]).arg(program);
         Self::spawn(shell.args(group.doors()).arg("--").args(args))
     }
 
@@ -63,9 +64,19 @@ impl Binary {
     /// Starts it as a proxy with these arguments besides, in a control group if there is one, and waits until it is ready.
     /// Returns where pods and where operators are served, too.
     pub async fn ready(group: Option<&Cgroup>, upstream: SocketAddr, args: &[&str]) -> (Self, SocketAddr, SocketAddr) {
+        Self::ready_of(Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")), group, upstream, args).await
+    }
+
+    /// Does the same with another build of it.
+    pub async fn ready_of(
+        program: &Path,
+        group: Option<&Cgroup>,
+        upstream: SocketAddr,
+        args: &[&str],
+    ) -> (Self, SocketAddr, SocketAddr) {
         let upstream = format!("http://{upstream}");
         let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=info"];
-        let mut binary = Self::start_in(group, &[&ports, args].concat());
+        let mut binary = Self::start_in(program, group, &[&ports, args].concat());
         let metrics_addr = Self::addr_in(&binary.stderr_line("serving operators").await);
         let addr = Self::addr_in(&binary.stderr_line("serving pods").await);
         binary.stderr_line("the default token and the values that clients ask for first are known").await;

@@ -52,13 +52,18 @@ pub struct Usage {
     pub sockets: u64,
 }
 
+/// Whether this computer counts memory by version 2.
+pub fn is_version_2() -> bool {
+    Path::new(ROOT).join("cgroup.controllers").exists()
+}
+
 impl Cgroup {
     /// Makes a group with these bounds; an error where the machine does not let us.
     pub fn new(bounds: Bounds) -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("metadata-proxy-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let mut group = Self { dirs: Vec::new(), memory: None };
-        if Path::new(ROOT).join("cgroup.controllers").exists() {
+        if is_version_2() {
             group.version_2(&name, bounds)?;
         } else {
             group.version_1(&name, bounds)?;

@@ -21,7 +21,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use binary::Binary;
-pub use wire::{Answer, Connection, Outcome, ask, get, raw, request};
+#[allow(unused_imports, reason = "used by the clients' tests, which share this module")]
+pub use wire::ask;
+pub use wire::{Answer, Connection, Outcome, get, raw, request};
 
 /// Many systems grant a process 1,024 files unless it asks for more.
 pub fn open_many_files() {

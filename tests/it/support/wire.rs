@@ -184,6 +184,7 @@ pub async fn raw(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// A request on a connection of its own, and what becomes of it, a refused connection included.
+#[allow(dead_code, reason = "used by the clients' tests, which share this file")]
 pub async fn ask(addr: SocketAddr, target: &str) -> Outcome {
     match TcpStream::connect(addr).await {
         Ok(stream) => Connection { stream, unread: Vec::new() }.ask(target).await,

@@ -1,0 +1,242 @@
+//! The ways in which a pod can be a burden. Each is something that any pod may send.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{Fault, Handle};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::support::request;
+use crate::visit::{HOSTILE_POD, connect, connect_narrow};
+
+/// Changes never.
+const STILL: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+/// Is 256 KiB large, below `/computeMetadata/v1/`.
+const LARGE: &str = "instance/attributes/large";
+
+/// Changes now and then, and is as large.
+const LARGE_CHANGING: &str = "instance/attributes/large-changing";
+
+/// Accounts whose tokens come never, late, or not at all.
+const HANGING_ACCOUNT: &str = "hanging@mock-project.iam.gserviceaccount.com";
+const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
+const FAILING_ACCOUNT: &str = "failing@mock-project.iam.gserviceaccount.com";
+
+/// The time between two pieces of what is sent slowly, and between two looks whether a connection was closed.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A way to be a burden.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Burden {
+    /// Watches, sends stray bytes and leaves.
+    Ghost,
+    /// Watches what never changes; all watch the same.
+    Watcher,
+    /// The same with 15 KB of headers.
+    WatcherWithLargeHead,
+    /// Watches what never changes; each with a query of its own.
+    DistinctWatch,
+    /// Watches 256 KiB that do change, and does not read them.
+    LargeChangeUnread,
+    /// Waits for a token that does not come; all for the same.
+    SlowToken,
+    /// Asks for a known token hundreds of times and reads nothing.
+    Pipelining,
+    /// The same with a small receive window.
+    PipeliningNarrow,
+    /// Says nothing.
+    Silent,
+    /// Sends 15 KB of a head and stops.
+    LargeHead,
+    /// Sends a head that does not end.
+    EndlessHead,
+    /// Sends its head a byte at a time.
+    ByteByByte,
+    /// Asks for 256 KiB three times and reads nothing.
+    LargeUnread,
+    /// The same with a small receive window.
+    LargeUnreadNarrow,
+    /// Asks for tokens of scopes that nobody has heard of, 8 KB each.
+    InventedScopes,
+    /// The same where the upstream takes its time.
+    InventedScopesSlow,
+    /// The same where the upstream fails.
+    InventedScopesFailing,
+}
+
+/// Prepares the upstream for all of them.
+pub(crate) fn prepare(mock: &Handle) {
+    let large = "0123456789abcdef".repeat(16 * 1024 - 1);
+    mock.set(LARGE, &large);
+    mock.set(LARGE_CHANGING, &large);
+    let faults = [
+        (HANGING_ACCOUNT, Fault::Hang),
+        (SLOW_ACCOUNT, Fault::Delay(Duration::from_secs(3))),
+        (FAILING_ACCOUNT, Fault::Status(500, "no".to_owned())),
+    ];
+    for (account, fault) in faults {
+        mock.add_account(account);
+        mock.fault_at(&token_of(account), fault);
+    }
+}
+
+/// Changes what [`Burden::LargeChangeUnread`] watches, for as long as it is polled.
+pub(crate) async fn change(mock: &Handle) {
+    for byte in ["x", "y"].iter().cycle() {
+        sleep(PAUSE).await;
+        mock.set(LARGE_CHANGING, &byte.repeat(256 * 1024 - 16));
+    }
+}
+
+fn token_of(account: &str) -> String {
+    format!("/computeMetadata/v1/instance/service-accounts/{account}/token")
+}
+
+impl Burden {
+    /// Is a burden with one connection at a time, for as long as it is polled. A connection that ends is followed by another.
+    /// The first adds a permit to `begun`.
+    pub(crate) async fn last(self, addr: SocketAddr, number: usize, begun: Arc<Semaphore>) {
+        let shift = Duration::from_millis(number as u64 % 1000);
+        sleep(shift / 2).await;
+        for round in 0.. {
+            let stream = self.connect(addr).await;
+            if round == 0 {
+                begun.add_permits(1);
+            }
+            if let Ok(stream) = stream {
+                // Whatever ends it, the next begins.
+                let _ = self.once(stream, number, round).await;
+            }
+            sleep(PAUSE + shift).await;
+        }
+    }
+
+    async fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
+        match self {
+            Self::LargeChangeUnread | Self::PipeliningNarrow | Self::LargeUnreadNarrow => {
+                connect_narrow(HOSTILE_POD, addr).await
+            }
+            _ => connect(HOSTILE_POD, addr).await,
+        }
+    }
+
+    async fn once(self, stream: TcpStream, number: usize, round: u64) -> io::Result<()> {
+        match self {
+            Self::Ghost => ghost(stream, number).await,
+            Self::Watcher => wait(stream, &request(&watch(STILL))).await,
+            Self::WatcherWithLargeHead => wait(stream, &with_padding(&watch(STILL))).await,
+            Self::DistinctWatch => {
+                let target = format!("{}&timeout_sec={}", watch(STILL), 4_000_000_000 - number);
+                wait(stream, &request(&target)).await
+            }
+            Self::LargeChangeUnread => {
+                let target = watch(&format!("/computeMetadata/v1/{LARGE_CHANGING}"));
+                leave_unread(stream, &request(&target)).await
+            }
+            Self::SlowToken => wait(stream, &request(&token_of(HANGING_ACCOUNT))).await,
+            Self::Pipelining | Self::PipeliningNarrow => pipeline(stream).await,
+            Self::Silent => wait(stream, "").await,
+            Self::LargeHead => wait(stream, with_padding("/").trim_end()).await,
+            Self::EndlessHead => endless(stream).await,
+            Self::ByteByByte => byte_by_byte(stream).await,
+            Self::LargeUnread | Self::LargeUnreadNarrow => leave_unread(stream, &large_thrice()).await,
+            Self::InventedScopes => invent(stream, TOKEN, number, round).await,
+            Self::InventedScopesSlow => invent(stream, &token_of(SLOW_ACCOUNT), number, round).await,
+            Self::InventedScopesFailing => invent(stream, &token_of(FAILING_ACCOUNT), number, round).await,
+        }
+    }
+}
+
+fn watch(path: &str) -> String {
+    format!("{path}?wait_for_change=true")
+}
+
+fn with_padding(target: &str) -> String {
+    let padding = format!("X-Padding: {}\r\n\r\n", "x".repeat(15_000));
+    request(target).trim_end().to_owned() + "\r\n" + &padding
+}
+
+fn large_thrice() -> String {
+    request(&format!("/computeMetadata/v1/{LARGE}")).repeat(3)
+}
+
+/// What clients may send after a request, by accident or not.
+const STRAY: [&str; 5] = ["\r\n", "\n", " ", "\r\n\r\n", "GET / HTTP/1.1\r\nHost: metadata\r\n\r\n"];
+
+async fn ghost(mut stream: TcpStream, number: usize) -> io::Result<()> {
+    let sent = request(&watch(STILL)) + STRAY[number % STRAY.len()];
+    stream.write_all(sent.as_bytes()).await?;
+    // Long enough for the proxy to have read it.
+    sleep(PAUSE).await;
+    Ok(())
+}
+
+/// Sends something and waits for the connection's end.
+async fn wait(mut stream: TcpStream, sent: &str) -> io::Result<()> {
+    stream.write_all(sent.as_bytes()).await?;
+    while stream.read(&mut [0; 1024]).await? > 0 {}
+    Ok(())
+}
+
+/// Sends something, reads nothing and notices when the connection is reset.
+async fn leave_unread(mut stream: TcpStream, sent: &str) -> io::Result<()> {
+    stream.write_all(sent.as_bytes()).await?;
+    loop {
+        sleep(PAUSE).await;
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+    }
+}
+
+async fn pipeline(mut stream: TcpStream) -> io::Result<()> {
+    let hundred = request(TOKEN).repeat(100);
+    loop {
+        stream.write_all(hundred.as_bytes()).await?;
+    }
+}
+
+async fn endless(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: metadata\r\n").await?;
+    let header = format!("X-Padding: {}\r\n", "x".repeat(900));
+    loop {
+        send_unless_closed(&mut stream, header.as_bytes()).await?;
+    }
+}
+
+async fn byte_by_byte(mut stream: TcpStream) -> io::Result<()> {
+    for byte in request(STILL).bytes().cycle() {
+        send_unless_closed(&mut stream, &[byte]).await?;
+    }
+    Ok(())
+}
+
+/// Sends a piece, and reads during the pause that follows: an end there is the connection's.
+async fn send_unless_closed(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
+    stream.write_all(piece).await?;
+    match timeout(PAUSE, stream.read_u8()).await {
+        Err(_) => Ok(()),
+        Ok(Ok(_)) => Err(io::ErrorKind::ConnectionAborted.into()),
+        Ok(Err(error)) => Err(error),
+    }
+}
+
+async fn invent(mut stream: TcpStream, token: &str, number: usize, round: u64) -> io::Result<()> {
+    for ask in 0.. {
+        let target = format!("{token}?scopes=invented-{number}-{round}-{ask}-{}", "x".repeat(8_000));
+        stream.write_all(request(&target).as_bytes()).await?;
+        if stream.read(&mut [0; 4096]).await? == 0 {
+            break;
+        }
+        sleep(PAUSE / 5).await;
+    }
+    Ok(())
+}

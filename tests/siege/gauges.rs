@@ -1,0 +1,71 @@
+//! The gauges of `/metrics`, which must return to their values at rest.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::Handle;
+use tokio::time::{Instant, sleep};
+
+use crate::support::request;
+use crate::visit::{connect, visit};
+
+/// How long they may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How far a gauge may stay above its value at rest, by the beginning of its name. All others must return to it.
+const MAY_STAY_ABOVE: &[(&str, f64)] = &[
+    // What they count is kept on purpose, or only grows.
+    ("metadata_proxy_in_flight_peak", f64::INFINITY),
+    ("metadata_proxy_token_entries", f64::INFINITY),
+    ("process_resident_memory_bytes", f64::INFINITY),
+    // Upstream connections that are kept for later (upstream/pool.rs).
+    ("process_open_fds", 32.0),
+];
+
+/// The values of all gauges, by series.
+pub(crate) type Gauges = BTreeMap<String, f64>;
+
+/// Reads them, and how many requests the upstream is answering.
+pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gauges, String> {
+    let page = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics")).await?.body;
+    let names: HashSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")).collect();
+    let mut gauges: Gauges = page
+        .lines()
+        .filter(|line| names.contains(line.split(['{', ' ']).next().unwrap_or_default()))
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter_map(|(series, value)| Some((series.to_owned(), value.parse().ok()?)))
+        .collect();
+    gauges.insert(
+        "upstream requests in flight".to_owned(),
+        f64::from(u32::try_from(mock.in_flight()).unwrap_or(u32::MAX)),
+    );
+    Ok(gauges)
+}
+
+/// Waits until all are back at their values at rest, and returns how long that took, or else those that are not.
+pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: &Gauges) -> Result<Duration, String> {
+    let began = Instant::now();
+    loop {
+        let now = read(metrics_addr, mock).await?;
+        let above: Vec<String> = now
+            .iter()
+            .filter_map(|(series, value)| {
+                let rest = rest.get(series).copied().unwrap_or(0.0);
+                (*value > rest + may_stay_above(series)).then(|| format!("{series} is {value}, was {rest}"))
+            })
+            .collect();
+        if above.is_empty() {
+            return Ok(began.elapsed());
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(format!("not at rest after {PATIENCE:?}: {}", above.join(", ")));
+        }
+        sleep(Duration::from_millis(250)).await;
+    }
+}
+
+fn may_stay_above(series: &str) -> f64 {
+    MAY_STAY_ABOVE.iter().find(|(name, _)| series.starts_with(name)).map_or(0.0, |(_, excess)| *excess)
+}

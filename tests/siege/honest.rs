@@ -1,0 +1,169 @@
+//! Honest pods, which ask for what pods ask for, and operators.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::request;
+use crate::visit::{HOSTILE_POD, connect, visit};
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+/// Not one of the values that the proxy knows by itself.
+const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+
+/// The leaf that changes, below `/computeMetadata/v1/`.
+const WATCHED: &str = "instance/attributes/honest";
+
+/// The time between two changes of it.
+const CHANGES_EVERY: Duration = Duration::from_millis(200);
+
+/// The time between two looks of an operator.
+const OPERATOR_EVERY: Duration = Duration::from_millis(500);
+
+/// What came of the honest requests.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// How many there were.
+    pub(crate) asked: usize,
+    /// Those that failed, and how.
+    pub(crate) failed: Vec<String>,
+    /// How long the slowest took.
+    pub(crate) slowest: Duration,
+}
+
+impl Tally {
+    fn count(&mut self, (took, outcome): (Duration, Result<(), String>)) {
+        self.asked += 1;
+        self.failed.extend(outcome.err());
+        self.slowest = self.slowest.max(took);
+    }
+}
+
+/// What honest pods ask for, in turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Errand {
+    /// Finds out whether there is a metadata server.
+    Ping,
+    /// Gets a token that the proxy has.
+    KnownToken,
+    /// Gets a token that the proxy does not have yet.
+    NewScope,
+    /// Reads a value that only the upstream knows.
+    Leaf,
+    /// Waits for a change, and gets it.
+    Change,
+}
+
+/// All of them.
+pub(crate) const ERRANDS: &[Errand] =
+    &[Errand::Ping, Errand::KnownToken, Errand::NewScope, Errand::Leaf, Errand::Change];
+
+/// Who asks for what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Honest {
+    /// Pods that have nothing to do with the hostile one. They ask for everything.
+    OtherPods,
+    /// The hostile pod itself, which is owed less: only these errands.
+    SamePod(&'static [Errand]),
+}
+
+impl Honest {
+    /// The errand of a request, and the address that it comes from. Each of five pods runs every errand.
+    fn request(self, number: usize) -> (Errand, Ipv4Addr) {
+        match self {
+            Self::OtherPods => {
+                let pod = u8::try_from(number / ERRANDS.len() % 5 + 1).expect("small");
+                (ERRANDS[number % ERRANDS.len()], Ipv4Addr::new(127, 0, 2, pod))
+            }
+            Self::SamePod(errands) => (errands[number % errands.len()], HOSTILE_POD),
+        }
+    }
+}
+
+impl Errand {
+    fn target(self, number: usize) -> String {
+        match self {
+            Self::Ping => "/".to_owned(),
+            Self::KnownToken => TOKEN.to_owned(),
+            Self::NewScope => format!("{TOKEN}?scopes=honest-{number}"),
+            Self::Leaf => LEAF.to_owned(),
+            Self::Change => format!("/computeMetadata/v1/{WATCHED}?wait_for_change=true"),
+        }
+    }
+}
+
+/// Sends honest requests, one in each of these periods, until the siege is over. Requests do not wait for each other.
+pub(crate) async fn pods(
+    honest: Honest,
+    mock: &Handle,
+    addr: SocketAddr,
+    period: Duration,
+    over: &CancellationToken,
+) -> Tally {
+    let changes = Arc::new(AtomicU64::new(0));
+    let _changing = changing(mock.clone(), Arc::clone(&changes));
+    let mut every = interval(period);
+    every.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut requests = JoinSet::new();
+    for number in 0.. {
+        if over.run_until_cancelled(every.tick()).await.is_none() {
+            break;
+        }
+        requests.spawn(errand(honest, addr, number, Arc::clone(&changes)));
+    }
+    let mut tally = Tally::default();
+    requests.join_all().await.into_iter().for_each(|outcome| tally.count(outcome));
+    tally
+}
+
+/// Changes the watched leaf again and again, until this value is dropped.
+fn changing(mock: Handle, changes: Arc<AtomicU64>) -> JoinSet<()> {
+    mock.set(WATCHED, "0");
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        loop {
+            sleep(CHANGES_EVERY).await;
+            mock.set(WATCHED, &(changes.fetch_add(1, Relaxed) + 1).to_string());
+        }
+    });
+    task
+}
+
+async fn errand(
+    honest: Honest,
+    addr: SocketAddr,
+    number: usize,
+    changes: Arc<AtomicU64>,
+) -> (Duration, Result<(), String>) {
+    let (errand, pod) = honest.request(number);
+    let (began, known) = (Instant::now(), changes.load(Relaxed));
+    let outcome = visit(connect(pod, addr), &request(&errand.target(number))).await;
+    let judged = outcome.and_then(|answer| match errand {
+        Errand::Change if !answer.body.parse().is_ok_and(|value: u64| value >= known) => {
+            Err(format!("{:?} is not the change after {known}", answer.body))
+        }
+        _ => Ok(()),
+    });
+    (began.elapsed(), judged.map_err(|fault| format!("{errand:?} {number}: {fault}")))
+}
+
+/// Looks at the operators' pages again and again until the siege is over.
+pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken) -> Tally {
+    let mut tally = Tally::default();
+    while !over.is_cancelled() {
+        for page in ["/statusz", "/metrics"] {
+            let began = Instant::now();
+            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page)).await;
+            tally.count((began.elapsed(), outcome.map(drop).map_err(|fault| format!("{page}: {fault}"))));
+        }
+        sleep(OPERATOR_EVERY).await;
+    }
+    tally
+}

@@ -1,0 +1,105 @@
+//! The release binary under siege: one pod is a burden in every way that a pod can be, and the others must not notice.
+//!
+//! Each test starts the binary in a control group of 25 MiB, with the mock as its upstream. One address of the loopback network is
+//! the hostile pod ([`burden`]); others are honest pods that ask for what pods ask for ([`honest`]). No honest request may
+//! fail, memory must stay below [`scene::MOST_MEMORY`], sockets' buffers included, and once the hostile pod is gone every
+//! gauge must return to its value at rest.
+//!
+//! Every test also runs on cgroup v2, where the kernel counts sockets' buffers against the same limit: those tests are named
+//! `v2: NAME`. Where this computer has cgroup v1, they run in a small virtual machine ([`machine`], `tests/vm`).
+//!
+//! `cargo test --test siege -- NAME` runs the tests whose names contain NAME. Environment variables:
+//!
+//! - `METADATA_PROXY_FULL_SIZE=1`: 30 seconds of every burden, instead of 4.
+//! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
+
+mod burden;
+mod crowd;
+mod gauges;
+mod honest;
+mod machine;
+mod scene;
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the `it` tests, which use the rest")]
+#[path = "../it/support/mod.rs"]
+mod support;
+mod table;
+mod visit;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, OnceLock};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tokio::runtime::Runtime;
+
+use machine::Machine;
+use support::cgroup;
+use table::{SIEGES, Siege};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Two burdens at once would be measured as one.
+    arguments.test_threads = Some(1);
+    support::open_many_files();
+
+    let mut trials: Vec<Trial> = SIEGES.iter().map(here).collect();
+    if !cgroup::is_version_2() {
+        trials.extend(on_version_2(&arguments));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// A siege on this computer.
+fn here(siege: &'static Siege) -> Trial {
+    Trial::ignorable_test(siege.name, move || {
+        let runtime = Runtime::new()?;
+        Ok(runtime.block_on(scene::play(siege, proxy()?))?)
+    })
+}
+
+/// The same sieges in a virtual machine. All that were asked for run in one machine, which is booted for the first of them.
+fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
+    let name = |siege: &Siege| format!("v2: {}", siege.name);
+    let wanted = SIEGES.iter().filter(|siege| is_wanted(arguments, &name(siege))).map(|siege| siege.name).collect();
+    let machine = Arc::new(Machine::new(wanted));
+    let trial = |siege: &'static Siege| {
+        let machine = Arc::clone(&machine);
+        Trial::ignorable_test(name(siege), move || in_machine(&machine, siege.name))
+    };
+    SIEGES.iter().map(trial).collect()
+}
+
+fn in_machine(machine: &Machine, name: &str) -> Result<Completion, Failed> {
+    Ok(machine.result(name, proxy()?)?)
+}
+
+/// Whether the command line asks for the test of this name.
+fn is_wanted(arguments: &Arguments, name: &str) -> bool {
+    let matches = |pattern: &String| if arguments.exact { name == pattern } else { name.contains(pattern.as_str()) };
+    arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
+}
+
+/// The proxy's binary: the one of `SIEGE_BINARY`, or else this source tree's, built for release.
+fn proxy() -> Result<&'static Path, String> {
+    static PROXY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let proxy = PROXY.get_or_init(|| match std::env::var_os("SIEGE_BINARY") {
+        Some(path) => Ok(path.into()),
+        None => release_build(),
+    });
+    proxy.as_deref().map_err(Clone::clone)
+}
+
+/// Builds the binary for release, without the mock.
+fn release_build() -> Result<PathBuf, String> {
+    let built_for_tests = Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+    let target = built_for_tests.parent().and_then(Path::parent).ok_or("the binary has no target directory")?;
+    println!("building the release binary (cargo build --release --locked)");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy", "--target-dir"]);
+    let status = cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    match status {
+        Ok(status) if status.success() => Ok(target.join("release/gce-metadata-proxy")),
+        Ok(status) => Err(format!("cargo build --release: {status}")),
+        Err(error) => Err(format!("cargo cannot be run: {error}")),
+    }
+}

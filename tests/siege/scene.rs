@@ -1,0 +1,157 @@
+//! One siege from its beginning to its end.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::{Handle, Mock};
+use libtest_mimic::Completion;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::gauges;
+use crate::honest::{self, Tally};
+use crate::support::Binary;
+use crate::support::cgroup::{Bounds, Cgroup, Usage};
+use crate::table::{Attack, Siege};
+use crate::{burden, crowd};
+
+/// The limit that the proxy's control group has, in bytes.
+const LIMIT: u64 = 25 * 1024 * 1024;
+
+/// The most memory that the proxy may use at any time, in bytes, sockets' buffers included.
+pub(crate) const MOST_MEMORY: u64 = 20 * 1024 * 1024;
+
+/// How large a siege is.
+struct Size {
+    /// How long burdens last once all of them have begun.
+    time: Duration,
+    /// Requests of a crowd, per client.
+    requests: usize,
+    /// The time between two honest requests.
+    honest_every: Duration,
+}
+
+impl Size {
+    fn chosen() -> Self {
+        let is_set = |name| std::env::var_os(name).is_some();
+        let (time, requests) = if is_set("METADATA_PROXY_FULL_SIZE") { (30, 60) } else { (4, 10) };
+        // An emulated processor does not get through 50 honest requests a second and the burdens, too.
+        let (slower, requests, honest_every) = if is_set(EMULATED) { (3, 2, 200) } else { (1, requests, 20) };
+        Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
+    }
+}
+
+/// The environment variable that says that the processor is emulated.
+pub(crate) const EMULATED: &str = "SIEGE_EMULATED";
+
+/// Plays a siege with this proxy. An error says everything that went wrong.
+pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, String> {
+    let group = match Cgroup::new(Bounds { memory: Some(LIMIT), cpu: None }) {
+        Ok(group) => group,
+        Err(error) => return Ok(Completion::ignored_with(format!("no control group can be made here: {error}"))),
+    };
+    let size = Size::chosen();
+    let mock = Mock::start().await;
+    burden::prepare(&mock);
+    let (binary, addr, metrics_addr) = Binary::ready_of(proxy, Some(&group), mock.addr(), siege.arguments).await;
+    let rest = gauges::read(metrics_addr, &mock).await?;
+
+    let mut flood = JoinSet::new();
+    let over = CancellationToken::new();
+    let siege_over = over.clone().drop_guard();
+    let attack = async {
+        let failed = attack(&siege.attack, &mock, addr, &size, &mut flood).await;
+        drop(siege_over);
+        failed
+    };
+    let (pods, operator, crowd_failed) = tokio::join!(
+        honest::pods(siege.honest, &mock, addr, size.honest_every, &over),
+        honest::operator(metrics_addr, &over),
+        attack,
+    );
+    // Not before the last honest request has its answer.
+    flood.shutdown().await;
+    let rested = gauges::come_to_rest(metrics_addr, &mock, &rest).await;
+    let usage = group.usage().ok_or("the control group does not tell what was used")?;
+    drop(binary);
+
+    let judged = Judged { pods, operator, crowd_failed, rested, usage };
+    println!("{}: {}", siege.name, judged.summary());
+    let faults = judged.faults();
+    if faults.is_empty() { Ok(Completion::Completed) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
+}
+
+/// Attacks for as long as a siege lasts. Burdens are still there afterwards, in `flood`. Returns which requests of a crowd failed.
+async fn attack(attack: &Attack, mock: &Handle, addr: SocketAddr, size: &Size, flood: &mut JoinSet<()>) -> Vec<String> {
+    let burdens = match attack {
+        Attack::Burdens(burdens) => *burdens,
+        Attack::Crowd(clients) => return crowd::gather(addr, *clients, size.requests).await,
+    };
+    let begun = Arc::new(Semaphore::new(0));
+    for (connections, burden) in burdens {
+        (0..*connections).for_each(|number| drop(flood.spawn(burden.last(addr, number, Arc::clone(&begun)))));
+    }
+    let all = u32::try_from(flood.len()).expect("a few thousand");
+    // Where the proxy is down, the time passes all the same.
+    let _ = timeout(size.time * 10, begun.acquire_many(all)).await;
+    let _ = timeout(size.time, burden::change(mock)).await;
+    Vec::new()
+}
+
+struct Judged {
+    pods: Tally,
+    operator: Tally,
+    crowd_failed: Vec<String>,
+    rested: Result<Duration, String>,
+    usage: Usage,
+}
+
+impl Judged {
+    fn memory(&self) -> u64 {
+        self.usage.peak + self.usage.sockets
+    }
+
+    fn summary(&self) -> String {
+        let served = |tally: &Tally| {
+            let served = tally.asked - tally.failed.len();
+            format!("{served} of {}, slowest {} ms", tally.asked, tally.slowest.as_millis())
+        };
+        let apart = match self.usage.sockets {
+            0 => String::new(),
+            sockets => format!(" (sockets {})", mib(sockets)),
+        };
+        format!(
+            "peak {}{apart}, killed {}; honest {}; pages {}; at rest after {}",
+            mib(self.memory()),
+            self.usage.killed,
+            served(&self.pods),
+            served(&self.operator),
+            self.rested.as_ref().map_or_else(|_| "never".to_owned(), |took| format!("{} ms", took.as_millis())),
+        )
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.usage.killed > 0 {
+            faults.push(format!("killed {} times for want of memory", self.usage.killed));
+        }
+        if self.memory() > MOST_MEMORY {
+            faults.push(format!("{} of memory, at most {} allowed", mib(self.memory()), mib(MOST_MEMORY)));
+        }
+        let requests =
+            [("honest requests", &self.pods.failed), ("pages", &self.operator.failed), ("crowd", &self.crowd_failed)];
+        for (what, failed) in requests.into_iter().filter(|(_, failed)| !failed.is_empty()) {
+            faults.push(format!("{what}: {} failed, as {:?}", failed.len(), &failed[..failed.len().min(3)]));
+        }
+        faults.extend(self.rested.as_ref().err().cloned());
+        faults
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{}.{} MiB", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
+}

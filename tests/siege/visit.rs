@@ -1,0 +1,63 @@
+//! One request on a connection of its own.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::support::Answer;
+
+/// How long an honest client waits for an answer. An emulated computer is many times slower than others.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The address of the pod that is a burden.
+pub(crate) const HOSTILE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+
+/// Connects from an address of the loopback network, as from a pod.
+pub(crate) async fn connect(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
+    socket(source)?.connect(addr).await
+}
+
+/// Does the same with a receive window of a few KiB, so that little of an unread answer leaves the proxy.
+pub(crate) async fn connect_narrow(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket(source)?;
+    socket.set_recv_buffer_size(4096)?;
+    socket.connect(addr).await
+}
+
+fn socket(source: Ipv4Addr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    // Ports of connections that were closed a moment ago may be used again.
+    socket.set_reuseaddr(true)?;
+    socket.bind((source, 0).into())?;
+    Ok(socket)
+}
+
+/// Sends a request on a new connection and returns the answer if it is a 200, or else what went wrong.
+pub(crate) async fn visit(
+    connecting: impl Future<Output = io::Result<TcpStream>>,
+    request: &str,
+) -> Result<Answer, String> {
+    let exchange = async {
+        let mut stream = connecting.await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut bytes = Vec::new();
+        loop {
+            if let Some((answer, _)) = Answer::parse(&bytes, false) {
+                return Ok::<_, io::Error>(answer);
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    };
+    match timeout(PATIENCE, exchange).await {
+        Ok(Ok(answer)) if answer.status == 200 => Ok(answer),
+        Ok(Ok(answer)) => Err(format!("{} {}", answer.status, answer.body.trim())),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    }
+}
