@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::admin::statusz::Sources;
 use crate::admin::{Admin, Readiness};
+use crate::clock::BootTime;
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::conceal::ConcealLayer;
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::{MakeRoom, Seats};
 use crate::layers::leaves::Leaves;
-use crate::layers::token_cache::{Store, Tokens};
+use crate::layers::token_cache::{self, Store, Tokens};
 use crate::metadata::host::AllowedHosts;
 use crate::policy::{LivePolicy, LoadError};
 use crate::server::{self, Connections, Drain, Server};
@@ -110,7 +111,7 @@ impl App {
         let (tracer, exporter) = otlp::start(&config.otlp, metrics);
         let drain = Drain::default();
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
-        let store = Arc::new(Store::new(metrics));
+        let store = Arc::new(Store::new(token_cache::LIMIT, metrics));
         let seats = Seats::leak(config.max_in_flight);
         let watches = Arc::new(Watches::new(config.max_hanging));
         let history = Arc::new(History::default());
@@ -231,7 +232,7 @@ fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> 
     let (store, watches) = (Arc::clone(store), Arc::clone(watches));
     let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     move |metrics| {
-        store.report(metrics, Instant::now());
+        store.report(metrics, BootTime::now());
         metrics.in_flight.set(gauge(seats.taken()));
         metrics.in_flight_peak.set(gauge(seats.take_peak()));
         metrics.in_flight_limit.set(gauge(seats.limit()));

@@ -60,8 +60,7 @@ pub struct Metrics {
     pub token_evictions: IntCounter,
     /// Keys in the token cache, as of the last scrape.
     pub token_entries: IntGauge,
-    /// Seconds that the default account's token has left, as of the last scrape; 0 while there is none.
-    pub default_token_expiry: IntGauge,
+    default_token_expiry: IntGaugeVec,
     policy: PolicyMetrics,
     spans: [IntCounter; SpanOutcome::ALL.len()],
     on_scrape: OnScrape,
@@ -176,7 +175,8 @@ impl std::fmt::Debug for OnScrape {
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// For want of what something was refused or closed.
-const SHEDS: [&str; 6] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "redaction"];
+const SHEDS: [&str; 7] =
+    ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "redaction", "tokens"];
 
 impl PolicyMetrics {
     fn new(registry: &Registry) -> Self {
@@ -229,7 +229,10 @@ impl Metrics {
             }),
             token_evictions: counter(&registry, &table::TOKEN_EVICTIONS),
             token_entries: gauge(&registry, &table::TOKEN_ENTRIES),
-            default_token_expiry: gauge(&registry, &table::DEFAULT_TOKEN_EXPIRY),
+            default_token_expiry: register(
+                &registry,
+                IntGaugeVec::new(opts(&table::DEFAULT_TOKEN_EXPIRY), table::DEFAULT_TOKEN_EXPIRY.labels),
+            ),
             policy: PolicyMetrics::new(&registry),
             spans: SpanOutcome::ALL.map(|outcome| spans.with_label_values(&[outcome.label()])),
             on_scrape: OnScrape::default(),
@@ -255,6 +258,7 @@ impl Metrics {
             Error::Overloaded(Overload::InFlight) => self.shed(0, Some(peer)),
             Error::Overloaded(Overload::Hanging) => self.shed(1, Some(peer)),
             Error::Overloaded(Overload::Redaction) => self.shed(5, Some(peer)),
+            Error::Overloaded(Overload::Tokens) => self.shed(6, Some(peer)),
             // That is told where the metadata server's health changes.
             Error::Upstream(_) => {}
             _ => {
@@ -302,6 +306,15 @@ impl Metrics {
     /// Counts what the policy made of a request.
     pub fn judged(&self, judgement: Judgement, mode: JudgeMode) {
         self.policy.verdicts[judgement as usize][mode as usize].inc();
+    }
+
+    /// Says how many seconds the default account's token has left: 0 if it expired and no new one came, and no series at
+    /// all while there is none for a good reason, so that no alert can fire then.
+    pub fn default_token_expires_in(&self, seconds: Option<u32>) {
+        match seconds {
+            Some(seconds) => self.default_token_expiry.with_label_values::<&str>(&[]).set(seconds.into()),
+            None => self.default_token_expiry.reset(),
+        }
     }
 
     /// Says which policy is in force.
