@@ -155,16 +155,20 @@ impl<T: TokenSource> Keeper<T> {
         let is_unknown = matches!(&why, NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND);
         // A token that the server says cannot be is not lost.
         known.is_lost &= !is_unknown;
+        let until = now + remembered_for(&why);
+        let back_off = freshness::back_off(failures, fastrand::f64());
         let next = match (has_token, self.entry.is_own()) {
+            (true, _) => Next::Look(now + back_off),
             (false, true) if is_unknown => Next::Look(now + NO_ACCOUNT),
-            (true, _) | (false, true) => Next::Look(now + freshness::back_off(failures, fastrand::f64())),
+            // Not before the failure is over for those who ask.
+            (false, true) => Next::Look(until + back_off),
             (false, false) => Next::Wait,
         };
         let outcome = match why {
             NoToken::Refused(_) => FlightOutcome::Refused,
             NoToken::Failed(_) | NoToken::Overloaded(_) => FlightOutcome::Failed,
         };
-        known.failure = Some(Remembered { until: now + remembered_for(&why), why });
+        known.failure = Some(Remembered { why, until });
         (next, outcome)
     }
 

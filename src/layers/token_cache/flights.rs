@@ -45,6 +45,8 @@ struct Ticket {
     called: Arc<Notify>,
     /// When its turn came.
     began: Instant,
+    /// It was given up for this one, which is next as soon as it has ended.
+    heir: Option<u64>,
 }
 
 /// A place in the queue, and then the right to fetch a token. It goes back when it is dropped.
@@ -71,7 +73,7 @@ impl Flights {
             let id = state.next;
             state.next += 1;
             let room = state.shares.room_for(client, 1);
-            let ticket = Ticket { id, client, entry, called: Arc::clone(&called), began };
+            let ticket = Ticket { id, client, entry, called: Arc::clone(&called), began, heir: None };
             if room == Room::Free {
                 state.takes_off(ticket);
             } else {
@@ -96,22 +98,20 @@ impl Flights {
         let mut state = self.lock();
         let Room::From(largest) = state.shares.room_for(client, 1) else { return false };
         let now = Instant::now();
-        let is_slow_and_alone = |ticket: &Ticket| {
-            ticket.client == largest && now >= ticket.began + SLOW && ticket.entry.is_waited_for_by_none_but(largest)
+        let may_be_given_up = |ticket: &&mut Ticket| {
+            ticket.client == largest
+                && ticket.heir.is_none()
+                && now >= ticket.began + SLOW
+                && ticket.entry.is_waited_for_by_none_but(largest)
         };
-        if let Some(place) = state.flying.iter().position(is_slow_and_alone) {
-            let given_up = state.flying.remove(place);
-            state.shares.give_back(largest, 1);
-            given_up.called.notify_one();
-            if let Some(ticket) = state.leave_queue(id) {
-                state.takes_off(ticket);
-            }
-        }
-        true
+        let Some(given_up) = state.flying.iter_mut().find(may_be_given_up) else { return true };
+        given_up.heir = Some(id);
+        given_up.called.notify_one();
+        false
     }
 
-    fn is_under_way(&self, id: u64) -> bool {
-        self.lock().flying.iter().any(|ticket| ticket.id == id)
+    fn is_wanted(&self, id: u64) -> bool {
+        self.lock().flying.iter().any(|ticket| ticket.id == id && ticket.heir.is_none())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -156,12 +156,13 @@ impl State {
         self.queues.iter().filter_map(first).min().map(|(_, id)| id)
     }
 
-    fn fill(&mut self) {
-        while self.shares.used() < self.shares.limit() {
-            let Some(ticket) = self.next().and_then(|id| self.leave_queue(id)) else { return };
-            ticket.called.notify_one();
-            self.takes_off(ticket);
-        }
+    /// A flight has ended, so there is room for another.
+    fn landed(&mut self, landed: &Ticket) {
+        self.shares.give_back(landed.client, 1);
+        let heir = landed.heir.and_then(|id| self.leave_queue(id));
+        let Some(next) = heir.or_else(|| self.next().and_then(|id| self.leave_queue(id))) else { return };
+        next.called.notify_one();
+        self.takes_off(next);
     }
 }
 
@@ -169,7 +170,7 @@ impl Flight<'_> {
     /// Waits until the flight is given up for another client.
     pub(super) async fn given_up(&self) {
         // A call may be that of its turn, where that was seen before it was heard.
-        while self.flights.is_under_way(self.id) {
+        while self.flights.is_wanted(self.id) {
             self.called.notified().await;
         }
     }
@@ -180,8 +181,7 @@ impl Drop for Flight<'_> {
         let mut state = self.flights.lock();
         if let Some(place) = state.flying.iter().position(|ticket| ticket.id == self.id) {
             let landed = state.flying.remove(place);
-            state.shares.give_back(landed.client, 1);
-            state.fill();
+            state.landed(&landed);
         } else {
             state.leave_queue(self.id);
         }
@@ -225,7 +225,8 @@ mod tests {
         drop(second);
         let fourth = fourth.await;
         drop((fourth, other));
-        assert_eq!((flights.lock().shares.used(), flights.lock().queues.len()), (0, 0));
+        let state = flights.lock();
+        assert_eq!((state.shares.used(), state.queues.len(), state.flying.len()), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -234,14 +235,18 @@ mod tests {
         let (a, b) = (entry(pod(1)), entry(pod(2)));
         let (first, second) = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
         let began = Instant::now();
-        let other = flights.begin(pod(2), &b).await;
-        assert_eq!(began.elapsed(), SLOW, "and not a quick one");
-        first.given_up().await;
+        let mut other = Box::pin(flights.begin(pod(2), &b));
+        tokio::select! {
+            _ = &mut other => panic!("it begins before the one that is given up has ended"),
+            () = first.given_up() => assert_eq!(began.elapsed(), SLOW, "and not a quick one"),
+        }
+        drop(first);
+        let other = other.await;
         let mut stays = Box::pin(second.given_up());
         assert!(poll(&mut stays).is_pending());
         let mut more = Box::pin(flights.begin(pod(2), &b));
         assert!(timeout(Duration::from_secs(60), &mut more).await.is_err(), "both have the same now");
-        drop((first, other));
+        drop(other);
         drop(more.await);
     }
 

@@ -166,7 +166,7 @@ where
 }
 
 /// The answer that a flight leads to.
-async fn waiting(
+pub(super) async fn waiting(
     known: watch::Receiver<Known>,
     form: Form,
     content_type: HeaderValue,

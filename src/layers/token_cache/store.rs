@@ -34,8 +34,8 @@ use crate::tokens::{NoToken, TokenKey};
 pub const LIMIT: usize = 2 * 1024 * 1024;
 
 /// What an entry takes besides its key and its token, in bytes: its own fields, its place in the map, and its keeper's task.
-/// Measured, with what the allocator adds; a test compares it with the sizes that are known.
-const ENTRY: usize = 2 * 1024;
+/// Measured as the growth of resident memory by 10,000 entries: 1.7 to 2.3 KiB each.
+pub(super) const ENTRY: usize = 2 * 1024;
 
 /// What an entry's token and its last body take, in bytes, if they are of common size (1 KiB each). It is counted from the
 /// beginning, so that an entry grows only if its token is larger.
