@@ -74,7 +74,8 @@ impl Breaker {
             return true;
         }
         let too_soon = |probed: Option<Instant>, pause| probed.is_some_and(|probed| now < probed + pause);
-        if (is_down && too_soon(*probed, APART)) || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PAUSE)) {
+        if (is_down && too_soon(*probed, APART)) || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PAUSE))
+        {
             return false;
         }
         if let Some(streak) = streak {
@@ -87,7 +88,9 @@ impl Breaker {
     pub(super) fn succeeded(&self, client: Client) {
         let mut state = self.lock();
         state.failing.retain(|streak| streak.client != client);
-        state.failing.iter_mut().for_each(|streak| streak.unrefuted = 0);
+        for streak in &mut state.failing {
+            streak.unrefuted = 0;
+        }
     }
 
     pub(super) fn failed(&self, client: Client, now: Instant) {
@@ -122,12 +125,16 @@ impl State {
 mod tests {
     use super::*;
 
+    /// Whose fetch succeeded, or failed.
+    type Fetch = Result<Client, Client>;
+
+    #[expect(clippy::unnecessary_wraps, reason = "the proxy itself is a client, too")]
     fn pod(number: u8) -> Client {
         Some([10, 0, 0, number].into())
     }
 
     /// A breaker after these failures (`Err`) and successes (`Ok`), and the time of the last.
-    fn after(fetches: &[Result<Client, Client>]) -> (Breaker, Instant) {
+    fn after(fetches: &[Fetch]) -> (Breaker, Instant) {
         let (breaker, now) = (Breaker::default(), Instant::now());
         for fetch in fetches {
             match fetch {
@@ -141,8 +148,8 @@ mod tests {
     #[test]
     fn who_rests_after_what() {
         let (a, b, own) = (pod(1), pod(2), None);
-        let hostile = [Err(a); 1000];
-        let rests: [(&str, &[Result<Client, Client>], bool, bool); 11] = [
+        let hostile = [Err(a); 100];
+        let rests: [(&str, &[Fetch], bool, bool); 11] = [
             ("nothing happened", &[], false, false),
             ("bad luck", &[Err(a); 4], false, false),
             ("one pod's keys fail", &[Err(a); 5], true, false),
@@ -158,7 +165,12 @@ mod tests {
         for (what, fetches, a_rests, others_rest) in rests {
             let (breaker, now) = after(fetches);
             // While the server counts as down, the first of anyone is the probe.
-            let now = if others_rest { assert!(breaker.lets_through(pod(9), now), "{what}"); now } else { now };
+            let now = if others_rest {
+                assert!(breaker.lets_through(pod(9), now), "{what}");
+                now
+            } else {
+                now
+            };
             assert_eq!(!breaker.lets_through(a, now), a_rests, "{what}: the pod");
             assert_eq!(!breaker.lets_through(b, now), others_rest, "{what}: another pod");
             assert!(breaker.lets_through(own, now), "{what}: the proxy's own always go through");

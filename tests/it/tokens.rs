@@ -313,9 +313,7 @@ async fn one_pods_slow_keys_hold_up_nobody_elses() {
     for n in 0..150 {
         let mut connection = Connection::open_from(Ipv4Addr::new(127, 0, 0, 9), proxy.addr).await;
         let target = format!("{}?scopes={n}", path_of(SLOW_ACCOUNT));
-        connection
-            .send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n"))
-            .await;
+        connection.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
         hostile.push(connection);
     }
     while mock.in_flight() < 12 {

@@ -330,7 +330,9 @@ impl TokenStatus {
         let mut parameters = Cut::default();
         for (at, (param, value)) in row.key.params().enumerate() {
             let blank = if at == 0 { "" } else { " " };
-            [blank, param.key(), "=", value].into_iter().for_each(|text| parameters.push(text));
+            for text in [blank, param.key(), "=", value] {
+                parameters.push(text);
+            }
         }
         let mut account = Cut::default();
         account.push(match &row.key.account {
@@ -382,7 +384,9 @@ mod tests {
             (vec![&*"ä".repeat(LENGTH), "b", "c"], "ä".repeat(LENGTH) + "…"),
         ] {
             let mut cut = Cut::default();
-            texts.iter().for_each(|text| cut.push(text));
+            for text in texts {
+                cut.push(text);
+            }
             assert_eq!(cut.text, shown);
         }
     }

@@ -228,6 +228,8 @@ fn remembered_for(why: &NoToken) -> Duration {
         NoToken::Failed(failure) if matches!(**failure, Failure::Resting) => {
             Duration::from_millis(fastrand::u64(RESTING))
         }
-        NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => Duration::from_millis(fastrand::u64(FAILURE)),
+        NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {
+            Duration::from_millis(fastrand::u64(FAILURE))
+        }
     }
 }

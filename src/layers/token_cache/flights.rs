@@ -150,9 +150,8 @@ impl State {
 
     /// The first in the queue of the client that has fewest under way; of several such clients, who came first.
     fn next(&self) -> Option<u64> {
-        let first = |(client, queue): &(Client, VecDeque<Ticket>)| {
-            Some((self.shares.held_by(*client), queue.front()?.id))
-        };
+        let first =
+            |(client, queue): &(Client, VecDeque<Ticket>)| Some((self.shares.held_by(*client), queue.front()?.id));
         self.queues.iter().filter_map(first).min().map(|(_, id)| id)
     }
 
@@ -201,6 +200,7 @@ mod tests {
         future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the proxy itself is a client, too")]
     fn pod(number: u8) -> Client {
         Some([10, 0, 0, number].into())
     }
