@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use gce_metadata_proxy::layers::token_cache::{Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::Choice;
 use gce_metadata_proxy::telemetry::Metrics;
@@ -96,7 +96,7 @@ fn parse_and_conceal(target: &str) {
 fn token_layer() {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Arc::new(Store::new(Metrics::leak())), support::Source);
+    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, Metrics::leak())), support::Source);
     runtime.block_on(tokens.warm(TokenKey::default_account())).expect("the source gives a token");
     let mut cache = TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing));
     times(|| support::parsed(support::TOKEN), |request| support::now(cache.call(request)));

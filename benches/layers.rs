@@ -15,7 +15,7 @@ use gce_metadata_proxy::layers::hanging::{HangingLayer, Watches};
 use gce_metadata_proxy::layers::in_flight::{InFlightLayer, MakeRoom, Seats};
 use gce_metadata_proxy::layers::leaves::KnownLeavesLayer;
 use gce_metadata_proxy::layers::rescue::{OnOverload, RescueLayer};
-use gce_metadata_proxy::layers::token_cache::{Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
@@ -50,7 +50,7 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "conceal", conceal.layer(ends()), leaf);
     bench(criterion, "hanging", HangingLayer::new(Arc::new(Watches::new(64))).layer(ends()), leaf);
     bench(criterion, "leaves", KnownLeavesLayer::new(support::known_leaves()).layer(ends()), leaf);
-    let tokens = Tokens::new(Arc::new(Store::new(metrics)), support::Source);
+    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, metrics)), support::Source);
     bench(criterion, "token_cache", TokenCacheLayer::new(tokens, Audit::Off).layer(ends()), leaf);
     bench(criterion, "nothing", ends(), leaf);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::layers::token_cache::{Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
 use gce_metadata_proxy::metadata::{Query, Request};
 use gce_metadata_proxy::reply::Body;
@@ -23,7 +23,7 @@ use support::Source;
 fn hit(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Arc::new(Store::new(Metrics::leak())), Source);
+    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, Metrics::leak())), Source);
     let default = TokenKey::default_account().request();
     let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };

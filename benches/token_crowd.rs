@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use gce_metadata_proxy::layers::token_cache::{Store, TokenCache, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCache, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::Request;
+use gce_metadata_proxy::shares::Client;
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::telemetry::audit::Audit;
 use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
@@ -33,10 +34,10 @@ struct Weather {
 struct Server(Arc<Weather>);
 
 impl TokenSource for Server {
-    async fn fetch(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
         tokio::task::yield_now().await;
         self.0.fetches.fetch_add(1, Relaxed);
-        if self.0.is_bad.load(Relaxed) { Err(Failure::Closed.into()) } else { support::Source.fetch(key).await }
+        if self.0.is_bad.load(Relaxed) { Err(Failure::Closed.into()) } else { support::Source.fetch(key, client).await }
     }
 }
 
@@ -85,7 +86,7 @@ fn crowds(criterion: &mut Criterion) {
 /// Empty, in front of a server with its weather.
 fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
-    let tokens = Tokens::new(Arc::new(Store::new(Metrics::leak())), Server(Arc::clone(&weather)));
+    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, Metrics::leak())), Server(Arc::clone(&weather)));
     (
         TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
         weather,

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::admin::statusz::Sources;
 use crate::admin::{Admin, Readiness};
+use crate::clock::BootTime;
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::conceal::ConcealLayer;
 use crate::layers::hanging::Watches;
@@ -115,7 +116,7 @@ impl App {
         let budget = budget(&config, &pressure);
         let connections =
             Arc::new(Connections::new(config.max_connections, budget.connections, Arc::clone(&pressure), metrics));
-        let store = Arc::new(Store::new(metrics));
+        let store = Arc::new(Store::new(budget.tokens, metrics));
         let seats = Seats::leak(config.max_in_flight);
         let watches = Arc::new(Watches::new(config.max_hanging));
         let history = Arc::new(History::default());
@@ -272,7 +273,7 @@ fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> 
     let (store, watches) = (Arc::clone(store), Arc::clone(watches));
     let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
     move |metrics| {
-        store.report(metrics, Instant::now());
+        store.report(metrics, BootTime::now());
         metrics.in_flight.set(gauge(seats.taken()));
         metrics.in_flight_peak.set(gauge(seats.take_peak()));
         metrics.in_flight_limit.set(gauge(seats.limit()));

@@ -88,6 +88,9 @@ pub enum Overload {
     /// Values that are being watched.
     #[error("as many wait_for_change requests as --max-hanging allows are waiting")]
     Hanging,
+    /// Tokens that one pod asks for: those kept, or those being fetched, beyond its share.
+    #[error("this pod asks for too many different tokens at once")]
+    Tokens,
 }
 
 impl Error {
@@ -106,6 +109,7 @@ impl Error {
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging) => "hanging",
             Self::Overloaded(Overload::Redaction) => "redaction",
+            Self::Overloaded(Overload::Tokens) => "tokens",
             Self::Upstream(failure) => failure.label(),
         }
     }

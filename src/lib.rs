@@ -29,8 +29,10 @@
 //! | is there room for a request | [`layers::in_flight`] |
 //! | is there room for a connection, and which gives way | [`server::Connections`] |
 //! | how a connection is reset, never whether | `server::socket` |
+//! | what time it is for a token | [`clock`] |
 //! | is this token still good, and when to look for the next | `layers::token_cache::freshness` |
-//! | how many fetches at once | `layers::token_cache::flight` |
+//! | which token gives way when there is no room | `layers::token_cache::store` |
+//! | how many fetches at once, and which is given up | `layers::token_cache::flights` |
 //! | where a token comes from | a [`tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready | [`warm`] |
 //! | what goes on the upstream wire | [`upstream::Forward`] |
@@ -65,6 +67,7 @@ pub mod app;
 pub mod cgroup;
 pub mod check;
 pub mod cli;
+pub mod clock;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;

@@ -88,7 +88,7 @@ impl<T: TokenSource> WarmStart<T> {
             Ok(()) => true,
             // A machine without a service account.
             Err(NoToken::Refused(refused)) => refused.status == StatusCode::NOT_FOUND,
-            Err(NoToken::Failed(_)) => false,
+            Err(NoToken::Failed(_) | NoToken::Overloaded(_)) => false,
         }
     }
 }

@@ -17,7 +17,7 @@ use gce_metadata_proxy::layers::in_flight::{MakeRoom, SeatedBody, Seats};
 use gce_metadata_proxy::layers::latency::TimedBody;
 use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
 use gce_metadata_proxy::layers::rescue::OnOverload;
-use gce_metadata_proxy::layers::token_cache::{Store, Tokens};
+use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, Tokens};
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::metadata::token::AccessToken;
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
@@ -25,6 +25,7 @@ use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::server::{Arrival, Stack};
+use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack::{self, Parts};
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::telemetry::audit::Audit;
@@ -55,7 +56,7 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
     let mock = Mock::start().await;
     let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
     let forward = Forward::new(Client::new(target, Arc::<Health>::default(), metrics));
-    let tokens = Tokens::new(Arc::new(Store::new(metrics)), MetadataServer::new(forward.clone()));
+    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, metrics)), MetadataServer::new(forward.clone()));
     tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     stack::assemble(Parts {
@@ -92,7 +93,7 @@ pub fn known_leaves() -> Arc<Leaves> {
 pub struct Source;
 
 impl TokenSource for Source {
-    async fn fetch(&self, _: &TokenKey) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, _: &TokenKey, _: shares::Client) -> Result<Fetched, NoToken> {
         let secret = "x".repeat(180);
         let body = format!(r#"{{"access_token":"{secret}","expires_in":3599,"token_type":"Bearer"}}"#);
         let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");

@@ -9,7 +9,7 @@ use std::io::Write;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 /// Longest life that is believed, in seconds. Google's access tokens live an hour, and twelve where an organisation's
 /// policy lets them be extended.
@@ -52,7 +52,7 @@ pub enum TokenError {
 
 #[derive(Deserialize)]
 struct Wire {
-    access_token: String,
+    access_token: Zeroizing<String>,
     expires_in: u32,
     token_type: String,
     #[serde(flatten)]
@@ -62,29 +62,44 @@ struct Wire {
 impl AccessToken {
     /// Reads an answer's body: the token, and the seconds that it has left.
     pub fn parse(body: &[u8]) -> Result<(Self, u32), TokenError> {
-        let mut wire: Wire = serde_json::from_slice(body).map_err(|_| TokenError::Shape)?;
-        let secret = Zeroizing::new(std::mem::take(&mut wire.access_token));
+        let Wire { access_token: secret, expires_in, token_type, rest } =
+            serde_json::from_slice(body).map_err(|_| TokenError::Shape)?;
         if secret.is_empty() || !secret.bytes().all(is_token_byte) {
             return Err(TokenError::Secret);
         }
-        if !(1..=MAX_LIFE).contains(&wire.expires_in) {
+        if !(1..=MAX_LIFE).contains(&expires_in) {
             return Err(TokenError::Life);
         }
-        Ok((Self { secret, token_type: wire.token_type, rest: wire.rest }, wire.expires_in))
+        Ok((Self { secret, token_type, rest }, expires_in))
     }
 
     /// An answer's body with so many seconds left, in the server's order of fields.
     pub fn body(&self, form: Form, expires_in: u32) -> Bytes {
-        let mut body = Wiped(Vec::with_capacity(self.secret.len() + 80));
-        let written = match form {
-            Form::Json => self.write_json(&mut body.0, expires_in),
-            Form::Text => self.write_text(&mut body.0, expires_in),
-        };
-        written.expect("writing to memory does not fail");
+        // In memory of the very size: a body that outgrew it would leave a copy behind that nobody wipes.
+        let mut length = Length(0);
+        self.write(&mut length, form, expires_in);
+        let mut body = Zeroizing::new(Vec::with_capacity(length.0));
+        self.write(&mut *body, form, expires_in);
         Bytes::from_owner(body)
     }
 
-    fn write_json(&self, body: &mut Vec<u8>, expires_in: u32) -> std::io::Result<()> {
+    /// Memory that it takes, in bytes, apart from its own fields. That of unknown fields is a rough estimate.
+    pub fn heap(&self) -> usize {
+        let mut length = Length(0);
+        self.write(&mut length, Form::Json, MAX_LIFE);
+        let rest = if self.rest.is_empty() { 0 } else { 8 * length.0 };
+        length.0 + rest
+    }
+
+    fn write(&self, body: &mut impl Write, form: Form, expires_in: u32) {
+        let written = match form {
+            Form::Json => self.write_json(body, expires_in),
+            Form::Text => self.write_text(body, expires_in),
+        };
+        written.expect("writing to memory does not fail");
+    }
+
+    fn write_json(&self, body: &mut impl Write, expires_in: u32) -> std::io::Result<()> {
         let (secret, token_type) = (self.secret.as_str(), Value::from(self.token_type.as_str()));
         write!(body, r#"{{"access_token":"{secret}","expires_in":{expires_in},"token_type":{token_type}"#)?;
         for (name, value) in &self.rest {
@@ -93,9 +108,23 @@ impl AccessToken {
         write!(body, "}}")
     }
 
-    fn write_text(&self, body: &mut Vec<u8>, expires_in: u32) -> std::io::Result<()> {
+    fn write_text(&self, body: &mut impl Write, expires_in: u32) -> std::io::Result<()> {
         let (secret, token_type) = (self.secret.as_str(), &self.token_type);
         write!(body, "access_token {secret}\nexpires_in {expires_in}\ntoken_type {token_type}\n")
+    }
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -111,21 +140,6 @@ impl fmt::Debug for AccessToken {
 /// Printable ASCII that needs no escape in JSON.
 fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
-}
-
-/// A body that is wiped when the last answer that holds it has been written.
-struct Wiped(Vec<u8>);
-
-impl AsRef<[u8]> for Wiped {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for Wiped {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
 }
 
 #[cfg(test)]

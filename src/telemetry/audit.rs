@@ -1,6 +1,7 @@
 //! [`Audit`]: a line for each token that was handed out, for whoever must be able to say who had one. Never the token.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::labels::Label;
 use super::metrics::TokenOutcome;
@@ -23,14 +24,14 @@ pub enum Audit {
 #[derive(Debug)]
 pub struct Asked {
     client: Option<SocketAddr>,
-    key: TokenKey,
+    key: Arc<TokenKey>,
     outcome: TokenOutcome,
 }
 
 impl Audit {
     /// Takes note of who asks for what, and how it is answered; nothing where there are no lines.
-    pub fn asked(self, client: Option<SocketAddr>, key: &TokenKey, outcome: TokenOutcome) -> Option<Asked> {
-        (self == Self::On).then(|| Asked { client, key: key.clone(), outcome })
+    pub fn asked(self, client: Option<SocketAddr>, key: &Arc<TokenKey>, outcome: TokenOutcome) -> Option<Asked> {
+        (self == Self::On).then(|| Asked { client, key: Arc::clone(key), outcome })
     }
 }
 

@@ -60,13 +60,23 @@ pub struct Metrics {
     pub token_evictions: IntCounter,
     /// Keys in the token cache, as of the last scrape.
     pub token_entries: IntGauge,
-    /// Seconds that the default account's token has left, as of the last scrape; 0 while there is none.
-    pub default_token_expiry: IntGauge,
     /// Memory, as of the last scrape.
     pub memory: MemoryMetrics,
+    default_token_expiry: IntGaugeVec,
     policy: PolicyMetrics,
     spans: [IntCounter; SpanOutcome::ALL.len()],
     on_scrape: OnScrape,
+}
+
+impl From<Overload> for Shed {
+    fn from(overload: Overload) -> Self {
+        match overload {
+            Overload::InFlight => Self::InFlight,
+            Overload::Hanging => Self::Hanging,
+            Overload::Redaction => Self::Redaction,
+            Overload::Tokens => Self::Tokens,
+        }
+    }
 }
 
 /// How near the process is to its memory limit. In bytes, but for the level.
@@ -206,6 +216,8 @@ labels! {
         UnreadAnswer = "unread_answer",
         /// A request whose answer was to be redacted: the memory for that is taken.
         Redaction = "redaction",
+        /// A request for a token: its client asks for too many different ones.
+        Tokens = "tokens",
         /// A connection was closed or reset because memory is short.
         Memory = "memory",
     }
@@ -277,8 +289,11 @@ impl Metrics {
             }),
             token_evictions: counter(&registry, &table::TOKEN_EVICTIONS),
             token_entries: gauge(&registry, &table::TOKEN_ENTRIES),
-            default_token_expiry: gauge(&registry, &table::DEFAULT_TOKEN_EXPIRY),
             memory: MemoryMetrics::new(&registry),
+            default_token_expiry: register(
+                &registry,
+                IntGaugeVec::new(opts(&table::DEFAULT_TOKEN_EXPIRY), table::DEFAULT_TOKEN_EXPIRY.labels),
+            ),
             policy: PolicyMetrics::new(&registry),
             spans: SpanOutcome::ALL.map(|outcome| spans.with_label_values(&[outcome.label()])),
             on_scrape: OnScrape::default(),
@@ -301,9 +316,7 @@ impl Metrics {
         self.refusals.with_label_values(&[reason]).inc();
         tracing::debug!(%peer, reason, "{error}");
         match error {
-            Error::Overloaded(Overload::InFlight) => self.shed(Shed::InFlight, Some(peer)),
-            Error::Overloaded(Overload::Hanging) => self.shed(Shed::Hanging, Some(peer)),
-            Error::Overloaded(Overload::Redaction) => self.shed(Shed::Redaction, Some(peer)),
+            Error::Overloaded(overload) => self.shed((*overload).into(), Some(peer)),
             // That is told where the metadata server's health changes.
             Error::Upstream(_) => {}
             _ => {
@@ -341,6 +354,15 @@ impl Metrics {
     /// Counts what the policy made of a request.
     pub fn judged(&self, judgement: Judgement, mode: JudgeMode) {
         self.policy.verdicts[judgement as usize][mode as usize].inc();
+    }
+
+    /// Says how many seconds the default account's token has left: 0 if it expired and no new one came, and no series at
+    /// all while there is none for a good reason, so that no alert can fire then.
+    pub fn default_token_expires_in(&self, seconds: Option<u32>) {
+        match seconds {
+            Some(seconds) => self.default_token_expiry.with_label_values::<&str>(&[]).set(seconds.into()),
+            None => self.default_token_expiry.reset(),
+        }
     }
 
     /// Says which policy is in force.

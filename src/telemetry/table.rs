@@ -54,7 +54,7 @@ table! {
         "wait_for_change requests to the metadata server under way.";
     SHEDS = "metadata_proxy_sheds_total" ["reason"]
         "Requests and connections refused or closed for want of room: in_flight, hanging, connections, idle_connection, fair_share, \
-         unread_answer, redaction, memory.";
+         unread_answer, redaction, tokens, memory.";
     RESETS = "metadata_proxy_resets_total" []
         "Connections of clients that were reset.";
     CONNECTIONS = "metadata_proxy_connections" []
@@ -71,7 +71,8 @@ table! {
     TOKEN_EVICTIONS = "metadata_proxy_token_evictions_total" []
         "Keys that the token cache gave up for others.";
     DEFAULT_TOKEN_EXPIRY = "metadata_proxy_default_token_expiry_seconds" []
-        "Seconds that the default account's token has left; 0 while there is none.";
+        "Seconds that the default account's token has left; 0 if it expired and no new one came; nothing before the first one, \
+         and on a machine without a service account.";
     UPSTREAM_REQUESTS = "metadata_proxy_upstream_requests_total" ["outcome"]
         "Requests sent to the metadata server, by class of status or kind of failure.";
     UPSTREAM_DURATION = "metadata_proxy_upstream_duration_seconds" ["endpoint", "outcome"]

@@ -1,48 +1,123 @@
 //! [`Breaker`]: stops asking a server that does not answer.
 //!
-//! Each key backs off by itself; with many keys that is still many requests to a server in trouble. After
-//! [`TOLERATED`] failures in a row, over all keys, one request in [`PAUSE`] is let through to see whether it is back, and
-//! the others fail at once. The pause is shorter than any key's own back-off, so with one key the breaker changes nothing.
+//! Each key backs off by itself; with many keys that is still many requests to a server in trouble. But a key may fail for
+//! a reason of its own, and one pod may ask for many such keys. So what one pod's fetches prove is held against that pod
+//! alone, and the server counts as down only where several pods agree:
+//!
+//! | evidence | who rests | how often the server is asked all the same |
+//! |---|---|---|
+//! | [`TOLERATED`] fetches in a row of one client failed | that client | once in [`PAUSE`] |
+//! | since the last success of anyone, fetches of two or more clients failed, [`TOLERATED`] in all, at most [`COUNTED`] of one client | everybody | once in [`PAUSE`] by each client, and once in [`APART`] in all |
+//!
+//! A fetch that nobody lets through fails at once. The proxy's own fetches (they have no client) are evidence like any
+//! client's and always go through: they are few, and each backs off by itself. Any success, of any client, proves that the
+//! server is up. The pause is shorter than any key's own back-off, so with one key the breaker changes nothing.
+//!
+//! An answer that refuses is a success here: a server that refuses is up.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::shares::Client;
+
 /// Failures in a row that may be bad luck.
 const TOLERATED: u32 = 5;
 
-/// Between two probes of a server that does not answer.
+/// Most failures of one client that count against the server.
+const COUNTED: u32 = 3;
+
+/// Between two probes of one client.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// Between two probes of different clients. Much shorter, so that a client that probes whenever it may leaves room for others.
+const APART: Duration = Duration::from_millis(50);
+
+/// Most clients that are remembered. A node has some hundred pods; whoever failed longest ago is forgotten.
+const CLIENTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    failures: u32,
+    /// Clients whose last fetch failed, the one that failed last at the end.
+    failing: Vec<Streak>,
+    /// When a fetch was last let through while the server counted as down.
+    probed: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Streak {
+    client: Client,
+    /// Failures since its own last success.
+    own: u32,
+    /// Failures since the last success of anyone.
+    unrefuted: u32,
+    /// When a fetch was last let through while it rested.
     probed: Option<Instant>,
 }
 
 impl Breaker {
-    /// Whether a request may be sent now.
-    pub(super) fn lets_through(&self, now: Instant) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_open = state.failures >= TOLERATED;
-        if is_open && state.probed.is_some_and(|probed| now < probed + PAUSE) {
+    /// Whether a client's request may be sent now.
+    pub(super) fn lets_through(&self, client: Client, now: Instant) -> bool {
+        if client.is_none() {
+            return true;
+        }
+        let mut state = self.lock();
+        let is_down = state.is_down();
+        let State { failing, probed } = &mut *state;
+        let streak = failing.iter_mut().find(|streak| streak.client == client);
+        let rests = is_down || streak.as_ref().is_some_and(|streak| streak.own >= TOLERATED);
+        if !rests {
+            return true;
+        }
+        let too_soon = |probed: Option<Instant>, pause| probed.is_some_and(|probed| now < probed + pause);
+        if (is_down && too_soon(*probed, APART)) || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PAUSE))
+        {
             return false;
         }
-        state.probed = Some(now);
+        if let Some(streak) = streak {
+            streak.probed = Some(now);
+        }
+        *probed = Some(now);
         true
     }
 
-    pub(super) fn succeeded(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).failures = 0;
+    pub(super) fn succeeded(&self, client: Client) {
+        let mut state = self.lock();
+        state.failing.retain(|streak| streak.client != client);
+        for streak in &mut state.failing {
+            streak.unrefuted = 0;
+        }
     }
 
-    pub(super) fn failed(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.failures = state.failures.saturating_add(1);
+    pub(super) fn failed(&self, client: Client, now: Instant) {
+        let mut state = self.lock();
+        let known = state.failing.iter().position(|streak| streak.client == client);
+        let mut streak = match known {
+            Some(place) => state.failing.remove(place),
+            None => Streak { client, own: 0, unrefuted: 0, probed: None },
+        };
+        streak.own = streak.own.saturating_add(1);
+        streak.unrefuted = streak.unrefuted.saturating_add(1);
+        // The failure that makes a client rest is its first probe.
+        streak.probed = streak.probed.or((streak.own >= TOLERATED).then_some(now));
+        if state.failing.len() == CLIENTS {
+            state.failing.remove(0);
+        }
+        state.failing.push(streak);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_down(&self) -> bool {
+        self.failing.iter().map(|streak| streak.unrefuted.min(COUNTED)).sum::<u32>() >= TOLERATED
     }
 }
 
@@ -50,31 +125,94 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_opens_after_failures_in_a_row_and_probes_until_one_succeeds() {
-        let breaker = Breaker::default();
-        let start = Instant::now();
-        for _ in 0..TOLERATED {
-            assert!(breaker.lets_through(start));
-            breaker.failed();
+    /// Whose fetch succeeded, or failed.
+    type Fetch = Result<Client, Client>;
+
+    #[expect(clippy::unnecessary_wraps, reason = "the proxy itself is a client, too")]
+    fn pod(number: u8) -> Client {
+        Some([10, 0, 0, number].into())
+    }
+
+    /// A breaker after these failures (`Err`) and successes (`Ok`), and the time of the last.
+    fn after(fetches: &[Fetch]) -> (Breaker, Instant) {
+        let (breaker, now) = (Breaker::default(), Instant::now());
+        for fetch in fetches {
+            match fetch {
+                Ok(client) => breaker.succeeded(*client),
+                Err(client) => breaker.failed(*client, now),
+            }
         }
-        assert!(!breaker.lets_through(start));
-        assert!(!breaker.lets_through(start + PAUSE - Duration::from_millis(1)));
-        assert!(breaker.lets_through(start + PAUSE), "one probe");
-        assert!(!breaker.lets_through(start + PAUSE), "and one only");
-        breaker.succeeded();
-        assert!(breaker.lets_through(start + PAUSE));
-        assert!(breaker.lets_through(start + PAUSE));
+        (breaker, now)
     }
 
     #[test]
-    fn a_success_in_between_keeps_it_closed() {
+    fn who_rests_after_what() {
+        let (a, b, own) = (pod(1), pod(2), None);
+        let hostile = [Err(a); 100];
+        let rests: [(&str, &[Fetch], bool, bool); 11] = [
+            ("nothing happened", &[], false, false),
+            ("bad luck", &[Err(a); 4], false, false),
+            ("one pod's keys fail", &[Err(a); 5], true, false),
+            ("one pod's keys fail for long", &hostile, true, false),
+            ("one of them works", &[Err(a), Err(a), Err(a), Err(a), Ok(a), Err(a)], false, false),
+            ("another pod's work", &[Err(a), Err(a), Err(a), Err(a), Err(a), Ok(b)], true, false),
+            ("one other failed once", &[Err(a), Err(a), Err(a), Err(a), Err(b)], false, false),
+            ("two pods fail", &[Err(a), Err(a), Err(a), Err(b), Err(b)], true, true),
+            ("a third had success since", &[Err(a), Err(a), Err(a), Err(b), Err(b), Ok(pod(3))], false, false),
+            ("so do the proxy's own", &[Err(a), Err(a), Err(a), Err(own), Err(own)], true, true),
+            ("the proxy's own alone fail", &[Err(own); 9], false, false),
+        ];
+        for (what, fetches, a_rests, others_rest) in rests {
+            let (breaker, now) = after(fetches);
+            // While the server counts as down, the first of anyone is the probe.
+            let now = if others_rest {
+                assert!(breaker.lets_through(pod(9), now), "{what}");
+                now
+            } else {
+                now
+            };
+            assert_eq!(!breaker.lets_through(a, now), a_rests, "{what}: the pod");
+            assert_eq!(!breaker.lets_through(b, now), others_rest, "{what}: another pod");
+            assert!(breaker.lets_through(own, now), "{what}: the proxy's own always go through");
+        }
+    }
+
+    #[test]
+    fn a_client_that_rests_is_let_through_once_in_a_while() {
+        let (breaker, start) = after(&[Err(pod(1)); 5]);
+        assert!(!breaker.lets_through(pod(1), start + PAUSE - Duration::from_millis(1)));
+        assert!(breaker.lets_through(pod(1), start + PAUSE), "one probe");
+        assert!(!breaker.lets_through(pod(1), start + PAUSE), "and one only");
+        breaker.succeeded(pod(1));
+        assert!((0..9).all(|_| breaker.lets_through(pod(1), start + PAUSE)));
+    }
+
+    #[test]
+    fn one_that_probes_all_the_time_does_not_keep_others_from_probing() {
+        let failures: Vec<_> = (0..10).map(|at| Err(pod(at % 2))).collect();
+        let (breaker, start) = after(&failures);
+        let mut probes = [0; 3];
+        for at in 0..10_000_u64 {
+            let now = start + Duration::from_millis(at);
+            for (pod_number, probes) in probes.iter_mut().enumerate().take(if at % 100 == 77 { 3 } else { 2 }) {
+                let client = pod(u8::try_from(pod_number).expect("small"));
+                if breaker.lets_through(client, now) {
+                    *probes += 1;
+                    breaker.failed(client, now);
+                }
+            }
+        }
+        assert!(probes.iter().sum::<u32>() <= 3 * 20 + 3, "the server is left alone: {probes:?} in 10 s");
+        assert!(probes[2] >= 15, "and all may probe: {probes:?}");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
         let breaker = Breaker::default();
         let now = Instant::now();
-        for _ in 0..3 * TOLERATED {
-            breaker.failed();
-            breaker.succeeded();
+        for client in 0..1000_u32 {
+            breaker.failed(Some(std::net::Ipv4Addr::from(client).into()), now);
         }
-        assert!(breaker.lets_through(now) && breaker.lets_through(now));
+        assert_eq!(breaker.lock().failing.len(), CLIENTS);
     }
 }

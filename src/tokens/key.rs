@@ -38,6 +38,11 @@ impl TokenKey {
         }
     }
 
+    /// Whether it is the one of [`TokenKey::default_account`].
+    pub fn is_default_account(&self) -> bool {
+        *self == Self::default_account()
+    }
+
     /// Reads a request for a token, and the form in which it is wanted. Nothing for any other request, and for one with a
     /// parameter of which it is not known what it does to a token (`wait_for_change`, say): the server is to judge that.
     pub fn of(request: &Request) -> Option<(Self, Form)> {
@@ -67,6 +72,16 @@ impl TokenKey {
     /// The parameters that change the token, with their values.
     pub fn params(&self) -> impl Iterator<Item = (Param, &str)> {
         self.params.iter().map(|(param, value)| (*param, &**value))
+    }
+
+    /// Memory that it takes, in bytes, apart from its own fields.
+    pub fn heap(&self) -> usize {
+        let account = match &self.account {
+            ServiceAccount::Default => 0,
+            ServiceAccount::Email(email) => email.len(),
+        };
+        let params: usize = self.params.iter().map(|(_, value)| value.len()).sum();
+        account + params + size_of_val(&*self.params)
     }
 
     /// The request that asks the metadata server for this token.

@@ -8,12 +8,14 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, sleep, timeout};
 use tower::retry::budget::{Budget, TpsBudget};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::breaker::Breaker;
 use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
 use crate::metadata::identity;
 use crate::metadata::token::AccessToken;
 use crate::reply::Body;
+use crate::shares::Client;
 use crate::upstream::{DEADLINE, Failure, Forward};
 
 /// Before a second try, in milliseconds. The server says 503 while a machine migrates, which is over in a moment.
@@ -63,19 +65,19 @@ impl MetadataServer {
 }
 
 impl TokenSource for MetadataServer {
-    async fn fetch(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
-        if !self.breaker.lets_through(Instant::now()) {
+    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+        if !self.breaker.lets_through(client, Instant::now()) {
             return Err(Failure::Resting.into());
         }
         // A second try included.
         let answer = timeout(DEADLINE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(DEADLINE)));
         match answer {
             Ok(response) => {
-                self.breaker.succeeded();
+                self.breaker.succeeded(client);
                 read(key.kind, response)
             }
             Err(failure) => {
-                self.breaker.failed();
+                self.breaker.failed(client, Instant::now());
                 Err(failure.into())
             }
         }
@@ -89,12 +91,23 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
     }
     match kind {
         TokenKind::Access => {
-            let (token, expires_in) = AccessToken::parse(&body).map_err(Failure::NotAToken)?;
+            let parsed = AccessToken::parse(&body);
+            wipe(body);
+            let (token, expires_in) = parsed.map_err(Failure::NotAToken)?;
             Ok(Fetched::Access(token, expires_in))
         }
         TokenKind::Identity => {
-            let expires_in = identity::seconds_left(&body, SystemTime::now()).map_err(Failure::NotAToken)?;
-            Ok(Fetched::Identity(body, expires_in))
+            let expires_in = identity::seconds_left(&body, SystemTime::now());
+            let jwt = Bytes::from_owner(Zeroizing::new(body.to_vec()));
+            wipe(body);
+            Ok(Fetched::Identity(jwt, expires_in.map_err(Failure::NotAToken)?))
         }
+    }
+}
+
+/// Wipes an answer that held a token, unless it is part of a buffer that others still read from.
+fn wipe(body: Bytes) {
+    if let Ok(mut body) = body.try_into_mut() {
+        body.as_mut().zeroize();
     }
 }

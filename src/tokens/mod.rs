@@ -14,7 +14,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
 
+use crate::error::Overload;
 use crate::metadata::token::AccessToken;
+use crate::shares::Client;
 use crate::upstream::Failure;
 
 /// Gives tokens.
@@ -22,15 +24,17 @@ use crate::upstream::Failure;
 /// There is one source today, the node's metadata server. Workload Identity will add one that exchanges a pod's own
 /// credentials.
 pub trait TokenSource: Send + Sync + 'static {
-    /// Asks for a token, once, and answers within 2.5 s. Whoever calls this decides how often.
-    fn fetch(&self, key: &TokenKey) -> impl Future<Output = Result<Fetched, NoToken>> + Send;
+    /// Asks for a token, once, and answers within 2.5 s. Whoever calls this decides how often. `client` is the one that
+    /// asked first, or none for the proxy itself; a source that leaves a failing server alone must not let one client's
+    /// keys decide for all others.
+    fn fetch(&self, key: &TokenKey, client: Client) -> impl Future<Output = Result<Fetched, NoToken>> + Send;
 }
 
 /// What a source gave.
 pub enum Fetched {
     /// An access token, and the whole seconds that it had left when it was given.
     Access(AccessToken, u32),
-    /// An identity token, and the whole seconds until its own `exp`.
+    /// An identity token, which should be in memory that is wiped, and the whole seconds until its own `exp`.
     Identity(Bytes, u32),
 }
 
@@ -43,6 +47,9 @@ pub enum NoToken {
     /// It did not answer, or what it answered is no token.
     #[error(transparent)]
     Failed(Arc<Failure>),
+    /// It was not asked, or not to the end, since others needed the room.
+    #[error(transparent)]
+    Overloaded(Overload),
 }
 
 /// An answer that is no token.
@@ -67,6 +74,14 @@ impl Refused {
         let mut headers: HeaderMap = headers.iter().filter_map(copy).collect();
         headers.remove(header::CONTENT_LENGTH);
         Self { status, headers, body: Bytes::copy_from_slice(&body[..body.len().min(REFUSAL)]) }
+    }
+}
+
+impl Refused {
+    /// Memory that it takes, in bytes, apart from its own fields.
+    pub fn heap(&self) -> usize {
+        let header = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+        self.body.len() + self.headers.iter().map(header).sum::<usize>() + self.headers.capacity() * 80
     }
 }
 

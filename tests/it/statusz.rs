@@ -4,7 +4,7 @@ use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::{Fault, Mock};
 use serde_json::Value;
 
-use crate::support::{Answer, Binary, Proxy, config, get, metric_becomes, raw};
+use crate::support::{Answer, Binary, Connection, Proxy, config, get, metric_becomes, raw};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const ALL_FILTERS: [&str; 8] =
@@ -83,6 +83,37 @@ async fn the_data_is_that_of_the_page() {
     let status = self::status(&proxy).await;
     assert_eq!(status["readiness"]["status"], "degraded");
     assert!(status["upstream"]["failure"].is_string(), "{status}");
+    proxy.stop().await;
+}
+
+/// A pod fills the token cache with the largest keys there can be, of letters that take most room in HTML.
+#[tokio::test]
+async fn the_page_stays_small_however_much_is_cached() {
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    let before = get(proxy.metrics_addr, "/statusz").await.body.len();
+    let mut pod = Connection::open(proxy.addr).await;
+    for n in 100..400 {
+        let scopes = format!("{n}{}", "'".repeat(7900));
+        assert!(pod.ask(&format!("{TOKEN}?scopes={scopes}")).await.is_status(200), "{n}");
+    }
+    // The one that was asked for most often is shown first.
+    let often = format!("{TOKEN}?scopes={}{}", "often", "'".repeat(7900));
+    for _ in 0..3 {
+        assert!(pod.ask(&often).await.is_status(200));
+    }
+    let page = get(proxy.metrics_addr, "/statusz").await.body;
+    let grown = page.len() - before;
+    assert!(grown < 64 * 1024, "{grown} bytes for the cache");
+    let status = status(&proxy).await;
+    let tokens = status["tokens"].as_array().expect("a list");
+    assert_eq!(tokens.len(), 50);
+    let parameters = |at: usize| tokens[at]["parameters"].as_str().expect("text");
+    assert!(parameters(0).starts_with("scopes=often"), "{}", parameters(0));
+    assert!((0..50).all(|at| parameters(at).chars().count() <= 101));
+    let others = status["tokens_not_shown"].as_u64().expect("a number");
+    assert!((50..300).contains(&others), "{others}");
+    assert!(page.contains(&format!("and {others} more")));
     proxy.stop().await;
 }
 

@@ -1,6 +1,6 @@
 //! Tokens through the real binary: one upstream request however many ask, and no valid token withheld.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle, Mock};
@@ -277,4 +277,51 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     secret(&get(proxy.addr, &of_key("probe")).await);
     secret(&get(proxy.addr, &of_key("next")).await);
+}
+
+/// One pod's keys fail in as many ways as it likes; what others ask for is fetched all the same.
+#[tokio::test]
+async fn one_pods_failing_keys_fail_nobody_elses() {
+    const BAD_ACCOUNT: &str = "bad@mock-project.iam.gserviceaccount.com";
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.fault_at(&path_of(BAD_ACCOUNT), Fault::Reset);
+    let mut hostile = Connection::open_from(Ipv4Addr::new(127, 0, 0, 9), proxy.addr).await;
+    let mut honest = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+    let mut told_to_wait = 0;
+    for n in 0..40 {
+        let failed = hostile.ask(&format!("{}?scopes={n}", path_of(BAD_ACCOUNT))).await.answer();
+        assert_eq!(failed.status, 503);
+        told_to_wait += usize::from(failed.body.contains("several times in a row"));
+        if n % 10 == 9 {
+            secret(&honest.ask(&format!("{}?scopes={n}", path_of(BUILDER_ACCOUNT))).await.answer());
+        }
+    }
+    assert!(told_to_wait >= 20, "the server is spared that pod's requests: {told_to_wait}");
+    proxy.stop().await;
+}
+
+/// One pod waits for 1,100 keys for which the server takes for ever, and others need tokens that are not known yet.
+#[tokio::test]
+async fn one_pods_slow_keys_hold_up_nobody_elses() {
+    const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
+    let mock = Mock::start().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.fault_at(&path_of(SLOW_ACCOUNT), Fault::Hang);
+    let mut honest = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+    let mut hostile = Vec::new();
+    for n in 0..150 {
+        let mut connection = Connection::open_from(Ipv4Addr::new(127, 0, 0, 9), proxy.addr).await;
+        let target = format!("{}?scopes={n}", path_of(SLOW_ACCOUNT));
+        connection.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
+        hostile.push(connection);
+    }
+    while mock.in_flight() < 12 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for n in 0..20 {
+        secret(&honest.ask(&format!("{}?scopes={n}", path_of(BUILDER_ACCOUNT))).await.answer());
+    }
+    drop(hostile);
+    proxy.stop().await;
 }

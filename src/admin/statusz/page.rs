@@ -189,7 +189,11 @@ fn tokens(out: &mut String, status: &Status) -> fmt::Result {
             )?;
         }
         Ok(())
-    })
+    })?;
+    match status.tokens_not_shown {
+        0 => Ok(()),
+        others => write!(out, "<p class=dim>and {others} more, which were asked for less often</p>"),
+    }
 }
 
 fn talkers(out: &mut String, status: &Status) -> fmt::Result {

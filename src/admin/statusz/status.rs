@@ -8,11 +8,13 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::admin::{Readiness, readiness};
+use crate::clock::BootTime;
 use crate::config::Config;
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
 use crate::layers::token_cache::{Store, TokenRow};
 use crate::memory::Pressure;
+use crate::metadata::ServiceAccount;
 use crate::policy::LivePolicy;
 use crate::server::Connections;
 use crate::telemetry::Metrics;
@@ -26,6 +28,12 @@ use crate::upstream::Health;
 
 /// Most addresses that are shown.
 const TALKERS: usize = 10;
+
+/// Most token cache entries that are shown.
+const TOKENS: usize = 50;
+
+/// Most characters of an account and of parameters that are shown: pods choose them.
+const LENGTH: usize = 100;
 
 /// Where the data comes from.
 #[derive(Debug)]
@@ -87,8 +95,10 @@ pub struct Status {
     pub requests: Vec<Exchange>,
     /// The metadata server.
     pub upstream: Upstream,
-    /// What the token cache holds. Never a token.
+    /// What the token cache holds: the entries that were asked for most often. Never a token.
     pub tokens: Vec<TokenStatus>,
+    /// How many other entries there are.
+    pub tokens_not_shown: usize,
     /// Who asked most in the last minute.
     pub talkers: Vec<Talker>,
 }
@@ -249,11 +259,11 @@ pub struct Upstream {
 /// An entry of the token cache.
 #[derive(Debug, Serialize)]
 pub struct TokenStatus {
-    /// Whose token.
+    /// Whose token, cut to 100 characters.
     pub account: String,
     /// `access` or `identity`.
     pub kind: &'static str,
-    /// Scopes, audience and the like.
+    /// Scopes, audience and the like, cut to 100 characters.
     pub parameters: String,
     /// For how long the token has been known; nothing while there is none.
     pub age_seconds: Option<u64>,
@@ -270,6 +280,7 @@ impl Status {
         let Sources { config, metrics, .. } = sources;
         let courses = sources.history.courses(metrics.latency);
         let (weight, weight_limit) = sources.connections.weight();
+        let (tokens, tokens_not_shown) = sources.store.rows(TOKENS, BootTime::now());
         let points = courses.first().map_or(0, |course| course.points.len());
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -291,7 +302,8 @@ impl Status {
             filters: courses.iter().map(FilterStatus::of).collect(),
             requests: exchanges(metrics),
             upstream: Upstream::of(sources),
-            tokens: tokens(&sources.store.rows(now)),
+            tokens: self::tokens(&tokens),
+            tokens_not_shown,
             talkers: metrics.talkers.top(TALKERS, Moment::now()),
         }
     }
@@ -359,18 +371,67 @@ impl Upstream {
 
 impl TokenStatus {
     fn of(row: &TokenRow) -> Self {
-        let parameters: Vec<String> =
-            row.key.params().map(|(param, value)| format!("{}={value}", param.key())).collect();
+        let mut parameters = Cut::default();
+        for (at, (param, value)) in row.key.params().enumerate() {
+            let blank = if at == 0 { "" } else { " " };
+            for text in [blank, param.key(), "=", value] {
+                parameters.push(text);
+            }
+        }
+        let mut account = Cut::default();
+        account.push(match &row.key.account {
+            ServiceAccount::Default => "default",
+            ServiceAccount::Email(email) => email,
+        });
         Self {
-            account: row.key.account.to_string(),
+            account: account.text,
             kind: match row.key.kind {
                 TokenKind::Access => "access",
                 TokenKind::Identity => "identity",
             },
-            parameters: parameters.join(" "),
+            parameters: parameters.text,
             age_seconds: row.token.map(|(age, _)| age.as_secs()),
             expires_in_seconds: row.token.map(|(_, expires_in)| expires_in),
             requests: row.asked,
+        }
+    }
+}
+
+/// Text that is cut after [`LENGTH`] characters. What is cut off is not even copied.
+#[derive(Default)]
+struct Cut {
+    text: String,
+    length: usize,
+}
+
+impl Cut {
+    fn push(&mut self, text: &str) {
+        for letter in text.chars() {
+            if self.length > LENGTH {
+                return;
+            }
+            self.text.push(if self.length == LENGTH { '…' } else { letter });
+            self.length += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_and_says_so() {
+        for (texts, shown) in [
+            (vec!["scopes", "=", "a"], "scopes=a".to_owned()),
+            (vec![&*"a".repeat(LENGTH)], "a".repeat(LENGTH)),
+            (vec![&*"ä".repeat(LENGTH), "b", "c"], "ä".repeat(LENGTH) + "…"),
+        ] {
+            let mut cut = Cut::default();
+            for text in texts {
+                cut.push(text);
+            }
+            assert_eq!(cut.text, shown);
         }
     }
 }

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::{Instant, sleep_until};
 
 use super::freshness::{self, Freshness, IDENTITY, UNUSED};
-use super::store::{Entry, Found, Kept, Remembered, Store, Token};
+use super::store::{Entry, Found, Kept, Known, Remembered, Store, Token};
+use crate::clock::{BootTime, sleep_until};
+use crate::error::Overload;
 use crate::metadata::token::TokenError;
 use crate::telemetry::metrics::{FlightCause, FlightOutcome};
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 use crate::upstream::Failure;
 
-/// Most fetches at once, over all keys.
+/// Maximum concurrent fetches, over all keys.
 pub const FETCHES: usize = 16;
 
-/// Of these, so many at the most for tokens that somebody waits for: the others are for renewing tokens that are in use,
-/// however many new ones are asked for.
+/// So many of these are for tokens that somebody waits for, and the others are for renewing tokens. Neither kind takes the
+/// other's place, however many there are.
 pub(super) const DEMANDED: usize = 12;
 
 /// An unknown account is asked about again after this.
@@ -37,9 +38,13 @@ const RESTING: std::ops::Range<u64> = 100..200;
 /// for longer.
 const WITHOUT_TOKEN: Duration = Duration::from_secs(60);
 
+/// An account that does not exist, for tokens that are looked for whether anybody asks or not: the server is asked again
+/// after this. A machine gets an account only while it is stopped.
+const NO_ACCOUNT: Duration = Duration::from_secs(60);
+
 /// What came of a flight, and when it began.
 struct Landed {
-    asked: Instant,
+    asked: BootTime,
     outcome: Result<Fetched, NoToken>,
 }
 
@@ -47,7 +52,7 @@ struct Landed {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Next {
     /// Looks for a new token, since the one it has will not last.
-    Look(Instant),
+    Look(BootTime),
     /// Waits to be asked, since it has nothing to keep fresh.
     Wait,
     /// Ends: the entry was evicted, or nobody uses it.
@@ -71,66 +76,61 @@ impl<T: TokenSource> Keeper<T> {
                 Next::Look(_) => FlightCause::Refresh,
                 Next::End => break,
             };
-            let Some(landed) = self.fetch(cause).await else { break };
+            let Some(landed) = self.fetch(cause).await else {
+                if !self.entry.is_own() {
+                    break;
+                }
+                self.entry.landed();
+                next = Next::Look(BootTime::now() + freshness::back_off(1, fastrand::f64()));
+                continue;
+            };
             let outcome;
             (next, outcome) = self.publish(landed, &mut failures);
+            self.store.reweigh(&self.entry);
             self.store.metrics.token_flight(cause, outcome).inc();
         }
         self.store.let_go(&self.entry);
     }
 
-    /// Fetches the token, once there is room for another fetch. Nothing if it is not wanted any more by then: the entry was
-    /// evicted, or all who waited have left.
+    /// Fetches the token, once it is its turn. Nothing if it is not wanted any more by then: the entry was evicted, or all
+    /// who waited have left.
     async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
-        let room = async {
-            // The semaphores are never closed; if they were, one fetch too many would be the smaller harm.
-            let demanded = match cause {
-                FlightCause::Demand => self.store.demanded.acquire().await.ok(),
-                FlightCause::Refresh => None,
+        let flown = async {
+            let client = self.entry.flies_for();
+            let flight = self.store.flights(cause).begin(client, &self.entry).await;
+            if cause == FlightCause::Demand && !self.entry.is_waited_for() {
+                return None;
+            }
+            // A token's age is counted from before the server was asked: never more is promised than it meant.
+            let asked = BootTime::now();
+            let outcome = tokio::select! {
+                biased;
+                // Boxed, since every entry has a keeper, and few of them fetch anything at any moment.
+                outcome = Box::pin(self.source.fetch(&self.entry.key, client)) => outcome,
+                () = flight.given_up() => Err(NoToken::Overloaded(Overload::Tokens)),
             };
-            (demanded, self.store.fetches.acquire().await.ok())
+            Some(Landed { asked, outcome })
         };
-        let _permits = tokio::select! {
+        tokio::select! {
             biased;
-            permits = room => permits,
-            () = self.entry.evicted.notified() => return None,
-        };
-        if cause == FlightCause::Demand && self.entry.known.receiver_count() == 0 {
-            return None;
+            () = self.entry.evicted.notified() => None,
+            landed = flown => landed,
         }
-        // A token's age is counted from before the server was asked: never more is promised than it meant.
-        let asked = Instant::now();
-        Some(Landed { asked, outcome: self.source.fetch(&self.entry.key).await })
     }
 
     /// Tells everybody what came of a flight.
     fn publish(&self, landed: Landed, failures: &mut u32) -> (Next, FlightOutcome) {
-        let now = Instant::now();
+        let now = BootTime::now();
         let mut told = (Next::Wait, FlightOutcome::Failed);
         self.entry.known.send_modify(|known| {
             told = match landed.outcome.and_then(|fetched| kept(fetched, landed.asked, now)) {
                 Ok(kept) => {
                     *failures = 0;
-                    known.failure = None;
-                    let next = match self.entry.key.kind {
-                        TokenKind::Access => Next::Look(freshness::next_look(kept.expires, now, fastrand::f64())),
-                        // Each should be used once, so none is fetched before it is wanted.
-                        TokenKind::Identity => Next::Wait,
-                    };
-                    let is_same = known.token.as_ref().is_some_and(|old| old.token == kept.token);
-                    known.token = Some(Arc::new(kept));
-                    (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
+                    self.learnt(known, kept, now)
                 }
                 Err(why) => {
-                    *failures += 1;
-                    let has_token = matches!(known.find(now), Found::Token(..));
-                    let refused = matches!(why, NoToken::Refused(_));
-                    known.failure = Some(Remembered { until: now + remembered_for(&why), why });
-                    let next = Next::Look(now + freshness::back_off(*failures, fastrand::f64()));
-                    (
-                        if has_token { next } else { Next::Wait },
-                        if refused { FlightOutcome::Refused } else { FlightOutcome::Failed },
-                    )
+                    *failures = failures.saturating_add(1);
+                    self.failed(known, why, *failures, now)
                 }
             };
         });
@@ -138,25 +138,70 @@ impl<T: TokenSource> Keeper<T> {
         told
     }
 
-    /// Until there is reason for another flight, or for the end.
+    fn learnt(&self, known: &mut Known, kept: Kept, now: BootTime) -> (Next, FlightOutcome) {
+        let next = match self.entry.key.kind {
+            TokenKind::Access => Next::Look(freshness::next_look(kept.expires, now, fastrand::f64())),
+            // Each should be used once, so none is fetched before it is wanted.
+            TokenKind::Identity => Next::Wait,
+        };
+        let is_same = known.token.as_ref().is_some_and(|old| old.token == kept.token);
+        *known = Known { token: Some(Arc::new(kept)), ..Known::default() };
+        (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
+    }
+
+    fn failed(&self, known: &mut Known, why: NoToken, failures: u32, now: BootTime) -> (Next, FlightOutcome) {
+        known.drop_expired(now);
+        let has_token = known.token.is_some();
+        let is_unknown = matches!(&why, NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND);
+        // A token that the server says cannot be is not lost.
+        known.is_lost &= !is_unknown;
+        let until = now + remembered_for(&why);
+        let back_off = freshness::back_off(failures, fastrand::f64());
+        let next = match (has_token, self.entry.is_own()) {
+            (true, _) => Next::Look(now + back_off),
+            (false, true) if is_unknown => Next::Look(now + NO_ACCOUNT),
+            // Not before the failure is over for those who ask.
+            (false, true) => Next::Look(until + back_off),
+            (false, false) => Next::Wait,
+        };
+        let outcome = match why {
+            NoToken::Refused(_) => FlightOutcome::Refused,
+            NoToken::Failed(_) | NoToken::Overloaded(_) => FlightOutcome::Failed,
+        };
+        known.failure = Some(Remembered { why, until });
+        (next, outcome)
+    }
+
+    /// Until there is reason for another flight, or for the end. A token that expires meanwhile is dropped.
     async fn wait(&self, next: Next) -> Next {
-        let until = match next {
+        let mut until = match next {
             Next::Look(at) => at,
-            Next::Wait | Next::End => Instant::now() + WITHOUT_TOKEN,
+            Next::Wait | Next::End => BootTime::now() + WITHOUT_TOKEN,
         };
         loop {
+            let over = self.entry.known.borrow().token.as_ref().map(|kept| freshness::over(kept.expires));
             tokio::select! {
                 biased;
                 () = self.entry.demand.notified() => {
                     // It may have been met by the flight that it waited for, or come within a back-off.
-                    if matches!(self.entry.known.borrow().find(Instant::now()), Found::Nothing) {
+                    if matches!(self.entry.known.borrow().find(BootTime::now()), Found::Nothing) {
                         return Next::Wait;
                     }
                 }
                 () = self.entry.evicted.notified() => return Next::End,
-                () = sleep_until(until) => {
-                    let is_used = self.entry.unused_for(until) < UNUSED;
-                    return if is_used && next != Next::Wait { next } else { Next::End };
+                () = sleep_until(over.map_or(until, |over| over.min(until))) => {
+                    let now = BootTime::now();
+                    if self.entry.known.send_if_modified(|known| known.drop_expired(now)) {
+                        self.store.reweigh(&self.entry);
+                    }
+                    if now < until {
+                        continue;
+                    }
+                    match next {
+                        Next::Look(_) if self.entry.is_own() || self.entry.unused_for(until) < UNUSED => return next,
+                        Next::Wait if self.entry.is_own() => until = now + WITHOUT_TOKEN,
+                        _ => return Next::End,
+                    }
                 }
             }
         }
@@ -164,7 +209,7 @@ impl<T: TokenSource> Keeper<T> {
 }
 
 /// What was fetched, with its end; a failure if that has come already, lest everybody who asks began another flight.
-fn kept(fetched: Fetched, asked: Instant, now: Instant) -> Result<Kept, NoToken> {
+fn kept(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<Kept, NoToken> {
     let life = |seconds: u32| Duration::from_secs(seconds.into());
     let kept = match fetched {
         Fetched::Access(token, seconds) => Kept::new(Token::Access(token), asked, asked + life(seconds)),
@@ -183,6 +228,8 @@ fn remembered_for(why: &NoToken) -> Duration {
         NoToken::Failed(failure) if matches!(**failure, Failure::Resting) => {
             Duration::from_millis(fastrand::u64(RESTING))
         }
-        NoToken::Refused(_) | NoToken::Failed(_) => Duration::from_millis(fastrand::u64(FAILURE)),
+        NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {
+            Duration::from_millis(fastrand::u64(FAILURE))
+        }
     }
 }

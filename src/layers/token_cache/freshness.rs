@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use crate::clock::BootTime;
 
 /// The keeper begins to look for a new token when so little is left. The earliest that any library does is 300 s (Node's),
 /// and that is also when the server begins to give a new one; looking half a minute earlier loses no moment of it.
@@ -46,20 +46,23 @@ impl Freshness {
 }
 
 /// Judges a token by its end.
-pub(super) fn judge(expires: Instant, now: Instant) -> Freshness {
-    let left = expires.saturating_duration_since(now);
+pub(super) fn judge(expires: BootTime, now: BootTime) -> Freshness {
     // A token that is believed lives a day at most, so its seconds fit.
-    match u32::try_from(left.as_secs()).unwrap_or(u32::MAX) {
+    match u32::try_from(expires.seconds_since(now)).unwrap_or(u32::MAX) {
         0 => Freshness::Expired,
-        seconds if left > LOOK => Freshness::Fresh(seconds),
+        seconds if expires > now + LOOK => Freshness::Fresh(seconds),
         seconds => Freshness::Stale(seconds),
     }
 }
 
+/// When a token with this end begins to be [`Freshness::Expired`].
+pub(super) fn over(expires: BootTime) -> BootTime {
+    expires - (Duration::from_secs(1) - Duration::from_nanos(1))
+}
+
 /// When to look again after a look that gave a token. `jitter` is between 0 and 1.
-pub(super) fn next_look(expires: Instant, now: Instant, jitter: f64) -> Instant {
-    let due = expires.checked_sub(LOOK).map_or(now, |earliest| earliest + SPREAD.mul_f64(jitter));
-    due.max(now + SAME)
+pub(super) fn next_look(expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
+    (expires - LOOK + SPREAD.mul_f64(jitter)).max(now + SAME)
 }
 
 /// How long to leave the server alone after so many failures in a row, with a valid token in hand.
@@ -74,8 +77,8 @@ mod tests {
 
     use super::*;
 
-    fn at(seconds: u64) -> (Instant, Instant) {
-        let now = Instant::now();
+    fn at(seconds: u64) -> (BootTime, BootTime) {
+        let now = BootTime::now();
         (now + Duration::from_secs(seconds), now)
     }
 
@@ -116,7 +119,7 @@ mod tests {
         /// What is promised is never more than there is, never 0, and falls as time goes by.
         #[test]
         fn no_promise_is_broken(left in 0u64..90_000_000, later in 0u64..90_000_000) {
-            let now = Instant::now();
+            let now = BootTime::now();
             let expires = now + Duration::from_millis(left);
             let seconds = |freshness| match freshness {
                 Freshness::Fresh(seconds) | Freshness::Stale(seconds) => Some(seconds),
@@ -125,6 +128,7 @@ mod tests {
             let (first, second) = (seconds(judge(expires, now)), seconds(judge(expires, now + Duration::from_millis(later))));
             prop_assert_eq!(first, (left >= 1000).then(|| u32::try_from(left / 1000).expect("small")));
             prop_assert!(second <= first);
+            prop_assert_eq!(first.is_none(), over(expires) <= now);
         }
 
         /// The keeper looks while the token is still good if it can, and never in a busy loop.

@@ -30,18 +30,24 @@
 //!
 //! # Bounds
 //!
-//! [`CAPACITY`] entries, in a cache that resists scans (a client that invents scopes evicts its own inventions first);
-//! [`FETCHES`] fetches at once over all keys, some of them kept for renewals. A flight that nobody waits for any more, or
-//! whose entry was evicted, is not begun. An entry takes about 6 KiB, its keeper and its token's last body included, so 6 MiB
-//! at the most.
+//! The entries take [`LIMIT`] bytes at most, unless the store was made with another limit; clients share them (`store.rs`
+//! says who gives way). [`FETCHES`] fetches are under way at once over all keys, some of them for renewals, and clients share
+//! these, too (`flights.rs`). A flight that nobody waits for any more, or whose entry was evicted, is not begun.
+//!
+//! # Time
+//!
+//! A token's life is judged by [`crate::clock`], which goes on while the machine is suspended. Its memory is wiped when it
+//! expires, whether anybody asks or not, and when its entry is evicted.
 //!
 //! # Why no model checker
 //!
-//! A key's state has one writer, its keeper, and reaches readers through tokio's `watch`, which tokio itself checks under
-//! loom. What is left to race is the making of an entry, which the cache does atomically, and the asking for a flight, which
-//! `Notify` keeps as a permit until the keeper looks; the order that matters (subscribe, then ask) stands in one place.
+//! A key's state has one writer, its keeper, but for the eviction, which only adds a failure; it reaches readers through
+//! tokio's `watch`, which tokio itself checks under loom. What is left to race is the making of an entry, which happens under
+//! the store's lock, and the asking for a flight, which `Notify` keeps as a permit until the keeper looks; the order that
+//! matters (subscribe, then ask) stands in one place.
 
 mod flight;
+mod flights;
 mod freshness;
 mod service;
 mod store;
@@ -49,6 +55,6 @@ mod store;
 mod tests;
 
 pub use service::{TokenCache, TokenCacheLayer, Tokens};
-pub use store::{CAPACITY, Store, TokenRow};
+pub use store::{LIMIT, Store, TokenRow};
 
 pub use flight::FETCHES;

@@ -7,17 +7,19 @@ use std::task::{Context, Poll};
 use http::header::HeaderValue;
 use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower::{Layer, Service};
 
 use super::flight::Keeper;
 use super::freshness::Freshness;
 use super::store::{Entry, Found, Kept, Known, Store};
-use crate::error::Error;
+use crate::clock::BootTime;
+use crate::error::{Error, Overload};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::metadata::token::{Form, TokenError};
 use crate::reply::{self, Body};
+use crate::shares::Client;
 use crate::telemetry::audit::{Asked, Audit};
 use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
@@ -47,16 +49,16 @@ impl<T: TokenSource> Tokens<T> {
         Self { store, source: Arc::new(source) }
     }
 
-    /// Has a token fetched if none is known, so that the first who asks finds one.
+    /// Has a token fetched if none is known, so that the first who asks finds one. It is the proxy's own from then on.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
-        let now = Instant::now();
-        let entry = self.entry(key, now);
+        let now = BootTime::now();
+        let entry = self.entry(key, None, now).map_err(NoToken::Overloaded)?;
         match entry.find(now) {
             Found::Token(..) => Ok(()),
             Found::Failure(why) => Err(why),
             Found::Nothing => {
-                let known = entry.known.subscribe();
-                entry.want();
+                let (known, _) = entry.join(None);
+                drop(entry);
                 landing(known).await.map(drop)
             }
         }
@@ -64,17 +66,17 @@ impl<T: TokenSource> Tokens<T> {
 
     /// Whether a request is answered from memory, or by a flight that is under way.
     pub fn knows(&self, request: &Request) -> bool {
-        TokenKey::of(request).is_some_and(|(key, _)| self.store.knows(key, Instant::now()))
+        TokenKey::of(request).is_some_and(|(key, _)| self.store.knows(key, BootTime::now()))
     }
 
     /// The entry of a key, which has a keeper.
-    fn entry(&self, key: TokenKey, now: Instant) -> Arc<Entry> {
-        let (entry, is_new) = self.store.entry(key, now);
+    fn entry(&self, key: TokenKey, client: Client, now: BootTime) -> Result<Arc<Entry>, Overload> {
+        let (entry, is_new) = self.store.find_or_make(self.store.canonical(key), client, now)?;
         if is_new {
             let (entry, store, source) = (Arc::clone(&entry), Arc::clone(&self.store), Arc::clone(&self.source));
             tokio::spawn(Keeper { entry, store, source }.run());
         }
-        entry
+        Ok(entry)
     }
 }
 
@@ -132,8 +134,11 @@ where
             return Outcome::passed(self.inner.call(request));
         };
         let content_type = content_type(key.kind, form);
-        let now = Instant::now();
-        let entry = self.tokens.entry(key, now);
+        let now = BootTime::now();
+        let entry = match self.tokens.entry(key, request.client(), now) {
+            Ok(entry) => entry,
+            Err(overload) => return Outcome::decided(Err(overload.into())),
+        };
         let asked = |outcome| self.audit.asked(request.peer, &entry.key, outcome);
         let count = |outcome| self.tokens.store.metrics.token_request(outcome).inc();
         match entry.find(now) {
@@ -150,35 +155,55 @@ where
                 Outcome::decided(answer(Err(why), form, content_type, None, HeaderMap::new()))
             }
             Found::Nothing => {
-                // Before it is asked for: a flight that nobody waits for is not begun.
-                let known = entry.known.subscribe();
-                let outcome = if entry.want() { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
+                let (known, is_first) = entry.join(request.client());
+                let outcome = if is_first { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
                 count(outcome);
-                let asked = asked(outcome);
-                let room = HeaderMap::new();
-                Outcome::pending(async move { answer(landing(known).await, form, content_type, asked, room) })
+                // Many may wait at once, so what they wait with is all that is kept: no request, and no entry.
+                Outcome::pending(waiting(known, form, content_type, asked(outcome)))
             }
         }
     }
+}
+
+/// The answer that a flight leads to.
+pub(super) async fn waiting(
+    known: watch::Receiver<Known>,
+    form: Form,
+    content_type: HeaderValue,
+    asked: Option<Asked>,
+) -> Result<Response<Body>, Error> {
+    let landed = landing(known).await;
+    answer(landed, form, content_type, asked, HeaderMap::new())
 }
 
 /// Waits until a flight has ended, or for as long as a client has patience. The flight is the keeper's: it goes on
 /// whoever stops waiting for it.
 async fn landing(mut known: watch::Receiver<Known>) -> Result<(Arc<Kept>, Freshness), NoToken> {
     let landed = async {
+        let mut change = Change::None;
         loop {
-            match known.borrow_and_update().find(Instant::now()) {
-                Found::Token(kept, freshness) => return Ok((kept, freshness)),
-                Found::Failure(why) => return Err(why),
-                Found::Nothing => {}
-            }
-            if known.changed().await.is_err() || matches!(known.borrow().find(Instant::now()), Found::Nothing) {
+            match (known.borrow_and_update().find(BootTime::now()), change) {
+                (Found::Token(kept, freshness), _) => return Ok((kept, freshness)),
+                (Found::Failure(why), _) => return Err(why),
+                (Found::Nothing, Change::None) => {}
                 // A token that was over before it could be handed out.
-                return Err(Failure::NotAToken(TokenError::Life).into());
+                (Found::Nothing, Change::Told) => return Err(Failure::NotAToken(TokenError::Life).into()),
+                (Found::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
             }
+            change = known.changed().await.map_or(Change::Ended, |()| Change::Told);
         }
     };
     timeout(DEADLINE, landed).await.unwrap_or_else(|_| Err(Failure::TimedOut(DEADLINE).into()))
+}
+
+/// What has happened to an entry since a caller began to wait.
+#[derive(Clone, Copy)]
+enum Change {
+    None,
+    /// Its keeper told something.
+    Told,
+    /// It was given up.
+    Ended,
 }
 
 fn content_type(kind: TokenKind, form: Form) -> HeaderValue {
@@ -206,6 +231,7 @@ fn answer(
         }
         Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
         Err(NoToken::Failed(failure)) => Err(Error::Upstream(failure)),
+        Err(NoToken::Overloaded(overload)) => Err(overload.into()),
     }
 }
 

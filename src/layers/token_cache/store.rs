@@ -1,39 +1,68 @@
-//! [`Store`]: the entries, and what each knows.
+//! [`Store`]: the entries, what each knows, and which of them give way when there is no room.
+//!
+//! The store is bounded in bytes. An entry is held by the client that asked for it first; the default account's entry is the
+//! proxy's own, and is neither counted nor ever given up. When a new entry finds no room, by the rule of [`Shares`]:
+//!
+//! 1. The largest holder gives up the entry that was unused for longest, of those that nobody waits for.
+//! 2. If the newcomer's client is not the largest holder, that one also gives up an entry that only itself waits for.
+//! 3. If the newcomer's client is the largest holder, or nobody holds clearly more, it gives up an unused entry of its own.
+//! 4. Else the newcomer is refused.
+//!
+//! So whoever invents keys pushes out its own inventions, and nobody else's entries that are waited for.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quick_cache::sync::Cache;
-use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter};
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::time::Instant;
+use tokio::sync::{Notify, watch};
 
+use super::flights::Flights;
 use super::freshness::{self, Freshness};
+use crate::clock::BootTime;
+use crate::error::Overload;
 use crate::metadata::ServiceAccount;
 use crate::metadata::token::{AccessToken, Form};
+use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
+use crate::telemetry::metrics::FlightCause;
 use crate::tokens::{NoToken, TokenKey};
 
-/// Most keys that are kept.
-pub const CAPACITY: usize = 1024;
+/// Memory for entries where nobody says otherwise, in bytes: about 600 of common size.
+pub const LIMIT: usize = 2 * 1024 * 1024;
+
+/// What an entry takes besides its key and its token, in bytes: its own fields, its place in the map, and its keeper's task.
+/// Measured as the growth of resident memory by 10,000 entries: 1.7 to 2.3 KiB each.
+pub(super) const ENTRY: usize = 2 * 1024;
+
+/// What an entry's token and its last body take, in bytes, if they are of common size (1 KiB each). It is counted from the
+/// beginning, so that an entry grows only if its token is larger.
+const TOKEN: usize = 2 * 1024 + 256;
 
 /// All entries, and what they share.
 #[derive(Debug)]
 pub struct Store {
-    entries: Cache<TokenKey, Arc<Entry>, UnitWeighter, DefaultHashBuilder, Evictions>,
+    kept: Mutex<Entries>,
     default_email: OnceLock<Box<str>>,
-    pub(super) fetches: Semaphore,
-    pub(super) demanded: Semaphore,
+    demanded: Flights,
+    renewed: Flights,
     pub(super) metrics: &'static Metrics,
+}
+
+#[derive(Debug)]
+struct Entries {
+    by_key: HashMap<Arc<TokenKey>, Arc<Entry>>,
+    /// In bytes.
+    shares: Shares,
 }
 
 /// What an operator may know of an entry.
 #[derive(Debug, Clone)]
 pub struct TokenRow {
     /// Whose token, and under which parameters.
-    pub key: TokenKey,
+    pub key: Arc<TokenKey>,
     /// Since when the token is known, and the whole seconds that it has left; nothing while there is none.
     pub token: Option<(Duration, u32)>,
     /// How often it was asked for since the key is known.
@@ -43,19 +72,35 @@ pub struct TokenRow {
 /// One key's token, and who waits for it.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) key: TokenKey,
+    pub(super) key: Arc<TokenKey>,
+    /// Whose share it is part of; nobody's if it is the proxy's own.
+    pub(super) holder: Client,
     pub(super) known: watch::Sender<Known>,
     /// Somebody waits for a flight.
     pub(super) demand: Notify,
     /// Somebody has said so since the last flight ended.
     is_wanted: AtomicBool,
-    /// Woken when the entry is evicted.
+    /// Who waits for the flight that is wanted or under way.
+    crowd: Mutex<Crowd>,
+    /// Woken when the entry is given up.
     pub(super) evicted: Notify,
-    made: Instant,
-    /// Seconds since `made` at which it was last asked for.
+    /// When it was last asked for, in nanoseconds of [`BootTime`].
     used: AtomicU64,
     /// How often it was asked for.
     asked: AtomicU64,
+    /// As it is counted in the holder's share, in bytes. Written under the store's lock.
+    weight: AtomicUsize,
+}
+
+/// Who waits for a flight. One that has stopped waiting still counts until the flight has ended.
+#[derive(Debug, Default)]
+enum Crowd {
+    #[default]
+    Nobody,
+    /// Only this client.
+    One(Client),
+    /// This client, which was the first, and others.
+    Several(Client),
 }
 
 /// What a keeper has found out so far.
@@ -63,13 +108,15 @@ pub(super) struct Entry {
 pub(super) struct Known {
     pub(super) token: Option<Arc<Kept>>,
     pub(super) failure: Option<Remembered>,
+    /// There was a token, and it expired before the server gave another.
+    pub(super) is_lost: bool,
 }
 
 /// A failure, and until when it is the answer.
 #[derive(Debug)]
 pub(super) struct Remembered {
     pub(super) why: NoToken,
-    pub(super) until: Instant,
+    pub(super) until: BootTime,
 }
 
 /// A token with its end.
@@ -77,12 +124,13 @@ pub(super) struct Remembered {
 pub(super) struct Kept {
     pub(super) token: Token,
     /// Since when it is known: for the eye, not for a decision.
-    since: Instant,
-    pub(super) expires: Instant,
+    since: BootTime,
+    pub(super) expires: BootTime,
     /// The last body that was made, since all who ask in one second are told the same.
     written: Mutex<Option<Written>>,
 }
 
+/// All of these are wiped from memory when they are dropped.
 #[derive(PartialEq)]
 pub(super) enum Token {
     Access(AccessToken),
@@ -122,18 +170,13 @@ pub(super) enum Found {
 }
 
 impl Store {
-    /// Empty.
-    pub fn new(metrics: &'static Metrics) -> Self {
-        // One shard, so that the capacity holds exactly and not only on average.
-        let options =
-            OptionsBuilder::new().estimated_items_capacity(CAPACITY).weight_capacity(CAPACITY as u64).shards(1).build();
-        let options = options.expect("both capacities are given");
-        let evictions = Evictions(metrics);
+    /// Empty, with room for entries of this many bytes together.
+    pub fn new(limit: usize, metrics: &'static Metrics) -> Self {
         Self {
-            entries: Cache::with_options(options, UnitWeighter, DefaultHashBuilder::default(), evictions),
+            kept: Mutex::new(Entries { by_key: HashMap::new(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
-            fetches: Semaphore::new(super::FETCHES),
-            demanded: Semaphore::new(super::flight::DEMANDED),
+            demanded: Flights::new(super::flight::DEMANDED),
+            renewed: Flights::new(super::FETCHES - super::flight::DEMANDED),
             metrics,
         }
     }
@@ -144,46 +187,45 @@ impl Store {
         self.default_email.get_or_init(|| email.into());
     }
 
-    /// What an operator may know of each entry.
-    pub fn rows(&self, now: Instant) -> Vec<TokenRow> {
-        let row = |(key, entry): (TokenKey, Arc<Entry>)| {
-            let known = entry.known.borrow();
-            let age = known.token.as_ref().map(|kept| now.saturating_duration_since(kept.since));
-            TokenRow { key, token: age.zip(known.seconds_left(now)), asked: entry.asked.load(Relaxed) }
+    /// What an operator may know of the entries that were asked for most often, at most so many of them, and how many
+    /// others there are.
+    pub fn rows(&self, most: usize, now: BootTime) -> (Vec<TokenRow>, usize) {
+        let mut entries: Vec<(Reverse<u64>, Arc<Entry>)> = {
+            let kept = self.lock();
+            kept.by_key.values().map(|entry| (Reverse(entry.asked.load(Relaxed)), Arc::clone(entry))).collect()
         };
-        self.entries.iter().map(row).collect()
+        entries.sort_unstable_by_key(|(asked, _)| *asked);
+        let others = entries.len().saturating_sub(most);
+        entries.truncate(most);
+        (entries.iter().map(|(Reverse(asked), entry)| entry.row(*asked, now)).collect(), others)
+    }
+
+    /// What all entries take, and what they may take, in bytes.
+    pub fn bytes(&self) -> (usize, usize) {
+        let kept = self.lock();
+        (kept.shares.used(), kept.shares.limit())
     }
 
     /// Brings the gauges up to date.
-    pub fn report(&self, metrics: &Metrics, now: Instant) {
-        metrics.token_entries.set(i64::try_from(self.entries.len()).unwrap_or(i64::MAX));
-        let default = self.entries.peek(&TokenKey::default_account());
-        let left = default.and_then(|entry| entry.known.borrow().seconds_left(now));
-        metrics.default_token_expiry.set(left.unwrap_or(0).into());
+    pub fn report(&self, metrics: &Metrics, now: BootTime) {
+        metrics.token_entries.set(i64::try_from(self.lock().by_key.len()).unwrap_or(i64::MAX));
+        let default = self.find(&TokenKey::default_account());
+        metrics.default_token_expires_in(default.and_then(|entry| {
+            let known = entry.known.borrow();
+            known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
+        }));
     }
 
     /// Whether a key can be answered without another request upstream: at once, or by a flight that is under way.
-    pub(super) fn knows(&self, key: TokenKey, now: Instant) -> bool {
-        let entry = self.entries.peek(&self.canonical(key));
+    pub(super) fn knows(&self, key: TokenKey, now: BootTime) -> bool {
+        let entry = self.find(&self.canonical(key));
         entry.is_some_and(|entry| {
             entry.is_wanted.load(Relaxed) || !matches!(entry.known.borrow().find(now), Found::Nothing)
         })
     }
 
-    /// The entry of a key, and whether it was made just now, so that it needs a keeper.
-    pub(super) fn entry(&self, key: TokenKey, now: Instant) -> (Arc<Entry>, bool) {
-        let key = self.canonical(key);
-        let mut is_new = false;
-        let make = || -> Result<_, std::convert::Infallible> {
-            is_new = true;
-            Ok(Arc::new(Entry::new(key.clone(), now)))
-        };
-        let Ok(entry) = self.entries.get_or_insert_with(&key, make);
-        (entry, is_new)
-    }
-
     /// The key under which a token is kept: the default account's e-mail is but another name of it.
-    fn canonical(&self, mut key: TokenKey) -> TokenKey {
+    pub(super) fn canonical(&self, mut key: TokenKey) -> TokenKey {
         if let (ServiceAccount::Email(email), Some(default)) = (&key.account, self.default_email.get())
             && email == default
         {
@@ -192,50 +234,232 @@ impl Store {
         key
     }
 
+    /// The entry of a canonical key.
+    pub(super) fn find(&self, key: &TokenKey) -> Option<Arc<Entry>> {
+        self.lock().by_key.get(key).cloned()
+    }
+
+    /// The entry of a canonical key, and whether it was made just now, so that it needs a keeper. A new one is held by this
+    /// client; it is refused if others would have to give up too much for it.
+    pub(super) fn find_or_make(
+        &self,
+        key: TokenKey,
+        client: Client,
+        now: BootTime,
+    ) -> Result<(Arc<Entry>, bool), Overload> {
+        let mut kept = self.lock();
+        if let Some(entry) = kept.by_key.get(&key) {
+            return Ok((Arc::clone(entry), false));
+        }
+        let entry = Arc::new(Entry::new(key, client, now));
+        if !entry.is_own() {
+            let weight = entry.weigh();
+            let evicted = kept.make_room(client, weight);
+            self.metrics.token_evictions.inc_by(evicted?);
+            entry.weight.store(weight, Relaxed);
+            kept.shares.take(client, weight);
+        }
+        kept.by_key.insert(Arc::clone(&entry.key), Arc::clone(&entry));
+        Ok((entry, true))
+    }
+
+    /// Counts an entry anew, after it has learnt something.
+    pub(super) fn reweigh(&self, entry: &Arc<Entry>) {
+        let (old, new) = (entry.weight.load(Relaxed), entry.weigh());
+        if old == new || entry.is_own() {
+            return;
+        }
+        let mut kept = self.lock();
+        if !kept.holds(entry) {
+            return;
+        }
+        kept.shares.give_back(entry.holder, old);
+        entry.weight.store(0, Relaxed);
+        // Refused only where others wait for all else that could go. Who waits for this one is still told its token.
+        let evicted = match kept.make_room(entry.holder, new) {
+            Ok(evicted) if kept.holds(entry) => {
+                entry.weight.store(new, Relaxed);
+                kept.shares.take(entry.holder, new);
+                evicted
+            }
+            Ok(evicted) => evicted,
+            Err(_) => {
+                kept.evict(entry);
+                1
+            }
+        };
+        self.metrics.token_evictions.inc_by(evicted);
+    }
+
+    /// Forgets an entry whose keeper ends.
     pub(super) fn let_go(&self, entry: &Arc<Entry>) {
-        self.entries.remove_if(&entry.key, |found| Arc::ptr_eq(found, entry));
+        let mut kept = self.lock();
+        if kept.holds(entry) {
+            kept.remove(entry);
+        }
+    }
+
+    /// Where flights of this cause wait for their turn.
+    pub(super) fn flights(&self, cause: FlightCause) -> &Flights {
+        match cause {
+            FlightCause::Demand => &self.demanded,
+            FlightCause::Refresh => &self.renewed,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        // Nothing that can panic stands between two changes that belong together.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    fn holds(&self, entry: &Arc<Entry>) -> bool {
+        self.by_key.get(&entry.key).is_some_and(|found| Arc::ptr_eq(found, entry))
+    }
+
+    /// Evicts entries until a client may take this much more; how many they were. See the module for which.
+    fn make_room(&mut self, client: Client, weight: usize) -> Result<u64, Overload> {
+        if weight > self.shares.limit() {
+            return Err(Overload::Tokens);
+        }
+        let mut evicted = 0;
+        loop {
+            let goes = match self.shares.room_for(client, weight) {
+                Room::Free => return Ok(evicted),
+                Room::From(largest) => {
+                    self.unused_for_longest(|entry| entry.holder == largest && !entry.is_waited_for()).or_else(|| {
+                        self.unused_for_longest(|entry| {
+                            entry.holder == largest && entry.is_waited_for_by_none_but(largest)
+                        })
+                    })
+                }
+                Room::FromItself | Room::None => {
+                    self.unused_for_longest(|entry| entry.holder == client && !entry.is_waited_for())
+                }
+            };
+            let Some(goes) = goes else { return Err(Overload::Tokens) };
+            self.evict(&goes);
+            evicted += 1;
+        }
+    }
+
+    fn unused_for_longest(&self, may_go: impl Fn(&Entry) -> bool) -> Option<Arc<Entry>> {
+        let may_go = self.by_key.values().filter(|entry| !entry.is_own() && may_go(entry));
+        may_go.min_by_key(|entry| entry.used.load(Relaxed)).cloned()
+    }
+
+    fn evict(&mut self, entry: &Arc<Entry>) {
+        self.remove(entry);
+        // Whoever waits for it, or has just found it, is told why. Its token is wiped when its keeper ends.
+        let failure = Remembered { why: NoToken::Overloaded(Overload::Tokens), until: BootTime::from_nanos(u64::MAX) };
+        entry.known.send_modify(|known| known.failure = Some(failure));
+        entry.evicted.notify_one();
+    }
+
+    fn remove(&mut self, entry: &Arc<Entry>) {
+        self.by_key.remove(&entry.key);
+        self.shares.give_back(entry.holder, entry.weight.load(Relaxed));
     }
 }
 
 impl Entry {
-    fn new(key: TokenKey, now: Instant) -> Self {
+    pub(super) fn new(key: TokenKey, client: Client, now: BootTime) -> Self {
+        let holder = client.filter(|_| !key.is_default_account());
         Self {
-            key,
+            key: Arc::new(key),
+            holder,
             known: watch::Sender::default(),
             demand: Notify::new(),
             is_wanted: AtomicBool::new(false),
+            crowd: Mutex::default(),
             evicted: Notify::new(),
-            made: now,
-            used: AtomicU64::new(0),
+            used: AtomicU64::new(now.as_nanos()),
             asked: AtomicU64::new(0),
+            weight: AtomicUsize::new(0),
         }
     }
 
+    /// Whether it is the proxy's own: it is kept whether anybody asks for it or not.
+    pub(super) fn is_own(&self) -> bool {
+        self.holder.is_none()
+    }
+
     /// What a caller gets now. It counts as use.
-    pub(super) fn find(&self, now: Instant) -> Found {
-        self.used.store(now.saturating_duration_since(self.made).as_secs(), Relaxed);
+    pub(super) fn find(&self, now: BootTime) -> Found {
+        self.used.store(now.as_nanos(), Relaxed);
         self.asked.fetch_add(1, Relaxed);
         self.known.borrow().find(now)
     }
 
-    /// Asks the keeper for a flight; whether it was the first to ask for this one.
-    pub(super) fn want(&self) -> bool {
+    /// Joins those who wait, and asks the keeper for a flight: what to wait on, and whether it was the first to ask for
+    /// this one. It joins before it asks, since a flight that nobody waits for is not begun.
+    pub(super) fn join(&self, client: Client) -> (watch::Receiver<Known>, bool) {
+        let known = self.known.subscribe();
+        self.joined_by(client);
         self.demand.notify_one();
-        !self.is_wanted.swap(true, Relaxed)
+        (known, !self.is_wanted.swap(true, Relaxed))
+    }
+
+    pub(super) fn joined_by(&self, client: Client) {
+        let mut crowd = self.crowd();
+        *crowd = match *crowd {
+            Crowd::Nobody => Crowd::One(client),
+            Crowd::One(first) if first == client => Crowd::One(first),
+            Crowd::One(first) | Crowd::Several(first) => Crowd::Several(first),
+        };
     }
 
     /// A flight has ended.
     pub(super) fn landed(&self) {
+        *self.crowd() = Crowd::Nobody;
         self.is_wanted.store(false, Relaxed);
     }
 
-    pub(super) fn unused_for(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.made + Duration::from_secs(self.used.load(Relaxed)))
+    /// Whom a flight is for: the first that waits, or whoever holds the entry.
+    pub(super) fn flies_for(&self) -> Client {
+        match *self.crowd() {
+            Crowd::Nobody => self.holder,
+            Crowd::One(first) | Crowd::Several(first) => first,
+        }
+    }
+
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.known.receiver_count() > 0
+    }
+
+    /// Whether nobody waits, or only this client.
+    pub(super) fn is_waited_for_by_none_but(&self, client: Client) -> bool {
+        match *self.crowd() {
+            Crowd::Nobody => true,
+            Crowd::One(only) => only == client,
+            Crowd::Several(_) => false,
+        }
+    }
+
+    pub(super) fn unused_for(&self, now: BootTime) -> Duration {
+        now.since(BootTime::from_nanos(self.used.load(Relaxed)))
+    }
+
+    /// Memory that it takes, in bytes.
+    fn weigh(&self) -> usize {
+        ENTRY + self.key.heap() + self.known.borrow().heap().max(TOKEN)
+    }
+
+    fn row(&self, asked: u64, now: BootTime) -> TokenRow {
+        let known = self.known.borrow();
+        let age = known.token.as_ref().map(|kept| now.since(kept.since));
+        TokenRow { key: Arc::clone(&self.key), token: age.zip(known.seconds_left(now)), asked }
+    }
+
+    fn crowd(&self) -> MutexGuard<'_, Crowd> {
+        // It is replaced whole.
+        self.crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
-    pub(super) fn find(&self, now: Instant) -> Found {
+    pub(super) fn find(&self, now: BootTime) -> Found {
         if let Some(kept) = &self.token {
             let freshness = freshness::judge(kept.expires, now);
             if freshness != Freshness::Expired {
@@ -248,13 +472,41 @@ impl Known {
         }
     }
 
-    fn seconds_left(&self, now: Instant) -> Option<u32> {
+    /// Drops a token that is over, which wipes it.
+    pub(super) fn drop_expired(&mut self, now: BootTime) -> bool {
+        let is_over = |kept: &Arc<Kept>| freshness::judge(kept.expires, now) == Freshness::Expired;
+        let dropped = self.token.take_if(|kept| is_over(kept)).is_some();
+        self.is_lost |= dropped;
+        dropped
+    }
+
+    fn seconds_left(&self, now: BootTime) -> Option<u32> {
         Some(freshness::judge(self.token.as_ref()?.expires, now).seconds()).filter(|seconds| *seconds > 0)
+    }
+
+    /// Memory that it takes, in bytes, apart from its own fields.
+    fn heap(&self) -> usize {
+        let token = self.token.as_ref().map_or(0, |kept| size_of::<Kept>() + kept.token.heap());
+        let failure = match &self.failure {
+            Some(Remembered { why: NoToken::Refused(refused), .. }) => refused.heap(),
+            _ => 0,
+        };
+        token + failure
+    }
+}
+
+impl Token {
+    /// Memory that it takes, with the last body, in bytes.
+    fn heap(&self) -> usize {
+        match self {
+            Self::Access(token) => 2 * token.heap(),
+            Self::Identity(jwt) => jwt.len(),
+        }
     }
 }
 
 impl Kept {
-    pub(super) fn new(token: Token, since: Instant, expires: Instant) -> Self {
+    pub(super) fn new(token: Token, since: BootTime, expires: BootTime) -> Self {
         Self { token, since, expires, written: Mutex::default() }
     }
 
@@ -274,18 +526,5 @@ impl Kept {
                 body
             }
         }
-    }
-}
-
-/// Ends the keepers of entries that the cache gives up for others.
-#[derive(Debug, Clone)]
-struct Evictions(&'static Metrics);
-
-impl Lifecycle<TokenKey, Arc<Entry>> for Evictions {
-    type RequestState = ();
-
-    fn on_evict(&self, (): &mut (), _: TokenKey, entry: Arc<Entry>) {
-        entry.evicted.notify_one();
-        self.0.token_evictions.inc();
     }
 }

@@ -1,0 +1,145 @@
+//! [`BootTime`]: the time by which a token's life is judged.
+//!
+//! A token's life goes on while its machine is suspended. `CLOCK_MONOTONIC`, which tokio's timers and [`std::time::Instant`]
+//! use, stops then; `CLOCK_BOOTTIME` does not. Both are read without a system call.
+//!
+//! In unit tests the time is that of tokio's clock, which can be paused, plus what `suspend` added.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+/// Longest sleep without a look at the clock. Timers stop while the machine is suspended, so this is also how long after
+/// a resume it takes until everything that became due is done.
+const NAP: Duration = Duration::from_secs(30);
+
+const NANOS: u64 = 1_000_000_000;
+
+/// A moment, in nanoseconds since the machine was started, suspension included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootTime(u64);
+
+impl BootTime {
+    /// The present moment.
+    #[cfg(not(test))]
+    pub fn now() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+        Self(seconds.unwrap_or(0) * NANOS + nanos.unwrap_or(0))
+    }
+
+    /// The present moment.
+    #[cfg(test)]
+    pub fn now() -> Self {
+        tests::now()
+    }
+
+    /// In nanoseconds since the machine was started.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The reverse of [`BootTime::as_nanos`].
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Time from an earlier moment to this one; nothing if that one is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Whole seconds from an earlier moment to this one; 0 if that one is later.
+    pub fn seconds_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0) / NANOS
+    }
+}
+
+/// The earliest and the latest moment are the limits.
+impl Add<Duration> for BootTime {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(time)))
+    }
+}
+
+impl Sub<Duration> for BootTime {
+    type Output = Self;
+
+    fn sub(self, time: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(time)))
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Sleeps until a moment; at most 30 s longer if the machine is suspended meanwhile.
+pub async fn sleep_until(moment: BootTime) {
+    loop {
+        let left = moment.since(BootTime::now());
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(NAP)).await;
+    }
+}
+
+#[cfg(test)]
+pub(crate) use tests::suspend;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::LazyLock;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// When tests began. Some moments are earlier, for each paused clock starts by itself.
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+    thread_local! {
+        /// Each test runs on a thread of its own.
+        static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    pub(super) fn now() -> BootTime {
+        let (now, began) = (Instant::now(), *BEGAN);
+        let start = BootTime(u64::MAX / 4) + SUSPENDED.get();
+        if now >= began { start + (now - began) } else { start - (began - now) }
+    }
+
+    /// The machine is suspended for this long: timers stand still, and tokens grow old.
+    pub(crate) fn suspend(time: Duration) {
+        SUSPENDED.set(SUSPENDED.get() + time);
+    }
+
+    #[test]
+    fn moments_are_compared_and_never_overflow() {
+        let (early, late) = (BootTime(5 * NANOS), BootTime(7 * NANOS + 1));
+        assert_eq!((late.seconds_since(early), early.seconds_since(late)), (2, 0));
+        assert_eq!((late.since(early), early.since(late)), (Duration::from_nanos(2 * NANOS + 1), Duration::ZERO));
+        assert_eq!(early - Duration::MAX, BootTime(0));
+        assert_eq!(early + Duration::MAX, BootTime(u64::MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_through_suspension_ends_soon_after_the_resume() {
+        let began = BootTime::now();
+        let asleep = tokio::spawn(sleep_until(began + Duration::from_secs(3600)));
+        sleep(Duration::from_secs(10)).await;
+        suspend(Duration::from_secs(3600));
+        let resumed = Instant::now();
+        asleep.await.expect("no panic");
+        assert!(resumed.elapsed() <= NAP, "it slept on for {:?}", resumed.elapsed());
+
+        let began = BootTime::now();
+        sleep_until(began + Duration::from_secs(100)).await;
+        assert_eq!(BootTime::now().seconds_since(began), 100, "and without suspension it is exact");
+    }
+}

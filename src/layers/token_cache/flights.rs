@@ -1,0 +1,265 @@
+//! [`Flights`]: how many tokens are fetched at once, and for whom.
+//!
+//! There is one pool for tokens that somebody waits for and one for renewals, so neither can hold up the other. In each,
+//! the flights under way are shared among clients by [`Shares`]:
+//!
+//! - While there is room, a flight begins at once.
+//! - When one ends, the next is for the client that has fewest under way; within one client, they go in order.
+//! - A client that holds clearly less than the largest holder waits no longer than [`SLOW`] for slow flights: then the
+//!   oldest flight that has taken so long, and that only the largest holder waits for, is given up.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use super::store::Entry;
+use crate::shares::{Client, Room, Shares};
+
+/// A flight that has taken so long may be given up for another client. The server takes a few ms for a token that it has, and
+/// some 100 ms for one that it has to make.
+const SLOW: Duration = Duration::from_millis(200);
+
+/// So many flights at once, and those that wait for their turn.
+#[derive(Debug)]
+pub(super) struct Flights(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    shares: Shares,
+    /// Under way, the oldest first.
+    flying: Vec<Ticket>,
+    /// Waiting, by client. No queue is empty.
+    queues: Vec<(Client, VecDeque<Ticket>)>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    id: u64,
+    client: Client,
+    entry: Arc<Entry>,
+    /// Woken when its turn has come, and when it is given up.
+    called: Arc<Notify>,
+    /// When its turn came.
+    began: Instant,
+    /// It was given up for this one, which is next as soon as it has ended.
+    heir: Option<u64>,
+}
+
+/// A place in the queue, and then the right to fetch a token. It goes back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Flight<'a> {
+    flights: &'a Flights,
+    id: u64,
+    called: Arc<Notify>,
+}
+
+impl Flights {
+    /// None is under way.
+    pub(super) fn new(limit: usize) -> Self {
+        let shares = Shares::new(limit);
+        Self(Mutex::new(State { shares, flying: Vec::with_capacity(limit), queues: Vec::new(), next: 0 }))
+    }
+
+    /// Waits for a turn. `client` is the one that the flight is for: the first that waits for it, or the entry's holder.
+    pub(super) async fn begin(&self, client: Client, entry: &Arc<Entry>) -> Flight<'_> {
+        let called = Arc::<Notify>::default();
+        let (entry, began) = (Arc::clone(entry), Instant::now());
+        let (id, mut may_take_over) = {
+            let mut state = self.lock();
+            let id = state.next;
+            state.next += 1;
+            let room = state.shares.room_for(client, 1);
+            let ticket = Ticket { id, client, entry, called: Arc::clone(&called), began, heir: None };
+            if room == Room::Free {
+                state.takes_off(ticket);
+            } else {
+                state.queue(ticket);
+            }
+            (id, matches!(room, Room::From(_)))
+        };
+        // From here on, dropping this future gives up the place.
+        let flight = Flight { flights: self, id, called };
+        while self.lock().place_in_queue(id).is_some() {
+            if !may_take_over {
+                flight.called.notified().await;
+            } else if timeout(SLOW, flight.called.notified()).await.is_err() {
+                may_take_over = self.take_over(id, client);
+            }
+        }
+        flight
+    }
+
+    /// Gives up a slow flight of the largest holder for one that waits. Whether trying again later has a point.
+    fn take_over(&self, id: u64, client: Client) -> bool {
+        let mut state = self.lock();
+        let Room::From(largest) = state.shares.room_for(client, 1) else { return false };
+        let now = Instant::now();
+        let may_be_given_up = |ticket: &&mut Ticket| {
+            ticket.client == largest
+                && ticket.heir.is_none()
+                && now >= ticket.began + SLOW
+                && ticket.entry.is_waited_for_by_none_but(largest)
+        };
+        let Some(given_up) = state.flying.iter_mut().find(may_be_given_up) else { return true };
+        given_up.heir = Some(id);
+        given_up.called.notify_one();
+        false
+    }
+
+    fn is_wanted(&self, id: u64) -> bool {
+        self.lock().flying.iter().any(|ticket| ticket.id == id && ticket.heir.is_none())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn takes_off(&mut self, ticket: Ticket) {
+        self.shares.take(ticket.client, 1);
+        self.flying.push(Ticket { began: Instant::now(), ..ticket });
+    }
+
+    fn queue(&mut self, ticket: Ticket) {
+        match self.queues.iter_mut().find(|(client, _)| *client == ticket.client) {
+            Some((_, queue)) => queue.push_back(ticket),
+            None => self.queues.push((ticket.client, VecDeque::from([ticket]))),
+        }
+    }
+
+    /// Which queue, and where in it.
+    fn place_in_queue(&self, id: u64) -> Option<(usize, usize)> {
+        // Ids grow, so every queue is in their order.
+        let at = |queue: &VecDeque<Ticket>| queue.binary_search_by_key(&id, |ticket| ticket.id).ok();
+        self.queues.iter().enumerate().find_map(|(index, (_, queue))| Some((index, at(queue)?)))
+    }
+
+    fn leave_queue(&mut self, id: u64) -> Option<Ticket> {
+        let (index, place) = self.place_in_queue(id)?;
+        let ticket = self.queues[index].1.remove(place);
+        if self.queues[index].1.is_empty() {
+            self.queues.swap_remove(index);
+        }
+        ticket
+    }
+
+    /// The first in the queue of the client that has fewest under way; of several such clients, who came first.
+    fn next(&self) -> Option<u64> {
+        let first =
+            |(client, queue): &(Client, VecDeque<Ticket>)| Some((self.shares.held_by(*client), queue.front()?.id));
+        self.queues.iter().filter_map(first).min().map(|(_, id)| id)
+    }
+
+    /// A flight has ended, so there is room for another.
+    fn landed(&mut self, landed: &Ticket) {
+        self.shares.give_back(landed.client, 1);
+        let heir = landed.heir.and_then(|id| self.leave_queue(id));
+        let Some(next) = heir.or_else(|| self.next().and_then(|id| self.leave_queue(id))) else { return };
+        next.called.notify_one();
+        self.takes_off(next);
+    }
+}
+
+impl Flight<'_> {
+    /// Waits until the flight is given up for another client.
+    pub(super) async fn given_up(&self) {
+        // A call may be that of its turn, where that was seen before it was heard.
+        while self.flights.is_wanted(self.id) {
+            self.called.notified().await;
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut state = self.flights.lock();
+        if let Some(place) = state.flying.iter().position(|ticket| ticket.id == self.id) {
+            let landed = state.flying.remove(place);
+            state.landed(&landed);
+        } else {
+            state.leave_queue(self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::clock::BootTime;
+    use crate::tokens::TokenKey;
+
+    fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the proxy itself is a client, too")]
+    fn pod(number: u8) -> Client {
+        Some([10, 0, 0, number].into())
+    }
+
+    fn entry(client: Client) -> Arc<Entry> {
+        Arc::new(Entry::new(TokenKey::default_account(), client, BootTime::now()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_fewest_under_way_is_next() {
+        let flights = Flights::new(2);
+        let (a, b) = (entry(pod(1)), entry(pod(2)));
+        let (first, second) = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
+        let mut third = Box::pin(flights.begin(pod(1), &a));
+        let mut fourth = Box::pin(flights.begin(pod(1), &a));
+        let mut other = Box::pin(flights.begin(pod(2), &b));
+        assert!(poll(&mut third).is_pending() && poll(&mut fourth).is_pending() && poll(&mut other).is_pending());
+        drop(first);
+        assert!(poll(&mut third).is_pending(), "it has one under way");
+        let other = other.await;
+        drop(third);
+        drop(second);
+        let fourth = fourth.await;
+        drop((fourth, other));
+        let state = flights.lock();
+        assert_eq!((state.shares.used(), state.queues.len(), state.flying.len()), (0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_flight_of_the_largest_holder_is_given_up_for_another_client() {
+        let flights = Flights::new(2);
+        let (a, b) = (entry(pod(1)), entry(pod(2)));
+        let (first, second) = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
+        let began = Instant::now();
+        let mut other = Box::pin(flights.begin(pod(2), &b));
+        tokio::select! {
+            _ = &mut other => panic!("it begins before the one that is given up has ended"),
+            () = first.given_up() => assert_eq!(began.elapsed(), SLOW, "and not a quick one"),
+        }
+        drop(first);
+        let other = other.await;
+        let mut stays = Box::pin(second.given_up());
+        assert!(poll(&mut stays).is_pending());
+        let mut more = Box::pin(flights.begin(pod(2), &b));
+        assert!(timeout(Duration::from_secs(60), &mut more).await.is_err(), "both have the same now");
+        drop(other);
+        drop(more.await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flight_that_others_wait_for_too_is_not_given_up() {
+        let flights = Flights::new(2);
+        let (a, b) = (entry(pod(1)), entry(pod(2)));
+        a.joined_by(pod(1));
+        a.joined_by(pod(3));
+        let held = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
+        let mut other = Box::pin(flights.begin(pod(2), &b));
+        assert!(timeout(Duration::from_secs(60), &mut other).await.is_err());
+        drop(held);
+        drop(other.await);
+    }
+}
