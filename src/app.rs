@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::admin::statusz::Sources;
 use crate::admin::{Admin, Readiness};
-use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
+use crate::config::{Config, LARGE_ANSWERS, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::conceal::ConcealLayer;
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::{MakeRoom, Seats};
@@ -21,6 +21,7 @@ use crate::layers::leaves::Leaves;
 use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::host::AllowedHosts;
 use crate::policy::{LivePolicy, LoadError};
+use crate::room::{CutUnread, Room};
 use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
@@ -112,7 +113,12 @@ impl App {
         let readiness = Readiness::new(Arc::clone(&health), drain.clone());
         let store = Arc::new(Store::new(metrics));
         let seats = Seats::leak(config.max_in_flight);
-        let watches = Arc::new(Watches::new(config.max_hanging));
+        let connections = Arc::new(Connections::new(config.max_connections, metrics));
+        let room = Room::new(LARGE_ANSWERS, {
+            let connections = Arc::clone(&connections);
+            CutUnread::by(move |peers| connections.cut_unread_of(peers))
+        });
+        let watches = Arc::new(Watches::new(config.max_hanging, Arc::clone(&room)));
         let history = Arc::new(History::default());
         let admin_drain = serve_operators(
             admin,
@@ -130,11 +136,10 @@ impl App {
             }),
         );
 
-        let forward = Forward::new(Client::new(config.upstream, health, metrics));
+        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&room), metrics));
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
         metrics.on_scrape(gauges(&store, seats, &watches));
-        let connections = Arc::new(Connections::new(config.max_connections, metrics));
         let stack = stack::assemble(Parts {
             hosts: AllowedHosts::with(config.allowed_hosts),
             metrics,
@@ -144,7 +149,7 @@ impl App {
                 let connections = Arc::clone(&connections);
                 MakeRoom::by(move || connections.cut_unread())
             },
-            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, metrics),
+            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, room, metrics),
             watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),

@@ -139,7 +139,7 @@ where
     fn take(&self, stream: TcpStream, peer: SocketAddr) {
         self.metrics.accepted.inc();
         let activity = Arc::new(Activity::new());
-        let Some(place) = self.connections.admit(&activity) else {
+        let Some(place) = self.connections.admit(&activity, peer) else {
             self.metrics.shed_connection(peer);
             stream.close_by_reset(true);
             return;

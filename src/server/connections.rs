@@ -13,7 +13,8 @@
 //! has it only while it is being answered ([`Served`]), so thousands that take turns cost little more than thousands that are
 //! silent. `cargo test --test it survival -- --nocapture` prints the peaks under floods.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -58,6 +59,7 @@ struct Open {
 
 #[derive(Debug)]
 struct Connection {
+    peer: SocketAddr,
     activity: Arc<Activity>,
     /// Nothing for the moment between its admission and its start.
     task: Option<AbortHandle>,
@@ -90,9 +92,19 @@ impl Connections {
     /// Cuts the connection whose client has not read its answer for longest, so that its seat is free in a moment. False
     /// if every client reads.
     pub fn cut_unread(&self) -> bool {
+        self.cut_unread_among(|_| true)
+    }
+
+    /// The same among the connections of these peers.
+    pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
+        let peers: HashSet<_> = peers.iter().collect();
+        !peers.is_empty() && self.cut_unread_among(|peer| peers.contains(&peer))
+    }
+
+    fn cut_unread_among(&self, wanted: impl Fn(SocketAddr) -> bool) -> bool {
         let mut open = self.lock();
         let unread = |(number, connection): (&u64, &Connection)| {
-            connection.task.as_ref()?;
+            connection.task.as_ref().filter(|_| wanted(connection.peer))?;
             Some((connection.activity.blocked_since()?, *number))
         };
         let longest = open.connections.iter().filter_map(unread).min();
@@ -103,7 +115,7 @@ impl Connections {
     }
 
     /// Lets a connection in, if there is room or another gives way.
-    pub(super) fn admit(self: &Arc<Self>, activity: &Arc<Activity>) -> Option<Place> {
+    pub(super) fn admit(self: &Arc<Self>, activity: &Arc<Activity>, peer: SocketAddr) -> Option<Place> {
         let mut open = self.lock();
         if open.connections.len() >= self.limit {
             let (_, gives_way) = open.most_useless()?;
@@ -112,7 +124,7 @@ impl Connections {
         }
         let number = open.next;
         open.next += 1;
-        open.connections.insert(number, Connection { activity: Arc::clone(activity), task: None });
+        open.connections.insert(number, Connection { peer, activity: Arc::clone(activity), task: None });
         self.metrics.connections.inc();
         Some(Place { number, connections: Arc::clone(self) })
     }
@@ -208,9 +220,14 @@ mod tests {
         task: tokio::task::JoinHandle<()>,
     }
 
+    fn peer(number: u64) -> SocketAddr {
+        ([10, 0, 0, 1], u16::try_from(number).expect("a port")).into()
+    }
+
     fn arrive(connections: &Arc<Connections>) -> Option<Guest> {
         let activity = Arc::new(Activity::new());
-        let place = connections.admit(&activity)?;
+        let number = connections.lock().next;
+        let place = connections.admit(&activity, peer(number))?;
         let task = tokio::spawn(std::future::pending());
         connections.started(place.number(), task.abort_handle());
         Some(Guest { activity, _place: Some(place), task })
@@ -252,6 +269,19 @@ mod tests {
         other.activity.blocked();
         assert!(arrive(&connections).is_some());
         assert!(was_aborted(&other).await && !was_aborted(&one).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_connections_that_are_named_are_cut_for_not_reading() {
+        let connections = room_for(3);
+        let guests = [(); 3].map(|()| arrive(&connections).expect("room"));
+        for guest in &guests[..2] {
+            guest.activity.blocked();
+        }
+        sleep(UNREAD).await;
+        assert!(!connections.cut_unread_of(&[]) && !connections.cut_unread_of(&[peer(2)]), "this one reads");
+        assert!(connections.cut_unread_of(&[peer(1), peer(2)]));
+        assert!(was_aborted(&guests[1]).await && !was_aborted(&guests[0]).await, "though that is blocked for longer");
     }
 
     #[tokio::test]

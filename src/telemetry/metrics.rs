@@ -176,7 +176,7 @@ impl std::fmt::Debug for OnScrape {
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// For want of what something was refused or closed.
-const SHEDS: [&str; 6] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "redaction"];
+const SHEDS: [&str; 6] = ["in_flight", "hanging", "connections", "idle_connection", "unread_answer", "large_answers"];
 
 impl PolicyMetrics {
     fn new(registry: &Registry) -> Self {
@@ -253,8 +253,8 @@ impl Metrics {
         tracing::debug!(%peer, reason, "{error}");
         match error {
             Error::Overloaded(Overload::InFlight) => self.shed(0, Some(peer)),
-            Error::Overloaded(Overload::Hanging) => self.shed(1, Some(peer)),
-            Error::Overloaded(Overload::Redaction) => self.shed(5, Some(peer)),
+            Error::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => self.shed(1, Some(peer)),
+            Error::Overloaded(Overload::LargeAnswers) => self.shed(5, Some(peer)),
             // That is told where the metadata server's health changes.
             Error::Upstream(_) => {}
             _ => {

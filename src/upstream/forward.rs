@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use http::header::{self, HeaderName};
+use http::header;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
 use http_body_util::Empty;
@@ -13,12 +13,8 @@ use super::Failure;
 use super::client::{Client, Outgoing, Patience};
 use crate::error::Error;
 use crate::metadata::Request;
-use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, X_GOOG_API_CLIENT};
+use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, PASSED_ON};
 use crate::reply::Body;
-
-/// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
-/// answer behind the back of whoever judges or keeps it.
-const PASSED_ON: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
 /// The innermost service: [`Request`] in, the upstream's answer out.
 #[derive(Debug, Clone)]
@@ -36,7 +32,7 @@ impl Forward {
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
         let response = self
             .client
-            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request))
+            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request), request.peer)
             .await?;
         Ok(clean(response))
     }
@@ -52,7 +48,9 @@ impl Service<Box<Request>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        // It waits for the upstream from here on, a watch for hours.
+        request.detach();
         let forward = self.clone();
         Box::pin(async move { Ok(forward.ask(&request).await?) })
     }

@@ -47,41 +47,46 @@ type Answer<B> = Result<Response<SeatedBody<B>>, Error>;
 
 /// Makes [`InFlight`]. All services of one layer share one count.
 #[derive(Debug, Clone)]
-pub struct InFlightLayer<P> {
+pub struct InFlightLayer<P, H> {
     seats: &'static Seats,
     needs_none: P,
+    hangs: H,
     make_room: MakeRoom,
 }
 
 /// The service of this layer.
 #[derive(Debug, Clone)]
-pub struct InFlight<S, P> {
+pub struct InFlight<S, P, H> {
     inner: S,
     seats: &'static Seats,
     needs_none: P,
+    hangs: H,
     make_room: MakeRoom,
 }
 
-impl<P> InFlightLayer<P> {
-    /// These seats, and which requests ask nothing more of the upstream; that is asked only when no seat is free.
-    pub fn new(seats: &'static Seats, needs_none: P, make_room: MakeRoom) -> Self {
-        Self { seats, needs_none, make_room }
+impl<P, H> InFlightLayer<P, H> {
+    /// These seats. `needs_none` tells which requests ask nothing more of the upstream; it is called only when no seat is free.
+    /// `hangs` tells which requests will wait for a change of a value, and so take a watch instead of a seat.
+    pub fn new(seats: &'static Seats, needs_none: P, hangs: H, make_room: MakeRoom) -> Self {
+        Self { seats, needs_none, hangs, make_room }
     }
 }
 
-impl<S, P: Clone> Layer<S> for InFlightLayer<P> {
-    type Service = InFlight<S, P>;
+impl<S, P: Clone, H: Clone> Layer<S> for InFlightLayer<P, H> {
+    type Service = InFlight<S, P, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        InFlight { inner, seats: self.seats, needs_none: self.needs_none.clone(), make_room: self.make_room.clone() }
+        let Self { seats, needs_none, hangs, make_room } = self.clone();
+        InFlight { inner, seats, needs_none, hangs, make_room }
     }
 }
 
-impl<S, P, B> Service<Box<Request>> for InFlight<S, P>
+impl<S, P, H, B> Service<Box<Request>> for InFlight<S, P, H>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
     B: AtHand + Send + 'static,
     P: Fn(&Request) -> bool,
+    H: Fn(&Request) -> bool,
 {
     type Response = Response<SeatedBody<B>>;
     type Error = Error;
@@ -91,8 +96,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
-        let seat = if request.hangs() {
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        let seat = if (self.hangs)(&request) {
             None
         } else {
             match self.seats.admit(request.client()) {
@@ -103,6 +108,7 @@ where
                     if !is_freed && matches!(full, Admission::Refuse) {
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
+                    request.detach();
                     let (seats, make_room) = (self.seats, self.make_room.clone());
                     return Outcome::pending(wait(seats, make_room, self.inner.clone(), request));
                 }
@@ -179,12 +185,13 @@ mod tests {
 
     struct Stage {
         upstream: Arc<Upstream>,
-        layer: InFlightLayer<fn(&Request) -> bool>,
+        layer: InFlightLayer<fn(&Request) -> bool, fn(&Request) -> bool>,
     }
 
     fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
-        let layer = InFlightLayer::new(Seats::leak(limit), (|_| false) as fn(&_) -> _, MakeRoom::by(make_room));
+        let never: fn(&Request) -> bool = |_| false;
+        let layer = InFlightLayer::new(Seats::leak(limit), never, never, MakeRoom::by(make_room));
         Stage { upstream, layer }
     }
 
