@@ -9,10 +9,11 @@
 //!
 //! - A client that is alone may have all of it.
 //! - When there is not enough, requests wait in line, up to [`DEADLINE`]. The client that holds least goes first; those that
-//!   hold the same go in the order in which they came. Nobody overtakes the first in line, however large its answer is, so a
+//!   hold the same take turns. Nobody overtakes the first in line, however large its answer is, so a
 //!   client that holds little waits for the others' answers to be read, and for nothing else.
-//! - While anybody waits, connections that do not read are closed, one every 20 ms: those that read answers of the client
-//!   that holds most, then any other. An answer that is being read is left alone.
+//! - While anybody waits, answers of the client that holds most are given up if they were sent 250 ms ago and are not
+//!   being read: their connections are closed. If there are none, the same goes for everybody's answers. So a client that
+//!   does not read, or reads a few bytes now and then, keeps nobody out.
 //! - A body that need not be held does not wait. It is streamed instead.
 //!
 //! [`Shares::room_for`] is of no use here: it compares pieces of equal size.
@@ -33,7 +34,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::error::{Error, Overload};
 use crate::reply::Body;
@@ -50,8 +51,10 @@ pub const SMALL_WITHOUT_SEAT: usize = 1024;
 /// How often the first in line looks for a connection that does not read.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Closes the connection that has gone longest without reading, of those whose clients have these addresses and ports. False
-/// if all of them read.
+/// How long a client may take to read an answer for which others wait. On the same node the largest takes some milliseconds.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// Closes the connections that do not read, of those whose clients have these addresses and ports. False if all of them read.
 #[derive(Clone)]
 pub struct CutUnread(Arc<dyn Fn(&[SocketAddr]) -> bool + Send + Sync>);
 
@@ -104,6 +107,8 @@ pub struct Amount {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
+    /// Its client's turn, among clients that hold the same. It comes after all who waited when the client was last served.
+    turn: u64,
     account: Account,
     amount: Amount,
     granted: oneshot::Sender<Charge>,
@@ -114,6 +119,7 @@ struct Waiting {
 struct Reader {
     peer: SocketAddr,
     charged: Client,
+    since: Instant,
 }
 
 /// Who is charged: the client at the other end of a connection, or nobody for the proxy's own requests.
@@ -151,6 +157,12 @@ struct Held {
     charge: Arc<Charge>,
     /// The number of its reader; none for the proxy's own requests.
     reader: Option<u64>,
+}
+
+impl Reader {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
 }
 
 impl Amount {
@@ -220,11 +232,12 @@ impl Room {
             return None;
         }
         let waiting = state.waiting.swap_remove(first);
+        state.ends_turn_of(waiting.account.client());
         self.take(&mut state, &waiting.account, waiting.amount);
         Some(waiting)
     }
 
-    /// Closes a connection that does not read, if this request is the first in line. One request looks for all.
+    /// Closes connections that do not read, if this request is the first in line. One request looks for all.
     fn make_room_for(&self, number: u64) {
         let (of_largest, all) = {
             let state = self.lock();
@@ -232,12 +245,13 @@ impl Room {
                 return;
             }
             let largest = state.shares.largest().map(|(client, _)| client);
-            let peers = |wanted: &dyn Fn(Client) -> bool| -> Vec<_> {
-                state.readers.values().filter(|reader| wanted(reader.charged)).map(|reader| reader.peer).collect()
-            };
-            (peers(&|client| Some(client) == largest), peers(&|_| true))
+            let slow = || state.readers.values().filter(|reader| reader.since.elapsed() >= SLOW);
+            let of_largest: Vec<_> =
+                slow().filter(|reader| Some(reader.charged) == largest).map(Reader::peer).collect();
+            let all: Vec<_> = slow().map(Reader::peer).collect();
+            (of_largest, all)
         };
-        let cut = &self.cut_unread.0;
+        let cut = |peers: &[SocketAddr]| !peers.is_empty() && (self.cut_unread.0)(peers);
         let _ = cut(&of_largest) || cut(&all);
     }
 
@@ -253,9 +267,18 @@ impl State {
         self.next
     }
 
-    /// Where the request stands that goes first: of the client that holds least, the one that came first.
+    /// The other requests of a client go behind all who wait now.
+    fn ends_turn_of(&mut self, client: Client) {
+        let turn = self.number();
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.account.client() == client) {
+            waiting.turn = turn;
+        }
+    }
+
+    /// Where the request stands that goes first.
     fn first_in_line(&self) -> Option<usize> {
-        let order = |waiting: &Waiting| (self.shares.held_by(waiting.account.client()), waiting.number);
+        let held = |waiting: &Waiting| self.shares.held_by(waiting.account.client());
+        let order = |waiting: &Waiting| (held(waiting), waiting.turn, waiting.number);
         (0..self.waiting.len()).min_by_key(|at| order(&self.waiting[*at]))
     }
 }
@@ -297,7 +320,7 @@ impl Account {
         let place = {
             let mut state = self.room.lock();
             let number = state.number();
-            state.waiting.push(Waiting { number, account: self.clone(), amount, granted });
+            state.waiting.push(Waiting { number, turn: number, account: self.clone(), amount, granted });
             Place { number, room: &self.room }
         };
         self.room.serve_line();
@@ -373,7 +396,7 @@ impl Charge {
         let reader = peer.map(|peer| {
             let mut state = self.account.room.lock();
             let number = state.number();
-            state.readers.insert(number, Reader { peer, charged: self.account.client() });
+            state.readers.insert(number, Reader { peer, charged: self.account.client(), since: Instant::now() });
             number
         });
         Bytes::from_owner(Held { bytes, charge: Arc::clone(self), reader })
