@@ -56,7 +56,9 @@ const SLOW: Duration = Duration::from_millis(250);
 
 /// Closes the connections that do not read, of those whose clients have these addresses and ports. False if all of them read.
 #[derive(Clone)]
-pub struct CutUnread(Arc<dyn Fn(&[SocketAddr]) -> bool + Send + Sync>);
+pub struct CutUnread(Arc<Cut>);
+
+type Cut = dyn Fn(&[SocketAddr]) -> bool + Send + Sync;
 
 impl CutUnread {
     /// Calls this.
@@ -204,11 +206,6 @@ impl Room {
         used <= self.limit && (amount.sent == 0 || state.sent.saturating_add(amount.sent) <= self.largest())
     }
 
-    fn take(&self, state: &mut State, account: &Account, amount: Amount) {
-        state.shares.take(account.client(), amount.total());
-        state.sent += amount.sent;
-    }
-
     fn give_back(&self, client: Client, amount: Amount) {
         let mut state = self.lock();
         state.shares.give_back(client, amount.total());
@@ -233,7 +230,7 @@ impl Room {
         }
         let waiting = state.waiting.swap_remove(first);
         state.ends_turn_of(waiting.account.client());
-        self.take(&mut state, &waiting.account, waiting.amount);
+        state.take(waiting.account.client(), waiting.amount);
         Some(waiting)
     }
 
@@ -262,6 +259,11 @@ impl Room {
 }
 
 impl State {
+    fn take(&mut self, client: Client, amount: Amount) {
+        self.shares.take(client, amount.total());
+        self.sent += amount.sent;
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -305,7 +307,7 @@ impl Account {
         if !state.waiting.is_empty() || !self.room.fits(&state, amount) {
             return None;
         }
-        self.room.take(&mut state, self, amount);
+        state.take(self.client(), amount);
         drop(state);
         Some(Charge { account: self.clone(), amount })
     }

@@ -134,16 +134,10 @@ impl Watches {
     {
         let client = account.client();
         let mut under_way = self.lock();
-        let key = match under_way.watches.get_key_value(&key) {
-            Some((key, _)) => Arc::clone(key),
-            None => {
-                under_way.make_room_for(client)?;
-                let key = Arc::new(key);
-                let watch = self.begin(&key, under_way.number(), account.clone(), begin());
-                under_way.shares.take(client, 1);
-                under_way.watches.insert(Arc::clone(&key), watch);
-                key
-            }
+        let known = under_way.watches.get_key_value(&key).map(|(key, _)| Arc::clone(key));
+        let key = match known {
+            Some(key) => key,
+            None => self.begin(&mut under_way, key, account, begin)?,
         };
         let Some(watch) = under_way.watches.get_mut(&key) else { return Err(Overload::Hanging) };
         watch.watchers.take(client, 1);
@@ -152,18 +146,34 @@ impl Watches {
         Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), seen })
     }
 
-    fn begin<F>(self: &Arc<Self>, key: &Arc<Key>, number: u64, account: Account, asked: F) -> Watch
+    fn begin<F>(
+        self: &Arc<Self>,
+        under_way: &mut UnderWay,
+        key: Key,
+        account: &Account,
+        ask: impl FnOnce() -> F,
+    ) -> Result<Arc<Key>, Overload>
     where
         F: Future<Output = Result<Response<Body>, Error>> + Send + 'static,
     {
-        let told = Arc::new(watch::Sender::new(None));
-        let (watches, key, holder, tells) = (Arc::clone(self), Arc::clone(key), account.client(), Arc::clone(&told));
-        let task = tokio::spawn(async move {
-            // Made when the task first runs: dropping it takes the lock that is held now.
-            let telling = Telling { watches, key, number, told: tells };
-            telling.tell(whole(asked.await, &account).await);
+        let holder = account.client();
+        under_way.make_room_for(holder)?;
+        let (key, number, told) = (Arc::new(key), under_way.number(), Arc::new(watch::Sender::new(None)));
+        let task = tokio::spawn({
+            let (watches, key, told, account) =
+                (Arc::clone(self), Arc::clone(&key), Arc::clone(&told), account.clone());
+            let asked = ask();
+            async move {
+                // Made when the task first runs: dropping it takes the lock that is held now.
+                let telling = Telling { watches, key, number, told };
+                telling.tell(whole(asked.await, &account).await);
+            }
         });
-        Watch { number, holder, watchers: Shares::new(usize::MAX), told, task: task.abort_handle() }
+        under_way.shares.take(holder, 1);
+        let watchers = Shares::new(usize::MAX);
+        let watch = Watch { number, holder, watchers, told, task: task.abort_handle() };
+        under_way.watches.insert(Arc::clone(&key), watch);
+        Ok(key)
     }
 
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
@@ -553,13 +563,13 @@ mod tests {
     #[tokio::test]
     async fn a_watch_that_others_wait_for_does_not_give_way() {
         let (server, watches) = start(2);
-        let watched: Vec<_> = [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(0))).into();
+        let shared = [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(0)));
         let alone = ask_from(1, &server, &watches, &another(1));
         settle().await;
         let newcomer = ask_from(2, &server, &watches, &another(2));
         assert_eq!(ended(alone).await, Overload::HangingGaveWay, "though it is the younger one");
         settle().await;
-        assert!(!newcomer.is_finished() && watched.iter().all(|watcher| !watcher.is_finished()));
+        assert!(!newcomer.is_finished() && shared.iter().all(|watcher| !watcher.is_finished()));
         assert_eq!(server.waiting.load(Relaxed), 2);
     }
 
@@ -627,7 +637,7 @@ mod tests {
         let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
         let layer = HangingLayer::new(watches);
         let change = Arc::new(Semaphore::new(0));
-        let watchers = [1, 2].map(|pod| {
+        let both = [1, 2].map(|pod| {
             let change = Arc::clone(&change);
             let service = service_fn(move |_: Box<Request>| {
                 let change = Arc::clone(&change);
@@ -644,7 +654,7 @@ mod tests {
         settle().await;
         change.add_permits(1);
         let mut answers = Vec::new();
-        for watcher in watchers {
+        for watcher in both {
             answers.push(watcher.await.expect("no panic").expect("an answer"));
         }
         assert_eq!(room.used(), 3000, "once for both");

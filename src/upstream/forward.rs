@@ -98,3 +98,32 @@ fn clean(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::metadata::{Endpoint, Principal, Query};
+    use crate::room::{CutUnread, Room};
+    use crate::telemetry::Metrics;
+    use crate::upstream::{Health, Target};
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_the_upstream_keeps_nothing_of_the_read_buffer() {
+        let target = Target::parse("http://127.0.0.1:1").expect("a target");
+        let room = Room::new(0, CutUnread::never());
+        let mut forward = Forward::new(Client::new(target, Arc::<Health>::default(), room, Metrics::leak()));
+        let buffer = Bytes::from("an-agent/1.0".repeat(10));
+        let path = "/computeMetadata/v1/instance/tags";
+        let mut request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);
+        let agent = HeaderValue::from_maybe_shared(buffer.clone()).expect("a value");
+        request.headers.insert(header::USER_AGENT, agent);
+        let asked = forward.call(request.into());
+        assert!(buffer.is_unique());
+        drop(asked);
+    }
+}

@@ -188,7 +188,7 @@ impl Cut {
     async fn answer(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
         // Whatever carries a value is cut: 200, but also what some server may send in its place (203, 206).
         if !answer.status().is_success() {
-            return Ok(without_body(answer));
+            return Ok(without_body(&answer));
         }
         let (mut head, body) = answer.into_parts();
         let at_most = |bytes| self.form.at_most(bytes, self.account.largest());
@@ -233,7 +233,7 @@ fn held(mut left: Vec<u8>, charge: Option<Charge>) -> Bytes {
 
 /// An answer that is no success, with its status and a sentence in place of its body. Such a body is not read as a tree, so a
 /// value in it would not be found; and no client needs it, since the status says all that the server's own pages say.
-fn without_body(answer: Response<Body>) -> Response<Body> {
+fn without_body(answer: &Response<Body>) -> Response<Body> {
     let status = answer.status();
     let sentence = format!(
         "The metadata server answered {}. Its text is left out, because the policy redacts this directory.\n",

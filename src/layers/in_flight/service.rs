@@ -167,6 +167,8 @@ where
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+    use bytes::Bytes;
+    use http::HeaderValue;
     use tokio::sync::Semaphore;
     use tokio::task::JoinHandle;
     use tokio::time::sleep;
@@ -183,14 +185,16 @@ mod tests {
         asked: AtomicUsize,
     }
 
+    type Judge = fn(&Request) -> bool;
+
     struct Stage {
         upstream: Arc<Upstream>,
-        layer: InFlightLayer<fn(&Request) -> bool, fn(&Request) -> bool>,
+        layer: InFlightLayer<Judge, Judge>,
     }
 
     fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
-        let never: fn(&Request) -> bool = |_| false;
+        let never: Judge = |_| false;
         let layer = InFlightLayer::new(Seats::leak(limit), never, never, MakeRoom::by(make_room));
         Stage { upstream, layer }
     }
@@ -279,5 +283,22 @@ mod tests {
         assert_eq!(stage.asked(), 2);
         stage.upstream.answers.add_permits(1);
         assert!(other.await.expect("no panic").is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_a_seat_keeps_nothing_of_the_read_buffer() {
+        let seats = Seats::leak(1);
+        let never: Judge = |_| false;
+        let layer = InFlightLayer::new(seats, never, never, MakeRoom::by(|| false));
+        let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
+        let buffer = Bytes::from("a header's value".repeat(10));
+        let path = "/computeMetadata/v1/instance/id";
+        let mut request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);
+        let value = HeaderValue::from_maybe_shared(buffer.clone()).expect("a value");
+        request.headers.insert("x-filler", value);
+        let _taken = seats.admit(Some([10, 0, 0, 1].into()));
+        let waits = layer.layer(inner).call(request.into());
+        assert!(buffer.is_unique());
+        drop(waits);
     }
 }
