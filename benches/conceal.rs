@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::classify::ClassifyLayer;
 use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
@@ -12,6 +13,7 @@ use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
+use gce_metadata_proxy::room::{CutUnread, Room};
 use gce_metadata_proxy::server::Arrival;
 use gce_metadata_proxy::telemetry::Metrics;
 use http::uri::PathAndQuery;
@@ -62,9 +64,10 @@ fn layers(criterion: &mut Criterion) {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
+    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
     let mut stack = ServiceBuilder::new()
         .layer(ClassifyLayer::new(AllowedHosts::default()))
-        .layer(ConcealLayer::new(policy, Mode::Enforce, Metrics::leak()))
+        .layer(ConcealLayer::new(policy, Mode::Enforce, room, Metrics::leak()))
         .service(nothing);
     for (name, target) in REQUESTS {
         group.bench_function(name, |bencher| {

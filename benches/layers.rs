@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::classify::ClassifyLayer;
 use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
@@ -20,6 +21,7 @@ use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
+use gce_metadata_proxy::room::{CutUnread, Room};
 use gce_metadata_proxy::server::Arrival;
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::telemetry::audit::Audit;
@@ -42,13 +44,14 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "classify", ClassifyLayer::new(AllowedHosts::default()).layer(ends()), arrival);
 
     let seats = Seats::leak(200);
-    let in_flight = InFlightLayer::new(seats, |_: &Request| false, MakeRoom::by(|| false));
+    let in_flight = InFlightLayer::new(seats, |_: &Request| false, Request::hangs, MakeRoom::by(|| false));
     bench(criterion, "in_flight", in_flight.layer(ends()), leaf);
     bench(criterion, "discovery", DiscoveryLayer.layer(ends()), leaf);
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
-    let conceal = ConcealLayer::new(policy, Mode::Enforce, metrics);
+    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
+    let conceal = ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&room), metrics);
     bench(criterion, "conceal", conceal.layer(ends()), leaf);
-    bench(criterion, "hanging", HangingLayer::new(Arc::new(Watches::new(64))).layer(ends()), leaf);
+    bench(criterion, "hanging", HangingLayer::new(Arc::new(Watches::new(64, room))).layer(ends()), leaf);
     bench(criterion, "leaves", KnownLeavesLayer::new(support::known_leaves()).layer(ends()), leaf);
     let tokens = Tokens::new(Arc::new(Store::new(LIMIT, metrics)), support::Source);
     bench(criterion, "token_cache", TokenCacheLayer::new(tokens, Audit::Off).layer(ends()), leaf);

@@ -23,6 +23,7 @@ use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 use crate::metadata::host::AllowedHosts;
 use crate::policy::{LivePolicy, LoadError};
+use crate::room::{CutUnread, Room};
 use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
@@ -118,7 +119,11 @@ impl App {
             Arc::new(Connections::new(config.max_connections, budget.connections, Arc::clone(&pressure), metrics));
         let store = Arc::new(Store::new(budget.tokens, metrics));
         let seats = Seats::leak(config.max_in_flight);
-        let watches = Arc::new(Watches::new(config.max_hanging));
+        let room = Room::new(budget.answers, {
+            let connections = Arc::clone(&connections);
+            CutUnread::by(move |peers| connections.cut_unread_of(peers))
+        });
+        let watches = Arc::new(Watches::new(config.max_hanging, Arc::clone(&room)));
         let history = Arc::new(History::default());
         let admin_drain = serve_operators(
             admin,
@@ -138,7 +143,7 @@ impl App {
             }),
         );
 
-        let forward = Forward::new(Client::new(config.upstream, health, metrics));
+        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&room), metrics));
         let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
         let leaves = Arc::new(Leaves::default());
         metrics.on_scrape({
@@ -158,7 +163,7 @@ impl App {
                 let connections = Arc::clone(&connections);
                 MakeRoom::by(move || connections.cut_unread())
             },
-            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, metrics),
+            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, room, metrics),
             watches,
             leaves: Arc::clone(&leaves),
             tokens: tokens.clone(),

@@ -106,6 +106,10 @@ pub const MAX_CONNECTIONS: &str = "1000";
 /// Watched values of one node; its agents watch a handful.
 pub const MAX_HANGING: &str = "64";
 
+/// Memory for large answers, in bytes. A tree of half of this can be redacted and watched; all custom metadata of a machine may
+/// have 512 KiB, and a tree has the rest of the machine's metadata besides.
+pub const LARGE_ANSWERS: usize = 1536 * 1024;
+
 /// Operators are few: a scraper, a kubelet, a person or two.
 pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 

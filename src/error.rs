@@ -48,6 +48,12 @@ pub enum Error {
     /// The policy conceals what was asked for.
     #[error(transparent)]
     Concealed(#[from] Concealed),
+    /// An answer above so many bytes, which cannot be held as a whole.
+    #[error(
+        "Refused: the answer is larger than {0} bytes, and larger ones are neither redacted nor watched; ask for its \
+         directories or values one by one."
+    )]
+    TooLarge(usize),
     /// There is no room for the request.
     #[error("Refused: {0}; try again in a second.")]
     Overloaded(#[from] Overload),
@@ -82,15 +88,20 @@ pub enum Overload {
     /// Requests that wait for the metadata server.
     #[error("as many requests as --max-in-flight allows wait for the metadata server")]
     InFlight,
-    /// Memory for answers out of which something has to be cut.
-    #[error("all the memory for redacting recursive answers is in use")]
-    Redaction,
+    /// Memory for answers that are held as a whole: redacted trees, and what watches have seen.
+    #[error("all memory for large answers is in use")]
+    LargeAnswers,
     /// Values that are being watched.
     #[error("as many wait_for_change requests as --max-hanging allows are waiting")]
     Hanging,
     /// Tokens that one pod asks for: those kept, or those being fetched, beyond its share.
     #[error("this pod asks for too many different tokens at once")]
     Tokens,
+    /// The same, and this one was waiting: its client has the most watches.
+    #[error(
+        "this wait_for_change request was ended for one of another pod; this pod has the most, and --max-hanging is reached"
+    )]
+    HangingGaveWay,
 }
 
 impl Error {
@@ -106,9 +117,10 @@ impl Error {
             Self::Path(_) => "path",
             Self::Query(_) => "query",
             Self::Concealed(_) => "concealed",
+            Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
-            Self::Overloaded(Overload::Hanging) => "hanging",
-            Self::Overloaded(Overload::Redaction) => "redaction",
+            Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
+            Self::Overloaded(Overload::LargeAnswers) => "large_answers",
             Self::Overloaded(Overload::Tokens) => "tokens",
             Self::Upstream(failure) => failure.label(),
         }

@@ -81,6 +81,7 @@ pub mod mock;
 pub mod policy;
 pub mod redirect;
 pub mod reply;
+pub mod room;
 pub mod server;
 pub mod shares;
 pub mod stack;

@@ -58,6 +58,10 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         let (leaves, tokens) = (Arc::clone(&parts.leaves), parts.tokens.clone());
         move |request: &Request| discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
     };
+    let hangs = {
+        let conceal = parts.conceal.clone();
+        move |request: &Request| conceal.lets_hang(request)
+    };
     let times = parts.metrics.latency;
     ServiceBuilder::new()
         // Outermost, so that refusals are measured, too.
@@ -68,7 +72,11 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         .layer(track(times, Filter::Classify, ClassifyLayer::new(parts.hosts)))
         // Before any real work, because refusing must be the cheapest path; what asks nothing more of the
         // upstream gets by without a seat.
-        .layer(track(times, Filter::InFlight, InFlightLayer::new(parts.seats, asks_nothing_more, parts.make_room)))
+        .layer(track(
+            times,
+            Filter::InFlight,
+            InFlightLayer::new(parts.seats, asks_nothing_more, hangs, parts.make_room),
+        ))
         // Before the policy, because "is this a metadata server?" is answered alike to everybody.
         .layer(track(times, Filter::Discovery, DiscoveryLayer))
         // Before anything that keeps answers, so that nothing kept can outrun the policy.

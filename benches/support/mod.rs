@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
 use gce_metadata_proxy::layers::hanging::Watches;
@@ -24,6 +25,7 @@ use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
+use gce_metadata_proxy::room::{CutUnread, Room};
 use gce_metadata_proxy::server::{Arrival, Stack};
 use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack::{self, Parts};
@@ -55,18 +57,19 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
     let metrics = Metrics::leak();
     let mock = Mock::start().await;
     let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
-    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), metrics));
+    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
+    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), Arc::clone(&room), metrics));
     let tokens = Tokens::new(Arc::new(Store::new(LIMIT, metrics)), MetadataServer::new(forward.clone()));
     tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     stack::assemble(Parts {
         hosts: AllowedHosts::default(),
-        conceal: ConcealLayer::new(policy, Mode::Enforce, metrics),
+        conceal: ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&room), metrics),
         metrics,
         on_overload: OnOverload::Reset,
         seats: Seats::leak(200),
         make_room: MakeRoom::by(|| false),
-        watches: Arc::new(Watches::new(64)),
+        watches: Arc::new(Watches::new(64, room)),
         leaves: known_leaves(),
         tokens,
         audit: Audit::Off,

@@ -3,19 +3,27 @@
 //! A hanging GET (`wait_for_change=true`) waits until a value changes, for hours if need be. Agents on a node watch the
 //! same few values, so watchers that ask the same (path, parameters, the value that they have, the name they call us by)
 //! share one upstream request, a *watch*. It runs in a task of its own and ends with its last watcher; a watcher that
-//! leaves takes nobody with it. Watchers hold no seat, since they would fill them all; instead the number of watches is
-//! limited, and the next is refused with 503. Watchers of a watch are limited by the connections that they come on.
+//! leaves takes nobody with it. A watch is over when its answer is there: who asks then begins another.
 //!
-//! A watch holds its answer until the last watcher has it, at most 256 KiB: 64 watches are 16 MiB if all of
-//! them see the largest values change at once, and next to nothing otherwise.
+//! # Who may begin one
+//!
+//! Watchers hold no seat, since they would fill them all; instead the number of watches is limited, and they are [shared
+//! fairly](crate::shares). A watch is held by the client that began it, or by another that still waits when that one has left.
+//! Joining a watch is always allowed: watchers are limited by the connections that they come on. When all watches are taken, a
+//! client that has clearly fewer than the one that has most takes the place of its oldest watch; the watchers of that get
+//! 503. Only a watch for which no other client waits is ended in this way. Everybody else is refused with 503.
+//!
+//! # What a watch costs
+//!
+//! Until its answer is there, a task, a connection to the upstream, and the request without anything that does not go
+//! upstream. The answer takes [`Room`], which is given back when the last watcher has read it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
-use http_body_util::BodyExt;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tower::{Layer, Service};
@@ -24,20 +32,26 @@ use super::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::metadata::Request;
 use crate::reply::Body;
+use crate::room::{Account, Amount, Charge, Room, SMALL_WITHOUT_SEAT, Whole};
+use crate::shares::{self, Client, Shares};
 use crate::upstream::Failure;
-
-/// Largest answer that is shared, in bytes: the server's own bound on a value.
-const LARGEST: usize = 256 * 1024;
 
 /// The watches under way.
 #[derive(Debug)]
 pub struct Watches {
-    limit: usize,
-    under_way: Mutex<HashMap<Key, Weak<Watch>>>,
+    room: Arc<Room>,
+    under_way: Mutex<UnderWay>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    shares: Shares,
+    next: u64,
+    watches: HashMap<Arc<Key>, Watch>,
 }
 
 /// What makes two hanging GETs the same.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     method: crate::metadata::Method,
     principal: crate::metadata::Principal,
@@ -45,114 +59,288 @@ struct Key {
     target: String,
 }
 
-/// One upstream request, for as long as somebody waits for it.
+/// One upstream request, for as long as somebody waits for it and it is not answered.
 #[derive(Debug)]
 struct Watch {
-    key: Key,
-    watches: Arc<Watches>,
-    seen: watch::Receiver<Option<Seen>>,
+    /// Later ones have greater numbers.
+    number: u64,
+    /// The client that holds it, one of those that wait.
+    holder: Client,
+    /// Who waits, and on how many connections.
+    watchers: Shares,
+    told: Arc<watch::Sender<Option<Seen>>>,
     task: AbortHandle,
 }
 
-/// What came of it.
-type Seen = Result<Arc<Answer>, Arc<Failure>>;
+/// A client that waits. When it is dropped, the client has left or has its answer.
+#[derive(Debug)]
+struct Watcher {
+    watches: Arc<Watches>,
+    key: Arc<Key>,
+    number: u64,
+    account: Account,
+    seen: watch::Receiver<Option<Seen>>,
+}
+
+/// The task of a watch. When it is dropped, the watch is over, however the task ended.
+struct Telling {
+    watches: Arc<Watches>,
+    key: Arc<Key>,
+    number: u64,
+    told: Arc<watch::Sender<Option<Seen>>>,
+}
+
+/// What came of a watch.
+type Seen = Result<Arc<Answer>, Unseen>;
 
 #[derive(Debug)]
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
+    /// None if it is small.
+    charge: Option<Arc<Charge>>,
+}
+
+/// Why a watch ended without an answer.
+#[derive(Debug, Clone)]
+enum Unseen {
+    Failed(Arc<Failure>),
+    Overloaded(Overload),
+    TooLarge(usize),
 }
 
 impl Watches {
-    /// At most so many at once.
-    pub fn new(limit: usize) -> Self {
-        Self { limit, under_way: Mutex::default() }
+    /// At most this many at once. Their answers take this room.
+    pub fn new(limit: usize, room: Arc<Room>) -> Self {
+        let under_way = UnderWay { shares: Shares::new(limit), next: 0, watches: HashMap::new() };
+        Self { room, under_way: Mutex::new(under_way) }
     }
 
     /// Most that there may be at once.
     pub fn limit(&self) -> usize {
-        self.limit
+        self.lock().shares.limit()
     }
 
     /// How many are under way.
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().shares.used()
     }
 
-    /// The watch for a request, begun with this if there is none yet; nothing if there is no room for another.
-    fn join<F>(self: &Arc<Self>, key: Key, begin: impl FnOnce() -> F) -> Option<Arc<Watch>>
+    /// Waits for the watch of a request, which is begun with this if there is none yet and there is room for another.
+    fn join<F>(self: &Arc<Self>, key: Key, account: &Account, begin: impl FnOnce() -> F) -> Result<Watcher, Overload>
     where
         F: Future<Output = Result<Response<Body>, Error>> + Send + 'static,
     {
+        let client = account.client();
         let mut under_way = self.lock();
-        if let Some(watch) = under_way.get(&key).and_then(Weak::upgrade) {
-            return Some(watch);
-        }
-        if under_way.len() >= self.limit && !under_way.contains_key(&key) {
-            return None;
-        }
-        let (told, seen) = watch::channel(None);
-        let asked = begin();
-        let task = tokio::spawn(async move {
-            // Nobody may be left to hear it.
-            let _ = told.send(Some(whole(asked.await).await));
-        });
-        let watch = Arc::new(Watch { key: key.clone(), watches: Arc::clone(self), seen, task: task.abort_handle() });
-        under_way.insert(key, Arc::downgrade(&watch));
-        Some(watch)
+        let known = under_way.watches.get_key_value(&key).map(|(key, _)| Arc::clone(key));
+        let key = match known {
+            Some(key) => key,
+            None => self.begin(&mut under_way, key, account, begin)?,
+        };
+        let Some(watch) = under_way.watches.get_mut(&key) else { return Err(Overload::Hanging) };
+        watch.watchers.take(client, 1);
+        let (number, seen) = (watch.number, watch.told.subscribe());
+        drop(under_way);
+        Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), seen })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Weak<Watch>>> {
+    fn begin<F>(
+        self: &Arc<Self>,
+        under_way: &mut UnderWay,
+        key: Key,
+        account: &Account,
+        ask: impl FnOnce() -> F,
+    ) -> Result<Arc<Key>, Overload>
+    where
+        F: Future<Output = Result<Response<Body>, Error>> + Send + 'static,
+    {
+        let holder = account.client();
+        under_way.make_room_for(holder)?;
+        let (key, number, told) = (Arc::new(key), under_way.number(), Arc::new(watch::Sender::new(None)));
+        let task = tokio::spawn({
+            let (watches, key, told, account) =
+                (Arc::clone(self), Arc::clone(&key), Arc::clone(&told), account.clone());
+            let asked = ask();
+            async move {
+                // Made when the task first runs: dropping it takes the lock that is held now.
+                let telling = Telling { watches, key, number, told };
+                telling.tell(whole(asked.await, &account).await);
+            }
+        });
+        under_way.shares.take(holder, 1);
+        let watchers = Shares::new(usize::MAX);
+        let watch = Watch { number, holder, watchers, told, task: task.abort_handle() };
+        under_way.watches.insert(Arc::clone(&key), watch);
+        Ok(key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
         // Entries are put in and taken out whole, so a panic elsewhere leaves the map whole.
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watch {
-    async fn answer(&self) -> Result<Response<Body>, Error> {
-        let mut seen = self.seen.clone();
-        let seen = match seen.wait_for(Option::is_some).await {
+impl UnderWay {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn make_room_for(&mut self, client: Client) -> Result<(), Overload> {
+        match self.shares.room_for(client, 1) {
+            shares::Room::Free => Ok(()),
+            shares::Room::From(largest) => self.end_oldest_of(largest),
+            // A client that would end a watch of its own for another would do so without end.
+            shares::Room::FromItself | shares::Room::None => Err(Overload::Hanging),
+        }
+    }
+
+    /// Ends the oldest watch of a client for which nobody else waits.
+    fn end_oldest_of(&mut self, client: Client) -> Result<(), Overload> {
+        let alone = self.watches.iter().filter(|(_, watch)| watch.holder == client && watch.watchers.holders() == 1);
+        let (key, _) = alone.min_by_key(|(_, watch)| watch.number).ok_or(Overload::Hanging)?;
+        if let Some(watch) = self.remove(&Arc::clone(key)) {
+            tell(&watch.told, Err(Unseen::Overloaded(Overload::HangingGaveWay)));
+            watch.task.abort();
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Watch> {
+        let watch = self.watches.remove(key)?;
+        self.shares.give_back(watch.holder, 1);
+        Some(watch)
+    }
+
+    /// The watch with this number, unless it is over. Another may have been begun in its place.
+    fn is_under_way(&self, key: &Key, number: u64) -> bool {
+        self.watches.get(key).is_some_and(|watch| watch.number == number)
+    }
+
+    /// A watcher leaves. The watch goes over to another client, or ends with its last watcher.
+    fn leave(&mut self, key: &Key, client: Client) {
+        let Some(watch) = self.watches.get_mut(key) else { return };
+        watch.watchers.give_back(client, 1);
+        if watch.watchers.held_by(watch.holder) > 0 {
+            return;
+        }
+        match watch.watchers.largest() {
+            Some((heir, _)) => {
+                self.shares.give_back(watch.holder, 1);
+                self.shares.take(heir, 1);
+                watch.holder = heir;
+            }
+            None => {
+                if let Some(watch) = self.remove(key) {
+                    watch.task.abort();
+                }
+            }
+        }
+    }
+}
+
+impl Watcher {
+    async fn answer(mut self) -> Result<Response<Body>, Error> {
+        let seen = match self.seen.wait_for(Option::is_some).await {
             Ok(seen) => seen.clone(),
-            // The task is gone without a word: it panicked.
+            // Whoever could tell is gone.
             Err(_) => None,
         };
-        let answer = seen.unwrap_or_else(|| Err(Arc::new(Failure::Closed))).map_err(Error::Upstream)?;
-        let mut response = Response::new(Body::Whole(answer.body.clone()));
+        let answer = seen.unwrap_or_else(|| Err(Failure::Closed.into()))?;
+        let body = match &answer.charge {
+            Some(charge) => charge.read_by(self.account.peer(), answer.body.clone()),
+            None => answer.body.clone(),
+        };
+        let mut response = Response::new(Body::Whole(body));
         *response.status_mut() = answer.status;
         response.headers_mut().clone_from(&answer.headers);
         Ok(response)
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watcher {
     fn drop(&mut self) {
-        self.task.abort();
         let mut under_way = self.watches.lock();
-        // Another watch may have taken the place between the last watcher's leaving and now.
-        if under_way.get(&self.key).is_some_and(|watch| watch.strong_count() == 0) {
-            under_way.remove(&self.key);
+        if under_way.is_under_way(&self.key, self.number) {
+            under_way.leave(&self.key, self.account.client());
         }
     }
 }
 
-async fn whole(answer: Result<Response<Body>, Error>) -> Seen {
-    let (head, mut body) = match answer {
-        Ok(answer) => answer.into_parts(),
-        Err(Error::Upstream(failure)) => return Err(failure),
-        // Nothing below refuses for another reason.
-        Err(_) => return Err(Arc::new(Failure::Closed)),
-    };
-    let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(Arc::new)?.into_data() {
-            bytes.extend_from_slice(&data);
+impl Telling {
+    fn tell(self, seen: Seen) {
+        tell(&self.told, seen);
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let mut under_way = self.watches.lock();
+        if under_way.is_under_way(&self.key, self.number) {
+            under_way.remove(&self.key);
         }
-        if bytes.len() > LARGEST {
-            return Err(Arc::new(Failure::TooLarge(LARGEST)));
+        drop(under_way);
+        // Nothing was told if the task panicked.
+        tell(&self.told, Err(Failure::Closed.into()));
+    }
+}
+
+/// Tells the watchers, unless they were told before.
+fn tell(told: &watch::Sender<Option<Seen>>, seen: Seen) {
+    told.send_if_modified(|known| {
+        let is_news = known.is_none();
+        if is_news {
+            *known = Some(seen);
+        }
+        is_news
+    });
+}
+
+/// The answer of the upstream, as a whole. The client that began the watch is charged for it.
+async fn whole(answer: Result<Response<Body>, Error>, account: &Account) -> Seen {
+    let (head, body) = answer?.into_parts();
+    let Whole { bytes, mut charge } = account.read(body, SMALL_WITHOUT_SEAT, |_| 0).await?;
+    if charge.is_none() && bytes.len() > SMALL_WITHOUT_SEAT {
+        // It came as a whole, which is charged for only where a seat is held.
+        charge = Some(account.take(Amount { sent: bytes.len(), made: 0 }).await?);
+    }
+    Ok(Arc::new(Answer { status: head.status, headers: head.headers, body: bytes, charge: charge.map(Arc::new) }))
+}
+
+impl From<Failure> for Unseen {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Arc::new(failure))
+    }
+}
+
+impl From<Overload> for Unseen {
+    fn from(overload: Overload) -> Self {
+        Self::Overloaded(overload)
+    }
+}
+
+impl From<Error> for Unseen {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Upstream(failure) => Self::Failed(failure),
+            Error::Overloaded(overload) => Self::Overloaded(overload),
+            Error::TooLarge(largest) => Self::TooLarge(largest),
+            // Nothing below refuses for another reason.
+            _ => Failure::Closed.into(),
         }
     }
-    Ok(Arc::new(Answer { status: head.status, headers: head.headers, body: bytes.freeze() }))
+}
+
+impl From<Unseen> for Error {
+    fn from(unseen: Unseen) -> Self {
+        match unseen {
+            Unseen::Failed(failure) => Self::Upstream(failure),
+            Unseen::Overloaded(overload) => overload.into(),
+            Unseen::TooLarge(largest) => Self::TooLarge(largest),
+        }
+    }
 }
 
 /// Makes [`Hanging`].
@@ -205,9 +393,11 @@ where
             host: request.host.as_ref().map(ToString::to_string),
             target: format!("{}{}", request.path, request.query),
         };
-        match self.watches.join(key, || self.inner.call(request)) {
-            Some(watch) => Outcome::pending(async move { watch.answer().await }),
-            None => Outcome::decided(Err(Overload::Hanging.into())),
+        let account = self.watches.room.account(request.peer);
+        // One that joins a watch drops its request at once; one that begins a watch leaves it to `Forward`, which detaches it.
+        match self.watches.join(key, &account, || self.inner.call(request)) {
+            Ok(watcher) => Outcome::pending(async move { watcher.answer().await }),
+            Err(full) => Outcome::decided(Err(full.into())),
         }
     }
 }
@@ -224,6 +414,7 @@ mod tests {
 
     use super::*;
     use crate::metadata::{Endpoint, Principal, Query};
+    use crate::room::CutUnread;
 
     /// A server that answers a watch when it is told to, and counts those that wait.
     #[derive(Debug)]
@@ -243,10 +434,17 @@ mod tests {
 
     fn start(limit: usize) -> (Arc<Server>, Arc<Watches>) {
         let server = Server { changes: Semaphore::new(0), asked: AtomicUsize::new(0), waiting: AtomicUsize::new(0) };
-        (Arc::new(server), Arc::new(Watches::new(limit)))
+        (Arc::new(server), Arc::new(Watches::new(limit, Room::new(1024 * 1024, CutUnread::never()))))
     }
 
-    fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> JoinHandle<Result<Response<Body>, Error>> {
+    type Asked = JoinHandle<Result<Response<Body>, Error>>;
+
+    fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Asked {
+        ask_from(1, server, watches, target)
+    }
+
+    /// From the pod with this number.
+    fn ask_from(pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Asked {
         let server = Arc::clone(server);
         let inner = service_fn(move |_: Box<Request>| {
             let server = Arc::clone(&server);
@@ -260,7 +458,8 @@ mod tests {
         });
         let (path, query) = target.split_once('?').expect("a query");
         let query = Query::parse(Some(query)).expect("a query");
-        let request = Request::own(Endpoint::Leaf, path, query, Principal::Node);
+        let peer = Some(([10, 0, 0, pod], 40000).into());
+        let request = Request { peer, ..Request::own(Endpoint::Leaf, path, query, Principal::Node) };
         tokio::spawn(HangingLayer::new(Arc::clone(watches)).layer(inner).oneshot(request.into()))
     }
 
@@ -323,5 +522,145 @@ mod tests {
         server.changes.add_permits(1);
         sleep(Duration::from_millis(1)).await;
         assert!(ordinary.await.expect("no panic").is_ok());
+    }
+
+    /// A watch of its own, by a value that nobody has.
+    fn another(number: usize) -> String {
+        format!("{ZONE}&last_etag={number:016x}")
+    }
+
+    async fn ended(watcher: Asked) -> Overload {
+        match watcher.await.expect("no panic") {
+            Err(Error::Overloaded(overload)) => overload,
+            other => panic!("not ended: {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_pod_that_has_all_watches_gives_way_to_others_up_to_their_share() {
+        let (server, watches) = start(4);
+        let mut hostile: Vec<_> = (0..4).map(|number| ask_from(1, &server, &watches, &another(number))).collect();
+        settle().await;
+        assert_eq!(
+            ended(ask_from(1, &server, &watches, &another(4))).await,
+            Overload::Hanging,
+            "it replaces none of its own"
+        );
+        let first = ask_from(2, &server, &watches, &another(5));
+        assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay, "the oldest");
+        let second = ask_from(2, &server, &watches, &another(6));
+        assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay);
+        assert_eq!(ended(ask_from(2, &server, &watches, &another(7))).await, Overload::Hanging, "both have two");
+        settle().await;
+        assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
+        server.changes.add_permits(4);
+        for watcher in hostile.into_iter().chain([first, second]) {
+            assert!(watcher.await.expect("no panic").is_ok());
+        }
+        assert_eq!(watches.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_others_wait_for_does_not_give_way() {
+        let (server, watches) = start(2);
+        let shared = [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(0)));
+        let alone = ask_from(1, &server, &watches, &another(1));
+        settle().await;
+        let newcomer = ask_from(2, &server, &watches, &another(2));
+        assert_eq!(ended(alone).await, Overload::HangingGaveWay, "though it is the younger one");
+        settle().await;
+        assert!(!newcomer.is_finished() && shared.iter().all(|watcher| !watcher.is_finished()));
+        assert_eq!(server.waiting.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_watch_goes_over_to_those_who_wait_when_its_holder_leaves() {
+        let (server, watches) = start(2);
+        let began = ask_from(1, &server, &watches, &another(0));
+        let other = ask_from(1, &server, &watches, &another(1));
+        settle().await;
+        let _joined = ask_from(2, &server, &watches, &another(0));
+        settle().await;
+        began.abort();
+        settle().await;
+        // Each has one now.
+        assert_eq!(ended(ask_from(3, &server, &watches, &another(2))).await, Overload::Hanging);
+        assert!(!other.is_finished());
+    }
+
+    #[tokio::test]
+    async fn who_asks_again_while_others_still_fetch_the_answer_begins_another_watch() {
+        let (server, watches) = start(1);
+        let first = ask(&server, &watches, ZONE);
+        settle().await;
+        // A watcher that does not come to fetch its answer.
+        let key = watches.lock().watches.keys().next().cloned().expect("a watch");
+        let account = watches.room.account(None);
+        let slow = {
+            let Key { method, principal, .. } = *key;
+            let key = Key { method, principal, host: key.host.clone(), target: key.target.clone() };
+            watches.join(key, &account, std::future::pending).expect("it joins")
+        };
+        server.changes.add_permits(1);
+        assert!(first.await.expect("no panic").is_ok());
+        let again = ask(&server, &watches, ZONE);
+        settle().await;
+        assert!(!again.is_finished(), "it waits for the next change");
+        assert_eq!((server.asked.load(Relaxed), watches.count()), (2, 1));
+        assert!(slow.answer().await.is_ok());
+        assert_eq!(watches.count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_panic_below_is_a_failure_and_frees_the_place() {
+        let watches = Arc::new(Watches::new(1, Room::new(1024, CutUnread::never())));
+        let request = Request::own(
+            Endpoint::Leaf,
+            "/computeMetadata/v1/instance/zone",
+            Query::parse(Some("wait_for_change=true")).expect("a query"),
+            Principal::Node,
+        );
+        let panics = service_fn(|_: Box<Request>| async { panic!("on purpose") });
+        let outcome = HangingLayer::new(Arc::clone(&watches)).layer(panics).oneshot(request.into()).await;
+        assert!(matches!(outcome, Err(Error::Upstream(_))));
+        assert_eq!(watches.count(), 0);
+    }
+
+    /// Of a tree of 3,000 bytes.
+    fn large() -> Response<Body> {
+        Response::new(Body::Whole(vec![b'x'; 3000].into()))
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_room_until_the_last_watcher_has_read_it() {
+        let room = Room::new(8000, CutUnread::never());
+        let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
+        let layer = HangingLayer::new(watches);
+        let change = Arc::new(Semaphore::new(0));
+        let both = [1, 2].map(|pod| {
+            let change = Arc::clone(&change);
+            let service = service_fn(move |_: Box<Request>| {
+                let change = Arc::clone(&change);
+                async move {
+                    change.acquire().await.expect("open").forget();
+                    Ok(large())
+                }
+            });
+            let query = Query::parse(Some("wait_for_change=true")).expect("a query");
+            let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
+            let peer = Some(([10, 0, 0, pod], 40000).into());
+            tokio::spawn(layer.layer(service).oneshot(Box::new(Request { peer, ..own })))
+        });
+        settle().await;
+        change.add_permits(1);
+        let mut answers = Vec::new();
+        for watcher in both {
+            answers.push(watcher.await.expect("no panic").expect("an answer"));
+        }
+        assert_eq!(room.used(), 3000, "once for both");
+        answers.pop();
+        assert_eq!(room.used(), 3000, "one does not read");
+        answers.pop();
+        assert_eq!(room.used(), 0);
     }
 }

@@ -167,6 +167,8 @@ pub(crate) fn status_of(error: &Error) -> StatusCode {
         Error::Host(_) | Error::Forwarded(_) | Error::Flavor | Error::Path(_) | Error::Query(_) => {
             StatusCode::FORBIDDEN
         }
+        // Not 503: to ask again does not help.
+        Error::TooLarge(_) => StatusCode::FORBIDDEN,
         // The policy says whether it is there and forbidden, or as good as not there.
         Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
@@ -184,7 +186,8 @@ fn outcome_of(error: &Error) -> RequestOutcome {
         | Error::Flavor
         | Error::Path(_)
         | Error::Query(_)
-        | Error::Concealed(_) => RequestOutcome::Refused,
+        | Error::Concealed(_)
+        | Error::TooLarge(_) => RequestOutcome::Refused,
         Error::Overloaded(_) => RequestOutcome::Shed,
         Error::Upstream(_) => RequestOutcome::Failed,
     }

@@ -9,6 +9,25 @@ pub const GOOGLE: HeaderValue = HeaderValue::from_static("Google");
 /// Client libraries name themselves here.
 pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-client");
 
+/// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
+/// answer behind the back of whoever judges or keeps it.
+pub const PASSED_ON: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
+
+/// Longest value that is passed on, in bytes. A longer one is left out: client libraries send some 100.
+const LONGEST_PASSED_ON: usize = 1024;
+
+/// The headers that go on, in memory of their own.
+pub fn copy_of_passed_on(headers: &HeaderMap) -> HeaderMap {
+    let mut copies = HeaderMap::new();
+    for name in PASSED_ON {
+        let value = headers.get(&name).filter(|value| value.len() <= LONGEST_PASSED_ON);
+        if let Some(copy) = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok()) {
+            copies.insert(name, copy);
+        }
+    }
+    copies
+}
+
 /// Headers that end with the hop they were sent on (RFC 9110, section 7.6.1, and the two of older practice).
 const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,

@@ -59,6 +59,13 @@ pub enum HostError {
 }
 
 impl Host {
+    /// Moves it out of the buffer that the request was read into.
+    pub(super) fn detach(&mut self) {
+        if let Ok(copy) = HeaderValue::from_bytes(self.0.as_bytes()) {
+            self.0 = copy;
+        }
+    }
+
     /// As the client sent it.
     pub fn as_str(&self) -> &str {
         self.0.to_str().expect("what was let in is ASCII")

@@ -78,6 +78,15 @@ impl MetadataPath {
         Ok(CommonPath::of(&path).map_or_else(|| Self(Text::Rebuilt(path.into_boxed_str())), Self::from))
     }
 
+    /// The same path in memory of its own: one that arrived canonical shares the buffer that the request was read into.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        match &self.0 {
+            Text::AsSent(target) => Self(Text::Rebuilt(target.path().into())),
+            Text::Common(_) | Text::Rebuilt(_) => self.clone(),
+        }
+    }
+
     /// The canonical text, with its leading slash.
     pub fn as_str(&self) -> &str {
         match &self.0 {

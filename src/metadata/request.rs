@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::HeaderMap;
 use serde::Deserialize;
 
-use super::{Endpoint, Host, MetadataPath, Principal, Query};
+use super::{Endpoint, Host, MetadataPath, Principal, Query, headers};
 
 /// A metadata request, parsed. It has no body: one that came with a body was refused. Layers hand it on in a box, for each of
 /// them would move its 300 bytes.
@@ -39,6 +39,16 @@ impl Request {
     /// From which address, by which pods are told apart where they share what is scarce; none for the proxy's own requests.
     pub fn client(&self) -> Option<IpAddr> {
         self.peer.map(|peer| peer.ip().to_canonical())
+    }
+
+    /// Keeps only what goes upstream, in memory of its own. For a request that begins to wait: its path and headers share the
+    /// buffer that the connection read it into, which has up to 16 KiB.
+    pub fn detach(&mut self) {
+        self.path = self.path.detached();
+        self.headers = headers::copy_of_passed_on(&self.headers);
+        if let Some(host) = &mut self.host {
+            host.detach();
+        }
     }
 
     /// A request of the proxy's own, for a path that it wrote itself.
@@ -84,5 +94,56 @@ impl From<Method> for http::Method {
             Method::Get => Self::GET,
             Method::Head => Self::HEAD,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::HeaderValue;
+    use http::header::USER_AGENT;
+    use http::uri::PathAndQuery;
+
+    use super::*;
+    use crate::metadata::headers::X_GOOG_API_CLIENT;
+    use crate::metadata::host::AllowedHosts;
+
+    /// A request whose parts share one buffer, as hyper reads it.
+    fn from_buffer(buffer: &Bytes, parts: [&'static str; 4]) -> Request {
+        let [path, host, agent, other] = parts.map(|part| {
+            let at = std::str::from_utf8(buffer).expect("text").find(part).expect("it is in the buffer");
+            buffer.slice(at..at + part.len())
+        });
+        let value = |bytes| HeaderValue::from_maybe_shared(bytes).expect("a value");
+        let target = PathAndQuery::from_maybe_shared(path).expect("a target");
+        let path = MetadataPath::parse(&target).expect("a path");
+        let mut request = Request::get(path, Query::default());
+        request.host = Some(AllowedHosts::default().admit(&value(host)).expect("a name of the server"));
+        request.headers.insert(USER_AGENT, value(agent));
+        request.headers.insert("x-filler", value(other));
+        request
+    }
+
+    #[test]
+    fn a_detached_request_keeps_nothing_of_the_read_buffer() {
+        let parts = ["/computeMetadata/v1/instance/tags", "metadata:80", "an-agent/1.0", "filler"];
+        let buffer = Bytes::from(parts.join("\n"));
+        let mut request = from_buffer(&buffer, parts);
+        assert!(!buffer.is_unique());
+        request.detach();
+        assert!(buffer.is_unique(), "what it kept is copied");
+        assert_eq!((request.path.as_str(), request.host.as_ref().map(Host::as_str)), (parts[0], Some(parts[1])));
+        assert_eq!(request.headers.get(USER_AGENT).map(HeaderValue::as_bytes), Some(parts[2].as_bytes()));
+        assert_eq!(request.headers.len(), 1);
+    }
+
+    #[test]
+    fn a_value_that_no_library_sends_is_not_kept() {
+        let mut request =
+            Request::get(MetadataPath::parse(&"/".parse().expect("a target")).expect("a path"), Query::default());
+        request.headers.insert(USER_AGENT, "x".repeat(15_000).parse().expect("a value"));
+        request.headers.insert(X_GOOG_API_CLIENT, "gl-go/1.24".parse().expect("a value"));
+        request.detach();
+        assert_eq!(request.headers.keys().collect::<Vec<_>>(), [&X_GOOG_API_CLIENT]);
     }
 }

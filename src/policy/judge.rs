@@ -126,12 +126,17 @@ impl Policy {
         decision
     }
 
+    /// Whether a query parameter goes on.
+    pub fn passes(&self, param: Param) -> bool {
+        self.query_keys.contains(&param)
+    }
+
     /// The query that goes on: keys that are not let through are left out.
     pub fn trim(&self, query: Query) -> Query {
-        if query.params().all(|(param, _)| self.query_keys.contains(&param)) {
+        if query.params().all(|(param, _)| self.passes(param)) {
             return query;
         }
-        query.only(|param| self.query_keys.contains(&param))
+        query.only(|param| self.passes(param))
     }
 
     /// The rule that decides about a path, if any does.

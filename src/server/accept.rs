@@ -162,9 +162,8 @@ where
     /// first: whoever has sent a request is in flight then. Meanwhile newcomers wait in the kernel's queue, where they cost us
     /// nothing.
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>) -> Option<Place> {
-        let client = Some(peer.ip().to_canonical());
         for pause in 0.. {
-            match self.connections.admit(client, activity, true) {
+            match self.connections.admit(peer, activity, true) {
                 Admission::Place(place) => return Some(place),
                 Admission::Refused => return None,
                 Admission::Later if pause < 3 => yield_now().await,

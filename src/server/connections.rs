@@ -18,7 +18,7 @@
 //! beginning. While less than three quarters of the memory are taken, idle connections keep hyper's state for a second, since the next
 //! request is cheaper then. Above that a connection has it only while it is being answered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,6 +86,7 @@ struct Open {
 #[derive(Debug)]
 struct Connection {
     number: u64,
+    peer: SocketAddr,
     client: Client,
     activity: Arc<Activity>,
     /// What it weighs now.
@@ -163,11 +164,24 @@ impl Connections {
     /// if every client reads.
     pub fn cut_unread(&self) -> bool {
         let mut open = self.lock();
-        let unread = open.oldest(|connection| connection.activity.blocked_since());
-        let Some(longest) = unread.filter(|longest| longest.since.elapsed() >= UNREAD) else { return false };
+        let Some(longest) = open.oldest(Connection::unread_since) else { return false };
         self.cut(&mut open, longest.number);
         self.metrics.shed(Shed::UnreadAnswer, None);
         true
+    }
+
+    /// Cuts those of these clients' connections whose answers are not read. False if every one of them reads.
+    pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
+        let peers: HashSet<_> = peers.iter().collect();
+        let mut open = self.lock();
+        let is_wanted =
+            |connection: &&Connection| peers.contains(&connection.peer) && connection.unread_since().is_some();
+        let unread: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
+        for number in &unread {
+            self.cut(&mut open, *number);
+            self.metrics.shed(Shed::UnreadAnswer, None);
+        }
+        !unread.is_empty()
     }
 
     /// Keeps the process within its memory limit for as long as it is polled. This is the last line: what connections weigh is
@@ -210,7 +224,8 @@ impl Connections {
 
     /// Lets a connection in, if there is room or another gives way. A patient newcomer waits for connections that have only
     /// just come.
-    pub(super) fn admit(self: &Arc<Self>, client: Client, activity: &Arc<Activity>, is_patient: bool) -> Admission {
+    pub(super) fn admit(self: &Arc<Self>, peer: SocketAddr, activity: &Arc<Activity>, is_patient: bool) -> Admission {
+        let client = Some(peer.ip().to_canonical());
         let mut open = self.lock();
         if self.pressure.took(OPEN_BYTES) == Level::Cutting
             && open.memory.largest().is_some_and(|(largest, _)| largest == client)
@@ -228,7 +243,8 @@ impl Connections {
         open.next += 1;
         open.places.take(client, 1);
         open.memory.take(client, OPEN_BYTES);
-        let connection = Connection { number, client, activity: Arc::clone(activity), bytes: OPEN_BYTES, task: None };
+        let connection =
+            Connection { number, peer, client, activity: Arc::clone(activity), bytes: OPEN_BYTES, task: None };
         open.connections.insert(number, connection);
         self.note_use(&open);
         self.metrics.connections.inc();
@@ -296,6 +312,13 @@ enum Made {
     Room,
     Later,
     None,
+}
+
+impl Connection {
+    /// Since when its client has taken nothing of an answer, if that is a while ago.
+    fn unread_since(&self) -> Option<Instant> {
+        self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD)
+    }
 }
 
 impl Open {
@@ -445,8 +468,8 @@ mod tests {
         task: tokio::task::JoinHandle<()>,
     }
 
-    fn pod(number: u8) -> Client {
-        Some([10, 0, 0, number].into())
+    fn pod(number: u8) -> SocketAddr {
+        ([10, 0, 0, number], 40000).into()
     }
 
     fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
@@ -542,6 +565,19 @@ mod tests {
         sleep(BUSY).await;
         assert!(matches!(admit(), Admission::Place(_)), "nothing moves any more");
         drop((guests, next));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_connections_that_are_named_are_cut_for_not_reading() {
+        let connections = room_for(3);
+        let guests = [1, 2, 3].map(|pod_number| arrive(&connections, pod_number).expect("room"));
+        for guest in &guests[..2] {
+            guest.activity.blocked();
+        }
+        sleep(UNREAD).await;
+        assert!(!connections.cut_unread_of(&[pod(3)]), "this one reads");
+        assert!(connections.cut_unread_of(&[pod(2), pod(3)]));
+        assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
     }
 
     #[tokio::test]

@@ -72,8 +72,8 @@ impl From<Overload> for Shed {
     fn from(overload: Overload) -> Self {
         match overload {
             Overload::InFlight => Self::InFlight,
-            Overload::Hanging => Self::Hanging,
-            Overload::Redaction => Self::Redaction,
+            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
+            Overload::LargeAnswers => Self::LargeAnswers,
             Overload::Tokens => Self::Tokens,
         }
     }
@@ -214,8 +214,8 @@ labels! {
         FairShare = "fair_share",
         /// An answer that its client did not read was cut.
         UnreadAnswer = "unread_answer",
-        /// A request whose answer was to be redacted: the memory for that is taken.
-        Redaction = "redaction",
+        /// A request with a large answer: the memory for those is taken.
+        LargeAnswers = "large_answers",
         /// A request for a token: its client asks for too many different ones.
         Tokens = "tokens",
         /// A connection was closed or reset because memory is short.

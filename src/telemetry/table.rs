@@ -54,7 +54,7 @@ table! {
         "wait_for_change requests to the metadata server under way.";
     SHEDS = "metadata_proxy_sheds_total" ["reason"]
         "Requests and connections refused or closed for want of room: in_flight, hanging, connections, idle_connection, fair_share, \
-         unread_answer, redaction, tokens, memory.";
+         unread_answer, large_answers, tokens, memory.";
     RESETS = "metadata_proxy_resets_total" []
         "Connections of clients that were reset.";
     CONNECTIONS = "metadata_proxy_connections" []

@@ -21,23 +21,23 @@ use super::Failure;
 use super::pool::Lease;
 use super::timing::Asked;
 use crate::reply::Body;
+use crate::room::{Account, Amount, Charge, SMALL};
 
-/// Largest body that is held until it is whole, in bytes. With 200 requests in flight this is 6.3 MiB at the very worst.
-pub(super) const HELD: usize = 32 * 1024;
+/// Largest body that is held until it is whole, in bytes. Above [`SMALL`] it needs room, and is streamed if there is none.
+const HELD: usize = 32 * 1024;
 
 /// How long a streaming upstream may stay silent before its answer counts as cut short.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Takes the body of an answer: whole if it has at most [`HELD`] bytes, else as a stream.
-pub(super) async fn take(response: Response<Incoming>, lease: Lease) -> Result<Response<Body>, Failure> {
+/// Takes the body of an answer: whole if it has at most [`HELD`] bytes and there is room for it, else as a stream. Without an
+/// account only what needs no room is held.
+pub(super) async fn take(
+    response: Response<Incoming>,
+    lease: Lease,
+    account: Option<Account>,
+) -> Result<Response<Body>, Failure> {
     let (head, mut incoming) = response.into_parts();
-    let announced = incoming.size_hint().exact();
-    let taken = if announced.is_some_and(|bytes| bytes > HELD as u64) {
-        Held::TooMuch(Bytes::new())
-    } else {
-        hold(&mut incoming, announced).await?
-    };
-    let body = match taken {
+    let body = match hold(&mut incoming, account).await? {
         Held::Whole(bytes) => {
             lease.finish();
             Body::Whole(bytes)
@@ -52,28 +52,70 @@ enum Held {
     TooMuch(Bytes),
 }
 
-async fn hold(incoming: &mut Incoming, announced: Option<u64>) -> Result<Held, Failure> {
+/// Room for a body as it grows.
+struct Holding {
+    account: Option<Account>,
+    charge: Option<Charge>,
+    /// So many bytes may be held.
+    allowed: usize,
+}
+
+impl Holding {
+    fn new(account: Option<Account>) -> Self {
+        Self { account, charge: None, allowed: SMALL }
+    }
+
+    /// Whether so many bytes may be held, of a body that will not have more than `at_most`.
+    fn allows(&mut self, bytes: usize, at_most: usize) -> bool {
+        if bytes <= self.allowed {
+            return true;
+        }
+        if bytes > HELD || self.charge.is_some() {
+            return false;
+        }
+        let sent = at_most.min(HELD);
+        self.charge = self.account.as_ref().and_then(|account| account.try_take(Amount { sent, made: 0 }));
+        self.allowed = if self.charge.is_some() { sent } else { SMALL };
+        bytes <= self.allowed
+    }
+
+    fn whole(self, bytes: Bytes) -> Bytes {
+        match self.charge {
+            Some(mut charge) => {
+                charge.reduce_to(Amount { sent: bytes.len(), made: 0 });
+                charge.hold(bytes)
+            }
+            None => bytes,
+        }
+    }
+}
+
+async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held, Failure> {
+    let announced = incoming.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let mut holding = Holding::new(account);
+    if !holding.allows(announced.unwrap_or(0), announced.unwrap_or(HELD)) {
+        return Ok(Held::TooMuch(Bytes::new()));
+    }
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
-    // What was announced is at most HELD, or we would not be here.
-    let size = announced.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
     while let Some(frame) = incoming.frame().await {
         // Trailers carry nothing that a client of the metadata server knows.
         let Ok(data) = frame.map_err(|_| Failure::CutShort)?.into_data() else { continue };
         if first.is_empty() && gathered.is_empty() {
             first = data;
-            continue;
+        } else {
+            if gathered.is_empty() {
+                gathered.reserve(announced.unwrap_or(0));
+                gathered.extend_from_slice(&std::mem::take(&mut first));
+            }
+            gathered.extend_from_slice(&data);
         }
-        if gathered.is_empty() {
-            gathered.reserve(size);
-            gathered.extend_from_slice(&std::mem::take(&mut first));
-        }
-        gathered.extend_from_slice(&data);
-        if gathered.len() > HELD {
-            return Ok(Held::TooMuch(gathered.freeze()));
+        if !holding.allows(first.len() + gathered.len(), announced.unwrap_or(HELD)) {
+            return Ok(Held::TooMuch(if gathered.is_empty() { first } else { gathered.freeze() }));
         }
     }
-    Ok(Held::Whole(if gathered.is_empty() { first } else { gathered.freeze() }))
+    let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
+    Ok(Held::Whole(holding.whole(bytes)))
 }
 
 /// The body of a large answer, on its way through.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,6 +26,7 @@ use super::{Failure, Health, body};
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::metadata::host::host_and_port;
 use crate::reply::Body;
+use crate::room::Room;
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::EndpointClass;
 
@@ -38,7 +40,7 @@ const BUFFER: usize = 8 * 1024;
 
 /// What the kernel keeps of an answer that is not read yet, in bytes: what a client does not read stays with the upstream,
 /// and not in the kernel's buffers either.
-const RECEIVE_BUFFER: u32 = 16 * 1024;
+const RECEIVE_BUFFER_BYTES: u32 = 8 * 1024;
 
 /// Silence on a connection after which the kernel asks whether the other end is still there.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
@@ -92,13 +94,14 @@ pub struct Client {
     target: Arc<Target>,
     pool: Arc<Pool>,
     health: Arc<Health>,
+    room: Arc<Room>,
     metrics: &'static Metrics,
 }
 
 impl Client {
-    /// Connects when the first request needs it, not before.
-    pub fn new(target: Target, health: Arc<Health>, metrics: &'static Metrics) -> Self {
-        Self { target: Arc::new(target), pool: Arc::default(), health, metrics }
+    /// Connects when the first request needs it, not before. Answers that are held take this room.
+    pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: &'static Metrics) -> Self {
+        Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
 
     /// Host and port, for a request that came without a name of its own.
@@ -107,15 +110,16 @@ impl Client {
     }
 
     /// Sends a request, which is written once more where it has to be sent once more, and returns the answer with a body that is
-    /// whole, or too large to hold.
+    /// whole, or too large to hold. A held answer is charged to the client at this peer.
     pub async fn send(
         &self,
         write: impl Fn() -> Outgoing,
         endpoint: EndpointClass,
         patience: Patience,
+        peer: Option<SocketAddr>,
     ) -> Result<Response<Body>, Failure> {
         let mut asked = Asked::now(self.metrics.latency, endpoint);
-        let mut answer = self.within(patience, &write, &mut asked).await;
+        let mut answer = self.within(patience, &write, &mut asked, peer).await;
         match answer.as_mut().map(Response::body_mut) {
             Ok(Body::Whole(_)) => asked.end(),
             Ok(Body::Streamed(body)) => body.measured_by(asked),
@@ -135,13 +139,14 @@ impl Client {
         patience: Patience,
         write: &impl Fn() -> Outgoing,
         asked: &mut Asked,
+        peer: Option<SocketAddr>,
     ) -> Result<Response<Body>, Failure> {
         match patience {
             Patience::Ordinary => {
                 let answered = async {
                     let (response, lease) = self.exchange(write).await?;
                     asked.first_byte(response.status());
-                    body::take(response, lease).await
+                    body::take(response, lease, Some(self.room.account(peer))).await
                 };
                 bounded(DEADLINE, answered).await
             }
@@ -152,7 +157,8 @@ impl Client {
                     None => exchange.await?,
                 };
                 asked.first_byte(response.status());
-                bounded(DEADLINE, body::take(response, lease)).await
+                // A watch has many readers, so its layer holds the answer and charges for it.
+                bounded(DEADLINE, body::take(response, lease, None)).await
             }
         }
     }
@@ -195,7 +201,7 @@ async fn open(target: &Target) -> io::Result<TcpStream> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // Before the first window is announced. Made smaller afterwards, the buffer has no room for what the upstream was
         // promised; the kernel drops it, and a large answer stands still for 200 ms until it is sent again.
-        socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
         notice_silence(&socket)?;
         match socket.connect(addr).await {
             Ok(stream) => return Ok(stream),

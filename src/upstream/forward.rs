@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use http::header::{self, HeaderName};
+use http::header;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
 use http_body_util::Empty;
@@ -12,13 +12,9 @@ use tower::Service;
 use super::Failure;
 use super::client::{Client, Outgoing, Patience};
 use crate::error::Error;
-use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, X_GOOG_API_CLIENT};
+use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, PASSED_ON};
 use crate::metadata::{Method, Request};
 use crate::reply::Body;
-
-/// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
-/// answer behind the back of whoever judges or keeps it.
-const PASSED_ON: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
 /// The innermost service: [`Request`] in, the upstream's answer out.
 #[derive(Debug, Clone)]
@@ -36,7 +32,7 @@ impl Forward {
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
         let response = self
             .client
-            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request))
+            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request), request.peer)
             .await?;
         Ok(clean(response, request.method == Method::Head))
     }
@@ -52,7 +48,9 @@ impl Service<Box<Request>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        // It waits for the upstream from here on, a watch for hours.
+        request.detach();
         let forward = self.clone();
         Box::pin(async move { Ok(forward.ask(&request).await?) })
     }
@@ -99,4 +97,33 @@ fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
     headers::strip_framing(response.headers_mut(), is_head);
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::metadata::{Endpoint, Principal, Query};
+    use crate::room::{CutUnread, Room};
+    use crate::telemetry::Metrics;
+    use crate::upstream::{Health, Target};
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_the_upstream_keeps_nothing_of_the_read_buffer() {
+        let target = Target::parse("http://127.0.0.1:1").expect("a target");
+        let room = Room::new(0, CutUnread::never());
+        let mut forward = Forward::new(Client::new(target, Arc::<Health>::default(), room, Metrics::leak()));
+        let buffer = Bytes::from("an-agent/1.0".repeat(10));
+        let path = "/computeMetadata/v1/instance/tags";
+        let mut request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);
+        let agent = HeaderValue::from_maybe_shared(buffer.clone()).expect("a value");
+        request.headers.insert(header::USER_AGENT, agent);
+        let asked = forward.call(request.into());
+        assert!(buffer.is_unique());
+        drop(asked);
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use gce_metadata_proxy::policy::{Choice, Source};
 use tokio::sync::{Barrier, Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -534,4 +535,79 @@ async fn one_watcher_that_leaves_takes_nobody_with_it() {
     mock.set("instance/attributes/watched", "new");
     assert!(others.join_all().await.into_iter().all(|(outcome, _)| outcome.answer().body == "new"));
     assert_eq!(mock.requests(), 1);
+}
+
+/// Watches of one value that are different: each gives up at another time.
+fn distinct(number: usize) -> String {
+    watch(&format!("&timeout_sec={}", 4_000_000_000_usize + number))
+}
+
+#[tokio::test]
+async fn one_pod_cannot_hold_all_watches() {
+    let (mock, proxy) = start(|config| config.max_hanging = 4).await;
+    mock.set("instance/attributes/watched", "old");
+    let mut hostile = JoinSet::new();
+    for number in 0..4 {
+        let addr = proxy.addr;
+        hostile.spawn(async move { Connection::open(addr).await.ask(&distinct(number)).await });
+    }
+    eventually("all watches are taken", || mock.in_flight() == 4).await;
+    let mut others = Vec::new();
+    for number in 4..6 {
+        let mut other = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+        other.send(request(&distinct(number))).await;
+        others.push(other);
+        let ended = hostile.join_next().await.expect("one gives way").expect("no panic").answer();
+        assert_no_room(&ended);
+        assert!(ended.body.contains("ended for one of another pod"), "{}", ended.body);
+    }
+    let mut third = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+    assert_no_room(&third.ask(&distinct(6)).await.answer());
+    eventually("the others' watches are upstream", || mock.in_flight() == 4).await;
+    mock.set("instance/attributes/watched", "new");
+    for mut other in others {
+        assert_eq!(other.outcome().await.answer().body, "new");
+    }
+    metric_becomes(proxy.metrics_addr, HANGING, 0).await;
+}
+
+/// Each of these answers comes at once, and is never read.
+#[tokio::test]
+async fn large_answers_to_watches_that_nobody_reads_are_cut_when_others_need_their_room() {
+    let (mock, proxy) = start(|_| {}).await;
+    mock.set("instance/attributes/watched", &"0123456789".repeat(20 * 1024));
+    let mut unread = Vec::new();
+    for number in 0..20 {
+        let mut slow = Connection::open_narrow(proxy.addr).await;
+        slow.send(request(&format!("{}&last_etag=0", distinct(number)))).await;
+        unread.push(slow);
+    }
+    unread[0].head().await;
+    let mut other = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+    let answer = other.ask(&watch("&last_etag=0")).await.answer();
+    assert_eq!((answer.status, answer.body.len()), (200, 200 * 1024));
+    assert!(proxy.metric(&sheds("unread_answer")).await.expect("it is counted") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_request_whose_wait_the_policy_leaves_out_takes_a_seat() {
+    let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
+                queryKeys: [alt]\notherQueryKeys: drop\n";
+    let file = std::env::temp_dir().join(format!("metadata-proxy-no-wait-{}.yaml", std::process::id()));
+    std::fs::write(&file, text).expect("written");
+    let (mock, proxy) = start(|config| {
+        config.max_in_flight = 2;
+        config.policy = Choice { source: Source::File(file.clone()), recursive: None };
+    })
+    .await;
+    std::fs::remove_file(&file).expect("removed");
+    mock.fault(Fault::Hang);
+    let waiting = clients(2, proxy.addr, "/computeMetadata/v1/instance/machine-type?wait_for_change=true");
+    eventually("both are upstream", || mock.in_flight() == 2).await;
+    assert_eq!(proxy.metric(IN_FLIGHT).await, Some(2.0));
+    let above = Connection::open(proxy.addr).await.ask(&format!("{LEAF}?wait_for_change=true")).await;
+    assert!(above.is_reset(), "{above:?}");
+    assert_eq!(mock.in_flight(), 2);
+    mock.heal();
+    all_are_200(waiting).await;
 }

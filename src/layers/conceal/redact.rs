@@ -15,17 +15,19 @@ use crate::metadata::Query;
 use crate::metadata::query::Param;
 use crate::policy::Policy;
 
-/// Largest tree, before and after, in bytes. All custom metadata of a machine may have 512 KiB; as text, each value has its
-/// path in front, so a tree may grow.
-pub(super) const LARGEST: usize = 4 * 1024 * 1024;
-
 /// Deepest nesting that is read. The server's tree has seven levels.
 const DEEPEST: usize = 32;
 
-/// An answer that is no listing and no tree, or nested too deep.
+/// Why an answer cannot be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the answer is no JSON tree")]
-pub struct Unreadable;
+pub enum Uncut {
+    /// It is no listing and no tree, or nested too deep.
+    #[error("the answer is no JSON tree")]
+    Unreadable,
+    /// What is left of it is larger than there is room for.
+    #[error("the answer is too large as text")]
+    TooLarge,
+}
 
 /// What the upstream is asked for an answer that can be cut: never for a tree as text.
 pub fn asked(query: Query) -> Query {
@@ -41,26 +43,28 @@ pub fn listing(policy: &Policy, directory: &str, listing: &str) -> String {
     listing.lines().filter(visible).flat_map(|entry| [entry, "\n"]).collect()
 }
 
-/// A tree in JSON, without what is concealed.
-pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Unreadable> {
+/// A tree in JSON, without what is concealed. It does not grow.
+pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Uncut> {
     let mut json = Json(Vec::with_capacity(tree.len()));
-    cut(policy, directory, tree, &mut json)?;
+    cut(policy, directory, tree, &mut json, tree.len())?;
     Ok(json.0)
 }
 
-/// A tree in JSON as `path value` lines, without what is concealed.
-pub fn text(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Unreadable> {
-    let mut text = Text { lines: Vec::with_capacity(tree.len()), above: directory.len() };
-    cut(policy, directory, tree, &mut text)?;
+/// A tree in JSON as `path value` lines, without what is concealed, in at most so many bytes.
+pub fn text(policy: &Policy, directory: &str, tree: &[u8], at_most: usize) -> Result<Vec<u8>, Uncut> {
+    let mut text = Text { lines: Vec::with_capacity(tree.len().min(at_most)), above: directory.len() };
+    cut(policy, directory, tree, &mut text, at_most)?;
     Ok(text.lines)
 }
 
-fn cut(policy: &Policy, directory: &str, tree: &[u8], out: &mut impl Form) -> Result<(), Unreadable> {
-    let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| Unreadable)?;
+fn cut(policy: &Policy, directory: &str, tree: &[u8], out: &mut impl Form, at_most: usize) -> Result<(), Uncut> {
+    let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| Uncut::Unreadable)?;
     if !tree.get().starts_with('{') && !tree.get().starts_with('[') {
-        return Err(Unreadable);
+        return Err(Uncut::Unreadable);
     }
-    Cut { policy, out }.node(directory, tree.get(), DEEPEST)
+    let mut cut = Cut { policy, out, at_most };
+    let read = cut.node(directory, tree.get(), DEEPEST);
+    if cut.out.len() > at_most { Err(Uncut::TooLarge) } else { read }
 }
 
 /// How what is left is written.
@@ -78,18 +82,20 @@ trait Form {
 struct Cut<'a, F> {
     policy: &'a Policy,
     out: &'a mut F,
+    /// Most bytes that may be written. Nothing more is written after the value that goes beyond them.
+    at_most: usize,
 }
 
 impl<F: Form> Cut<'_, F> {
     /// Writes a node that was found to be visible.
-    fn node(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Unreadable> {
-        let deeper = deeper.checked_sub(1).ok_or(Unreadable)?;
-        if self.out.len() > LARGEST {
-            return Err(Unreadable);
+    fn node(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Uncut> {
+        let deeper = deeper.checked_sub(1).ok_or(Uncut::Unreadable)?;
+        if self.out.len() > self.at_most {
+            return Err(Uncut::TooLarge);
         }
         if json.starts_with(['{', '[']) {
             let inside = Inside { cut: self, path, deeper };
-            return serde_json::Deserializer::from_str(json).deserialize_any(inside).map_err(|_| Unreadable);
+            return serde_json::Deserializer::from_str(json).deserialize_any(inside).map_err(|_| Uncut::Unreadable);
         }
         self.out.value(path, json);
         Ok(())
@@ -337,7 +343,7 @@ mod tests {
     #[test]
     fn text_is_written_from_what_is_left() {
         let tree = r#"{"attributes":{"kube-env":"X\nY: Z","a":"1\n2"},"serviceAccounts":{"default":{"aliases":["default"]}},"networkInterfaces":[{"ipAliases":["10.0.0.0/8"],"mtu":1460}]}"#;
-        let left = text(&built_in("compat"), "instance", tree.as_bytes()).expect("a tree");
+        let left = text(&built_in("compat"), "instance", tree.as_bytes(), 1000).expect("a tree");
         assert_eq!(
             String::from_utf8(left).expect("text"),
             "attributes/a 1\n2\nservice-accounts/default/aliases default\nnetwork-interfaces/0/ip-aliases/0 \
@@ -349,14 +355,18 @@ mod tests {
     fn what_is_no_tree_or_nested_without_end_is_refused() {
         let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
         for tree in ["", "KUBELET_KEY: X", "\"X\"", "{\"a\":1", "{\"a\":1}x", &deep] {
-            assert_eq!(json(&built_in("compat"), "instance", tree.as_bytes()), Err(Unreadable), "{tree}");
+            assert_eq!(json(&built_in("compat"), "instance", tree.as_bytes()), Err(Uncut::Unreadable), "{tree}");
         }
     }
 
     #[test]
-    fn text_does_not_grow_beyond_the_largest_tree() {
-        let values = vec!["1"; LARGEST / 4].join(",");
+    fn text_does_not_grow_beyond_its_bound() {
+        let values = vec!["1"; 1000].join(",");
         let tree = format!(r#"{{"{}":[{values}]}}"#, "x".repeat(100));
-        assert_eq!(text(&built_in("compat"), "instance", tree.as_bytes()), Err(Unreadable));
+        let text = |at_most| text(&built_in("compat"), "instance", tree.as_bytes(), at_most);
+        let whole = text(usize::MAX).expect("a tree").len();
+        assert!(whole > 100_000);
+        assert!(text(whole).is_ok());
+        assert_eq!(text(whole - 1), Err(Uncut::TooLarge));
     }
 }

@@ -3,21 +3,22 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use http::Response;
 use http::header::{self, HeaderValue};
 use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
-use super::redact::{self, Unreadable};
+use super::redact::{self, Uncut};
 use super::refusal::Concealed;
-use super::room::Room;
 use crate::error::Error;
 use crate::layers::discovery;
 use crate::layers::outcome::Outcome;
 use crate::metadata::query::Param;
 use crate::metadata::{MetadataPath, Method, Query, Request};
 use crate::policy::{Cause, Decision, LivePolicy, Policy, Subject};
-use crate::reply::Body;
+use crate::reply::{self, Body};
+use crate::room::{Account, Amount, Charge, Room, SMALL, SMALL_WITHOUT_SEAT, Whole};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::{JudgeMode, Judgement};
 
@@ -39,7 +40,7 @@ struct Shared {
     policy: Arc<LivePolicy>,
     mode: Mode,
     audit: AuditLog,
-    room: Room,
+    room: Arc<Room>,
     metrics: &'static Metrics,
 }
 
@@ -59,10 +60,16 @@ impl Shared {
 }
 
 impl ConcealLayer {
-    /// Judges by the policy that is in force when a request comes.
-    pub fn new(policy: Arc<LivePolicy>, mode: Mode, metrics: &'static Metrics) -> Self {
-        let (audit, room) = (AuditLog::default(), Room::default());
+    /// Judges by the policy that is in force when a request comes. Trees that are redacted take this room.
+    pub fn new(policy: Arc<LivePolicy>, mode: Mode, room: Arc<Room>, metrics: &'static Metrics) -> Self {
+        let audit = AuditLog::default();
         Self { shared: Arc::new(Shared { policy, mode, audit, room, metrics }) }
+    }
+
+    /// Whether a request will wait for a change of the value. One whose `wait_for_change` the policy leaves out will not.
+    pub fn lets_hang(&self, request: &Request) -> bool {
+        request.hangs()
+            && (self.shared.mode == Mode::Audit || self.shared.policy.current().passes(Param::WaitForChange))
     }
 }
 
@@ -106,9 +113,9 @@ where
                 Outcome::pending(async move { Ok(with_query(answer.await?, &asked)) })
             }
             Decision::Redact => {
-                let query = policy.trim(request.query);
-                let cut = Cut::new(&self.shared, &request.path, &query);
-                request.query = redact::asked(query);
+                request.query = policy.trim(request.query);
+                let cut = Cut::new(&self.shared, &request);
+                request.query = redact::asked(request.query);
                 // HEAD is answered from what GET would be, since the length changes.
                 request.method = Method::Get;
                 let answer = self.inner.call(request);
@@ -134,59 +141,113 @@ fn with_query(mut answer: Response<Body>, query: &Query) -> Response<Body> {
 
 /// What is needed to redact an answer once it is here.
 struct Cut {
-    shared: Arc<Shared>,
+    account: Account,
     policy: Arc<Policy>,
     path: MetadataPath,
     form: Form,
+    /// Up to so many bytes the answer needs no room.
+    small: usize,
 }
 
 /// What is asked for.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Listing,
     Json,
     Text,
 }
 
+impl Form {
+    /// Most bytes that can be made from a tree of so many. A tree as text has each value's path in front of the value.
+    fn at_most(self, bytes: usize, largest: usize) -> usize {
+        match self {
+            Self::Listing => bytes + "\n".len(),
+            Self::Json => bytes,
+            Self::Text => bytes.saturating_mul(4).min(largest),
+        }
+    }
+}
+
 impl Cut {
-    fn new(shared: &Arc<Shared>, path: &MetadataPath, query: &Query) -> Self {
-        let form = match query.value(Param::Alt) {
-            _ if !query.is_recursive() => Form::Listing,
+    /// For a request as the policy has trimmed it. It may wait for long, so nothing of the connection's read buffer is kept.
+    fn new(shared: &Shared, request: &Request) -> Self {
+        let form = match request.query.value(Param::Alt) {
+            _ if !request.query.is_recursive() => Form::Listing,
             Some("text") => Form::Text,
             _ => Form::Json,
         };
-        Self { shared: Arc::clone(shared), policy: shared.policy.hold(), path: path.clone(), form }
+        Self {
+            account: shared.room.account(request.peer),
+            policy: shared.policy.hold(),
+            path: request.path.detached(),
+            form,
+            small: if request.hangs() { SMALL_WITHOUT_SEAT } else { SMALL },
+        }
     }
 
     async fn answer(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
         // Whatever carries a value is cut: 200, but also what some server may send in its place (203, 206).
         if !answer.status().is_success() {
-            return Ok(answer);
+            return Ok(without_body(&answer));
         }
         let (mut head, body) = answer.into_parts();
-        let whole = self.shared.room.read(body).await?.ok_or_else(|| self.refusal())?;
-        let left = self.redact(&whole.bytes).map_err(|Unreadable| self.refusal())?;
+        let at_most = |bytes| self.form.at_most(bytes, self.account.largest());
+        let Whole { bytes, charge } = self.account.read(body, self.small, at_most).await?;
+        let left = self.redact(&bytes, at_most(bytes.len())).map_err(|uncut| self.refusal(uncut))?;
+        drop(bytes);
         head.headers.insert(header::CONTENT_LENGTH, left.len().into());
         if self.form == Form::Text {
             head.headers.insert(header::CONTENT_TYPE, discovery::APPLICATION_TEXT);
         }
-        Ok(Response::from_parts(head, Body::Whole(whole.left(left))))
+        Ok(Response::from_parts(head, Body::Whole(held(left, charge))))
     }
 
-    fn redact(&self, bytes: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    fn redact(&self, bytes: &[u8], at_most: usize) -> Result<Vec<u8>, Uncut> {
         let subject = Subject::of(&self.path);
         let directory = subject.as_str();
         match self.form {
             Form::Listing => {
-                let entries = std::str::from_utf8(bytes).map_err(|_| Unreadable)?;
+                let entries = std::str::from_utf8(bytes).map_err(|_| Uncut::Unreadable)?;
                 Ok(redact::listing(&self.policy, directory, entries).into_bytes())
             }
             Form::Json => redact::json(&self.policy, directory, bytes),
-            Form::Text => redact::text(&self.policy, directory, bytes),
+            Form::Text => redact::text(&self.policy, directory, bytes, at_most),
         }
     }
 
-    fn refusal(&self) -> Error {
-        Concealed::new(&self.policy, &self.path, Cause::Unreadable).into()
+    fn refusal(&self, uncut: Uncut) -> Error {
+        match uncut {
+            Uncut::Unreadable => Concealed::new(&self.policy, &self.path, Cause::Unreadable).into(),
+            Uncut::TooLarge => Error::TooLarge(self.account.largest()),
+        }
     }
+}
+
+/// What is left of an answer, on its way to the client. The room for what was cut is given back.
+fn held(mut left: Vec<u8>, charge: Option<Charge>) -> Bytes {
+    let Some(mut charge) = charge else { return left.into() };
+    left.shrink_to_fit();
+    charge.reduce_to(Amount { sent: 0, made: left.len() });
+    charge.hold(left)
+}
+
+/// An answer that is no success, with its status and a sentence in place of its body. Such a body is not read as a tree, so a
+/// value in it would not be found; and no client needs it, since the status says all that the server's own pages say.
+fn without_body(answer: &Response<Body>) -> Response<Body> {
+    let status = answer.status();
+    let sentence = format!(
+        "The metadata server answered {}. Its text is left out, because the policy redacts this directory.\n",
+        status.as_u16()
+    );
+    let mut without = reply::sentence(status, sentence);
+    let retry_after = answer.headers().get(header::RETRY_AFTER).filter(|seconds| is_number(seconds));
+    if let Some(seconds) = retry_after {
+        without.headers_mut().insert(header::RETRY_AFTER, seconds.clone());
+    }
+    without
+}
+
+/// A number of seconds, which cannot be a value in disguise.
+fn is_number(value: &HeaderValue) -> bool {
+    value.len() <= 6 && value.as_bytes().iter().all(u8::is_ascii_digit)
 }

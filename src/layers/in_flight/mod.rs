@@ -49,9 +49,9 @@
 //!
 //! # What a seat costs
 //!
-//! At most 32 KiB of answer that is held, or 24 KiB on the way between two buffers, and about 24 KiB for both connections:
-//! 200 seats are 11 MiB if every one of them carries the largest answer that is held, and 5 MiB with the answers that there
-//! are (a token has 1 KiB).
+//! At most 8 KiB of answer that is held, or 24 KiB on the way between two buffers, and about 24 KiB for both connections: 200
+//! seats are at most 9 MiB, and 5 MiB with the answers that there are (a token has 1 KiB). Larger answers that are held take
+//! [`room`](crate::room).
 
 mod body;
 mod seats;

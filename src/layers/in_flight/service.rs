@@ -80,41 +80,46 @@ type Answer<B> = Result<Response<SeatedBody<B>>, Error>;
 
 /// Makes [`InFlight`]. All services of one layer share one count.
 #[derive(Debug, Clone)]
-pub struct InFlightLayer<P> {
+pub struct InFlightLayer<P, H> {
     seats: &'static Seats,
     needs_none: P,
+    hangs: H,
     make_room: MakeRoom,
 }
 
 /// The service of this layer.
 #[derive(Debug, Clone)]
-pub struct InFlight<S, P> {
+pub struct InFlight<S, P, H> {
     inner: S,
     seats: &'static Seats,
     needs_none: P,
+    hangs: H,
     make_room: MakeRoom,
 }
 
-impl<P> InFlightLayer<P> {
-    /// These seats, and which requests ask nothing more of the upstream; that is asked only when no seat is free.
-    pub fn new(seats: &'static Seats, needs_none: P, make_room: MakeRoom) -> Self {
-        Self { seats, needs_none, make_room }
+impl<P, H> InFlightLayer<P, H> {
+    /// These seats. `needs_none` tells which requests ask nothing more of the upstream; it is called only when no seat is free.
+    /// `hangs` tells which requests will wait for a change of a value, and so take a watch instead of a seat.
+    pub fn new(seats: &'static Seats, needs_none: P, hangs: H, make_room: MakeRoom) -> Self {
+        Self { seats, needs_none, hangs, make_room }
     }
 }
 
-impl<S, P: Clone> Layer<S> for InFlightLayer<P> {
-    type Service = InFlight<S, P>;
+impl<S, P: Clone, H: Clone> Layer<S> for InFlightLayer<P, H> {
+    type Service = InFlight<S, P, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        InFlight { inner, seats: self.seats, needs_none: self.needs_none.clone(), make_room: self.make_room.clone() }
+        let Self { seats, needs_none, hangs, make_room } = self.clone();
+        InFlight { inner, seats, needs_none, hangs, make_room }
     }
 }
 
-impl<S, P, B> Service<Box<Request>> for InFlight<S, P>
+impl<S, P, H, B> Service<Box<Request>> for InFlight<S, P, H>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
     B: AtHand + Send + 'static,
     P: Fn(&Request) -> bool,
+    H: Fn(&Request) -> bool,
 {
     type Response = Response<SeatedBody<B>>;
     type Error = Error;
@@ -124,8 +129,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
-        let seat = if request.hangs() {
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        let seat = if (self.hangs)(&request) {
             None
         } else {
             match self.seats.admit(request.client()) {
@@ -136,6 +141,7 @@ where
                     if !is_freed && matches!(full, Admission::Refuse) {
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
+                    request.detach();
                     self.make_room.keep_looking(self.seats);
                     return Outcome::pending(wait(self.seats, self.inner.clone(), request));
                 }
@@ -186,6 +192,8 @@ where
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use bytes::Bytes;
+    use http::HeaderValue;
     use tokio::sync::Semaphore;
     use tokio::task::JoinHandle;
     use tokio::time::Instant;
@@ -202,14 +210,17 @@ mod tests {
         asked: AtomicUsize,
     }
 
+    type Judge = fn(&Request) -> bool;
+
     struct Stage {
         upstream: Arc<Upstream>,
-        layer: InFlightLayer<fn(&Request) -> bool>,
+        layer: InFlightLayer<Judge, Judge>,
     }
 
     fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
-        let layer = InFlightLayer::new(Seats::leak(limit), (|_| false) as fn(&_) -> _, MakeRoom::by(make_room));
+        let never: Judge = |_| false;
+        let layer = InFlightLayer::new(Seats::leak(limit), never, never, MakeRoom::by(make_room));
         Stage { upstream, layer }
     }
 
@@ -315,5 +326,22 @@ mod tests {
         assert_eq!(stage.asked(), 2);
         stage.upstream.answers.add_permits(1);
         assert!(other.await.expect("no panic").is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_a_seat_keeps_nothing_of_the_read_buffer() {
+        let seats = Seats::leak(1);
+        let never: Judge = |_| false;
+        let layer = InFlightLayer::new(seats, never, never, MakeRoom::by(|| false));
+        let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
+        let buffer = Bytes::from("a header's value".repeat(10));
+        let path = "/computeMetadata/v1/instance/id";
+        let mut request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);
+        let value = HeaderValue::from_maybe_shared(buffer.clone()).expect("a value");
+        request.headers.insert("x-filler", value);
+        let _taken = seats.admit(Some([10, 0, 0, 1].into()));
+        let waits = layer.layer(inner).call(request.into());
+        assert!(buffer.is_unique());
+        drop(waits);
     }
 }

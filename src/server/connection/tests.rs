@@ -44,7 +44,7 @@ fn connections(bytes: usize) -> Arc<Connections> {
 fn connection_among<I, S>(connections: &Arc<Connections>, io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
     let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(Some(peer.ip()), &activity, false) else { panic!("there is room") };
+    let Admission::Place(place) = connections.admit(peer, &activity, false) else { panic!("there is room") };
     Connection { io, inbox: Inbox::default(), peer, stack, timeouts: TIMEOUTS, last_call, activity, place }
 }
 
@@ -386,10 +386,10 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
             Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
         });
         let activity = Arc::new(Activity::new());
-        let Admission::Place(place) = connections.admit(None, &activity, false) else { panic!("there is room") };
+        let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
+        let Admission::Place(place) = connections.admit(peer, &activity, false) else { panic!("there is room") };
         let number = place.number();
         let io = Cuttable::new(io, Arc::clone(&activity));
-        let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
         let last_call = LastCall::default();
         let inbox = Inbox::default();
         let served = Connection { io, inbox, peer, stack, timeouts: TIMEOUTS, last_call, activity, place };
@@ -399,7 +399,7 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
         for _ in 0..5 {
             yield_now().await;
         }
-        let newcomer = connections.admit(None, &Arc::new(Activity::new()), false);
+        let newcomer = connections.admit(peer, &Arc::new(Activity::new()), false);
         assert!(matches!(newcomer, Admission::Place(_)));
         let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
         let expected = if is_reset { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };

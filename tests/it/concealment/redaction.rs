@@ -1,14 +1,19 @@
 //! Answers out of which something is cut, from an upstream that answers as no metadata server should.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::config::{Config, LARGE_ANSWERS};
 use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, Mock, SECRET_MARKER};
 use gce_metadata_proxy::policy::{Choice, Recursive, Source};
 
+use tokio::task::JoinSet;
+
 use super::{UNNAMED, built_in};
-use crate::support::{Answer, Binary, Proxy, config, eventually, get, raw};
+use crate::support::{Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request};
+
+/// The largest tree that is redacted, in bytes.
+const LARGEST: usize = LARGE_ANSWERS / 2;
 
 const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 
@@ -172,13 +177,16 @@ async fn a_leafs_value_in_place_of_a_listing_is_not_shown() {
 #[tokio::test]
 async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
     let (mock, proxy) = redacting().await;
-    mock.fault(Fault::HugeBody { bytes: 4 * 1024 * 1024 + 1 });
+    mock.fault(Fault::HugeBody { bytes: LARGEST + 1 });
     let announced = get(proxy.addr, TREE).await;
     assert_eq!(announced.status, 403);
-    assert!(announced.body.contains("could not be told from the rest"), "{}", announced.body);
+    assert!(announced.body.contains(&LARGEST.to_string()), "{}", announced.body);
+    assert!(announced.body.ends_with("ask for its directories or values one by one.\n"), "{}", announced.body);
+    let watched = get(proxy.addr, &format!("{TREE}&wait_for_change=true")).await;
+    assert_eq!((watched.status, watched.body), (403, announced.body));
     mock.heal();
     // What would be left of it is small.
-    mock.set("instance/attributes/kube-env", &"x".repeat(4 * 1024 * 1024));
+    mock.set("instance/attributes/kube-env", &"x".repeat(LARGEST));
     mock.fault(Fault::Chunked);
     assert_eq!(get(proxy.addr, TREE).await.status, 403);
     proxy.stop().await;
@@ -190,13 +198,81 @@ async fn a_tree_at_the_bound_fits_in_memory() {
     let mock = Mock::start().await;
     let (binary, addr, _) = Binary::ready(None, mock.addr(), &["--recursive", "redact"]).await;
     let entry = "\"a\":1";
-    let entries = vec![entry; (4 * 1024 * 1024 - 100) / (entry.len() + 1)].join(",");
+    let entries = vec![entry; (LARGEST - 100) / (entry.len() + 1)].join(",");
     let tree = format!("{{\"attributes\":{{{entries}}}}}");
     mock.fault(Fault::Body(tree.clone()));
-    let answer = get(addr, TREE).await;
-    assert!(answer.status == 200 && answer.body == tree, "{}: {:.100}", answer.status, answer.body);
+    let before = binary.peak_memory().expect("running");
+    for query in ["", "&wait_for_change=true"] {
+        let answer = get(addr, &format!("{TREE}{query}")).await;
+        assert!(answer.status == 200 && answer.body == tree, "{query} {}: {:.100}", answer.status, answer.body);
+    }
     let peak = binary.peak_memory().expect("still running");
-    assert!(peak < 25 * 1024 * 1024, "{peak} bytes");
+    assert!(peak - before < 3 * 1024 * 1024, "{before} bytes before, {peak} bytes at most");
+}
+
+/// As much custom metadata as a machine may have.
+fn fill(mock: &Handle) {
+    for part in ["a", "b", "c", "d"] {
+        mock.set(&format!("instance/attributes/{part}"), &"0123456789abcdef".repeat(8 * 1024));
+    }
+}
+
+#[tokio::test]
+async fn a_large_tree_can_be_watched_and_several_watchers_get_it() {
+    let (mock, proxy) = redacting().await;
+    fill(&mock);
+    let addr = proxy.addr;
+    for query in ["", "&alt=text"] {
+        let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
+        let watchers: JoinSet<_> = (0..5)
+            .map(|_| {
+                let target = target.clone();
+                async move { get(addr, &target).await }
+            })
+            .collect();
+        metric_becomes(proxy.metrics_addr, "metadata_proxy_connections", 5).await;
+        eventually("the watch is upstream", || mock.in_flight() == 1).await;
+        mock.set("instance/attributes/kube-env", &format!("MOCK-SECRET of tomorrow {query}"));
+        for answer in watchers.join_all().await {
+            assert_eq!(answer.status, 200, "{:.200}", answer.body);
+            assert!(answer.body.len() > 512 * 1024 && !answer.body.contains(SECRET_MARKER));
+        }
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_read_its_trees_does_not_keep_others_from_theirs() {
+    let (mock, proxy) = redacting().await;
+    fill(&mock);
+    let mut unread = Vec::new();
+    for _ in 0..10 {
+        let mut slow = Connection::open_narrow(proxy.addr).await;
+        slow.send(request(TREE)).await;
+        unread.push(slow);
+    }
+    unread[0].head().await;
+    for _ in 0..3 {
+        let mut other = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
+        let answer = other.ask(TREE).await.answer();
+        assert_eq!(answer.status, 200, "{:.200}", answer.body);
+    }
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_success_carries_no_value() {
+    let (mock, proxy) = redacting().await;
+    for status in [300, 301, 400, 403, 404, 429, 500, 503] {
+        for target in [TREE, "/computeMetadata/v1/instance/?recursive=true&wait_for_change=true"] {
+            mock.fault(Fault::Status(status, "{\"attributes\":{\"kube-env\":\"MOCK-SECRET\"}}".to_owned()));
+            let answer = get(proxy.addr, target).await;
+            assert_eq!((answer.status, answer.header("metadata-flavor")), (status, Some("Google")), "{target}");
+            assert!(!answer.body.contains(SECRET_MARKER), "{status} {target}: {}", answer.body);
+            assert!(answer.body.contains(&status.to_string()), "{status} {target}: {}", answer.body);
+        }
+    }
+    proxy.stop().await;
 }
 
 /// What a policy drops does not decide how the answer is read.

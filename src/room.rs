@@ -1,0 +1,443 @@
+//! [`Room`]: memory for large answers, shared by all clients.
+//!
+//! An answer that is held in memory as a whole is charged to the client that asked for it, in bytes, and gives them back
+//! when its last byte has been written to the client or is dropped. Three kinds of answer are held: bodies of up to 32 KiB
+//! that must be complete before the first byte is sent (`upstream::body`), trees that are redacted (`layers::conceal`), and
+//! what a watch has seen (`layers::hanging`).
+//!
+//! # Who gets room
+//!
+//! - A client that is alone may have all of it.
+//! - When there is not enough, requests wait in line, up to [`DEADLINE`]. The client that holds least goes first; those that
+//!   hold the same take turns. Nobody overtakes the first in line, however large its answer is, so a
+//!   client that holds little waits for the others' answers to be read, and for nothing else.
+//! - While anybody waits, answers of the client that holds most are given up if they were sent 250 ms ago and are not
+//!   being read: their connections are closed. If there are none, the same goes for everybody's answers. So a client that
+//!   does not read, or reads a few bytes now and then, keeps nobody out.
+//! - A body that need not be held does not wait. It is streamed instead.
+//!
+//! [`Shares::room_for`] is of no use here: it compares pieces of equal size.
+//!
+//! # Why nobody waits for ever
+//!
+//! Redaction needs an answer twice: as the server sent it, and as it was made from that. What the server sent may fill half of
+//! the room only. The other half is for what is made from it, which depends on nothing but a client that reads. A request that
+//! needs both takes both at once.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use crate::error::{Error, Overload};
+use crate::reply::Body;
+use crate::shares::{Client, Shares};
+use crate::upstream::{DEADLINE, Failure};
+
+/// Largest answer that needs no room, in bytes, where a request holds a seat until its answer is read. 200 seats hold at
+/// most 1.6 MiB of them.
+pub const SMALL: usize = 8 * 1024;
+
+/// Largest answer that needs no room, in bytes, where the request holds no seat. Seats end at the same size.
+pub const SMALL_WITHOUT_SEAT: usize = 1024;
+
+/// How often the first in line looks for a connection that does not read.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a client may take to read an answer for which others wait. On the same node the largest takes some milliseconds.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// Closes the connections that do not read, of those whose clients have these addresses and ports. False if all of them read.
+#[derive(Clone)]
+pub struct CutUnread(Arc<Cut>);
+
+type Cut = dyn Fn(&[SocketAddr]) -> bool + Send + Sync;
+
+impl CutUnread {
+    /// Calls this.
+    pub fn by(cut: impl Fn(&[SocketAddr]) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(cut))
+    }
+
+    /// Closes no connection, where there are none.
+    pub fn never() -> Self {
+        Self::by(|_| false)
+    }
+}
+
+impl fmt::Debug for CutUnread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CutUnread")
+    }
+}
+
+/// Memory for large answers.
+#[derive(Debug)]
+pub struct Room {
+    limit: usize,
+    cut_unread: CutUnread,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    shares: Shares,
+    /// Of what is in use: bytes of answers as the server sent them.
+    sent: usize,
+    next: u64,
+    waiting: Vec<Waiting>,
+    readers: HashMap<u64, Reader>,
+}
+
+/// How much room an answer needs, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// For the answer as the server sent it.
+    pub sent: usize,
+    /// For what is made from it.
+    pub made: usize,
+}
+
+/// A request in line.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    /// Its client's turn, among clients that hold the same. It comes after all who waited when the client was last served.
+    turn: u64,
+    account: Account,
+    amount: Amount,
+    granted: oneshot::Sender<Charge>,
+}
+
+/// A connection to which an answer is being written, and the client that is charged for the answer.
+#[derive(Debug, Clone, Copy)]
+struct Reader {
+    peer: SocketAddr,
+    charged: Client,
+    since: Instant,
+}
+
+/// Who is charged: the client at the other end of a connection, or nobody for the proxy's own requests.
+#[derive(Debug, Clone)]
+pub struct Account {
+    room: Arc<Room>,
+    peer: Option<SocketAddr>,
+}
+
+/// Room that is in use. It is given back when this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Account,
+    amount: Amount,
+}
+
+/// An answer that was read as a whole.
+#[derive(Debug)]
+pub struct Whole {
+    /// Its body.
+    pub bytes: Bytes,
+    /// Its room; none if it is small.
+    pub charge: Option<Charge>,
+}
+
+/// The place of a request in line. When it is dropped, the request has given up.
+struct Place<'a> {
+    number: u64,
+    room: &'a Room,
+}
+
+/// Bytes that are being written to a client, with their room.
+struct Held {
+    bytes: Bytes,
+    charge: Arc<Charge>,
+    /// The number of its reader; none for the proxy's own requests.
+    reader: Option<u64>,
+}
+
+impl Reader {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+impl Amount {
+    fn total(self) -> usize {
+        self.sent.saturating_add(self.made)
+    }
+}
+
+impl Room {
+    /// For this many bytes in all. The largest answer that can be redacted or watched has half of them.
+    pub fn new(limit: usize, cut_unread: CutUnread) -> Arc<Self> {
+        let state =
+            State { shares: Shares::new(limit), sent: 0, next: 0, waiting: Vec::new(), readers: HashMap::new() };
+        Arc::new(Self { limit, cut_unread, state: Mutex::new(state) })
+    }
+
+    /// The account of the client at the other end of a connection.
+    pub fn account(self: &Arc<Self>, peer: Option<SocketAddr>) -> Account {
+        Account { room: Arc::clone(self), peer }
+    }
+
+    /// Size of the largest answer that can be redacted or watched, in bytes.
+    pub fn largest(&self) -> usize {
+        self.limit / 2
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> usize {
+        self.lock().shares.used()
+    }
+
+    /// Bytes in all.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn fits(&self, state: &State, amount: Amount) -> bool {
+        let used = state.shares.used().saturating_add(amount.total());
+        used <= self.limit && (amount.sent == 0 || state.sent.saturating_add(amount.sent) <= self.largest())
+    }
+
+    fn give_back(&self, client: Client, amount: Amount) {
+        let mut state = self.lock();
+        state.shares.give_back(client, amount.total());
+        state.sent -= amount.sent;
+        drop(state);
+        self.serve_line();
+    }
+
+    /// Gives room to the first in line, as long as there is enough.
+    fn serve_line(&self) {
+        while let Some(Waiting { account, amount, granted, .. }) = self.next_served() {
+            // If the request has given up in this moment, the charge is dropped here, and its room given back.
+            drop(granted.send(Charge { account, amount }));
+        }
+    }
+
+    fn next_served(&self) -> Option<Waiting> {
+        let mut state = self.lock();
+        let first = state.first_in_line()?;
+        if !self.fits(&state, state.waiting[first].amount) {
+            return None;
+        }
+        let waiting = state.waiting.swap_remove(first);
+        state.ends_turn_of(waiting.account.client());
+        state.take(waiting.account.client(), waiting.amount);
+        Some(waiting)
+    }
+
+    /// Closes connections that do not read, if this request is the first in line. One request looks for all.
+    fn make_room_for(&self, number: u64) {
+        let (of_largest, all) = {
+            let state = self.lock();
+            if state.first_in_line().is_none_or(|first| state.waiting[first].number != number) {
+                return;
+            }
+            let largest = state.shares.largest().map(|(client, _)| client);
+            let slow = || state.readers.values().filter(|reader| reader.since.elapsed() >= SLOW);
+            let of_largest: Vec<_> =
+                slow().filter(|reader| Some(reader.charged) == largest).map(Reader::peer).collect();
+            let all: Vec<_> = slow().map(Reader::peer).collect();
+            (of_largest, all)
+        };
+        let cut = |peers: &[SocketAddr]| !peers.is_empty() && (self.cut_unread.0)(peers);
+        let _ = cut(&of_largest) || cut(&all);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No change of the state can be interrupted by a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, client: Client, amount: Amount) {
+        self.shares.take(client, amount.total());
+        self.sent += amount.sent;
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The other requests of a client go behind all who wait now.
+    fn ends_turn_of(&mut self, client: Client) {
+        let turn = self.number();
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.account.client() == client) {
+            waiting.turn = turn;
+        }
+    }
+
+    /// Where the request stands that goes first.
+    fn first_in_line(&self) -> Option<usize> {
+        let held = |waiting: &Waiting| self.shares.held_by(waiting.account.client());
+        let order = |waiting: &Waiting| (held(waiting), waiting.turn, waiting.number);
+        (0..self.waiting.len()).min_by_key(|at| order(&self.waiting[*at]))
+    }
+}
+
+impl Account {
+    /// Who is charged.
+    pub fn client(&self) -> Client {
+        self.peer.map(|peer| peer.ip().to_canonical())
+    }
+
+    /// The other end of the connection.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Size of the largest answer that can be read as a whole, in bytes.
+    pub fn largest(&self) -> usize {
+        self.room.largest()
+    }
+
+    /// Takes room if there is enough, and nobody waits for it.
+    pub fn try_take(&self, amount: Amount) -> Option<Charge> {
+        let mut state = self.room.lock();
+        if !state.waiting.is_empty() || !self.room.fits(&state, amount) {
+            return None;
+        }
+        state.take(self.client(), amount);
+        drop(state);
+        Some(Charge { account: self.clone(), amount })
+    }
+
+    /// Takes room, or waits for it no longer than the upstream may take for an answer.
+    pub async fn take(&self, amount: Amount) -> Result<Charge, Overload> {
+        timeout(DEADLINE, self.wait_for(amount)).await.ok().flatten().ok_or(Overload::LargeAnswers)
+    }
+
+    async fn wait_for(&self, amount: Amount) -> Option<Charge> {
+        let (granted, mut grant) = oneshot::channel();
+        let place = {
+            let mut state = self.room.lock();
+            let number = state.number();
+            state.waiting.push(Waiting { number, turn: number, account: self.clone(), amount, granted });
+            Place { number, room: &self.room }
+        };
+        self.room.serve_line();
+        loop {
+            self.room.make_room_for(place.number);
+            if let Ok(granted) = timeout(LOOK, &mut grant).await {
+                return granted.ok();
+            }
+        }
+    }
+
+    /// Reads an answer as a whole, with room for it and for what will be made from it: so many bytes for an answer of a given
+    /// size. An answer needs no room if neither is larger than `small`. One that is in memory already was charged before.
+    pub async fn read(&self, body: Body, small: usize, made: impl Fn(usize) -> usize) -> Result<Whole, Error> {
+        let is_here = matches!(body, Body::Whole(_));
+        let needs = |bytes: usize| Amount { sent: if is_here { 0 } else { bytes }, made: made(bytes) };
+        let bound = bound_of(&body, self.largest()).ok_or(Error::TooLarge(self.largest()))?;
+        let needed = needs(bound);
+        let mut charge = if needed.sent.max(needed.made) <= small { None } else { Some(self.take(needed).await?) };
+        let bytes = match timeout(DEADLINE, collect(body, bound)).await {
+            Ok(read) => read?.ok_or(Error::TooLarge(self.largest()))?,
+            Err(_) => return Err(Failure::TimedOut(DEADLINE).into()),
+        };
+        if let Some(charge) = &mut charge {
+            charge.reduce_to(needs(bytes.len()));
+        }
+        Ok(Whole { bytes, charge })
+    }
+}
+
+/// Most bytes that a body can have; none if it has more than the largest.
+fn bound_of(body: &Body, largest: usize) -> Option<usize> {
+    let announced = body.size_hint().exact();
+    let bound = announced.map_or(largest, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    (bound <= largest).then_some(bound)
+}
+
+/// All of a body; none if it has more bytes than the bound.
+async fn collect(mut body: Body, bound: usize) -> Result<Option<Bytes>, Error> {
+    if let Body::Whole(bytes) = body {
+        return Ok(Some(bytes));
+    }
+    let mut bytes = BytesMut::with_capacity(bound);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if bytes.len() + data.len() > bound {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(Some(bytes.freeze()))
+}
+
+impl Charge {
+    /// Gives back what is not needed.
+    pub fn reduce_to(&mut self, amount: Amount) {
+        let less = Amount {
+            sent: self.amount.sent.saturating_sub(amount.sent),
+            made: self.amount.made.saturating_sub(amount.made),
+        };
+        self.amount = Amount { sent: self.amount.sent - less.sent, made: self.amount.made - less.made };
+        self.account.room.give_back(self.account.client(), less);
+    }
+
+    /// Bytes on their way to the client that is charged.
+    pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
+        let peer = self.account.peer;
+        Arc::new(self).read_by(peer, bytes.into())
+    }
+
+    /// Bytes on their way to a client. The room is given back when nobody has them any more.
+    pub fn read_by(self: &Arc<Self>, peer: Option<SocketAddr>, bytes: Bytes) -> Bytes {
+        let reader = peer.map(|peer| {
+            let mut state = self.account.room.lock();
+            let number = state.number();
+            state.readers.insert(number, Reader { peer, charged: self.account.client(), since: Instant::now() });
+            number
+        });
+        Bytes::from_owner(Held { bytes, charge: Arc::clone(self), reader })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.room.give_back(self.account.client(), self.amount);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.room.lock();
+        let before = state.waiting.len();
+        state.waiting.retain(|waiting| waiting.number != self.number);
+        let has_given_up = state.waiting.len() < before;
+        drop(state);
+        if has_given_up {
+            // It may have stood before others that need less.
+            self.room.serve_line();
+        }
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(number) = self.reader {
+            self.charge.account.room.lock().readers.remove(&number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
