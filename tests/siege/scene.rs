@@ -40,7 +40,7 @@ impl Size {
         let is_set = |name| std::env::var_os(name).is_some();
         let (time, requests) = if is_set("METADATA_PROXY_FULL_SIZE") { (30, 60) } else { (4, 10) };
         // An emulated processor does not get through 50 honest requests a second and the burdens, too.
-        let (slower, requests, honest_every) = if is_set(EMULATED) { (3, 2, 200) } else { (1, requests, 20) };
+        let (slower, requests, honest_every) = if is_set(EMULATED) { (2, 2, 200) } else { (1, requests, 20) };
         Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
     }
 }
