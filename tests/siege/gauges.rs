@@ -8,7 +8,7 @@ use gce_metadata_proxy::mock::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::support::request;
-use crate::visit::{connect, visit};
+use crate::visit::{self, connect, visit};
 
 /// How long they may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,7 +28,7 @@ pub(crate) type Gauges = BTreeMap<String, f64>;
 
 /// Reads them, and how many requests the upstream is answering.
 pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gauges, String> {
-    let page = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics")).await?.body;
+    let page = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics"), visit::PATIENCE).await?.body;
     let names: HashSet<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")).collect();
     let mut gauges: Gauges = page

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::request;
-use crate::visit::{HOSTILE_POD, connect, visit};
+use crate::visit::{HOSTILE_POD, PATIENCE, connect, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -144,7 +144,7 @@ async fn errand(
 ) -> (Duration, Result<(), String>) {
     let (errand, pod) = honest.request(number);
     let (began, known) = (Instant::now(), changes.load(Relaxed));
-    let outcome = visit(connect(pod, addr), &request(&errand.target(number))).await;
+    let outcome = visit(connect(pod, addr), &request(&errand.target(number)), PATIENCE).await;
     let judged = outcome.and_then(|answer| match errand {
         Errand::Change if !answer.body.parse().is_ok_and(|value: u64| value >= known) => {
             Err(format!("{:?} is not the change after {known}", answer.body))
@@ -160,7 +160,7 @@ pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken)
     while !over.is_cancelled() {
         for page in ["/statusz", "/metrics"] {
             let began = Instant::now();
-            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page)).await;
+            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page), PATIENCE).await;
             tally.count((began.elapsed(), outcome.map(drop).map_err(|fault| format!("{page}: {fault}"))));
         }
         sleep(OPERATOR_EVERY).await;

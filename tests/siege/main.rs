@@ -25,12 +25,14 @@ mod support;
 mod table;
 mod visit;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, OnceLock};
 
+use gce_metadata_proxy::mock::Mock;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use machine::Machine;
 use support::cgroup;
@@ -52,9 +54,19 @@ fn main() -> ExitCode {
 /// A siege on this computer.
 fn here(siege: &'static Siege) -> Trial {
     Trial::ignorable_test(siege.name, move || {
-        let runtime = Runtime::new()?;
-        Ok(runtime.block_on(scene::play(siege, proxy()?))?)
+        let proxy = proxy()?;
+        // Threads of their own, or the upstream and honest pods would wait for thousands of hostile tasks.
+        let (upstream, hostile, honest) = (threads(1)?, threads(2)?, threads(1)?);
+        let mock = upstream.block_on(Mock::start());
+        let played = honest.block_on(scene::play(siege, proxy, &mock, hostile.handle()));
+        // Whoever is still connected is cut off.
+        [upstream, hostile, honest].into_iter().for_each(Runtime::shutdown_background);
+        Ok(played?)
     })
+}
+
+fn threads(number: usize) -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(number).enable_all().build()
 }
 
 /// The same sieges in a virtual machine. All that were asked for run in one machine, which is booted for the first of them.

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Handle, Mock};
+use gce_metadata_proxy::mock::Handle;
 use libtest_mimic::Completion;
+use tokio::runtime::Handle as Threads;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -40,7 +41,7 @@ impl Size {
         let is_set = |name| std::env::var_os(name).is_some();
         let (time, requests) = if is_set("METADATA_PROXY_FULL_SIZE") { (30, 60) } else { (4, 10) };
         // An emulated processor does not get through 50 honest requests a second and the burdens, too.
-        let (slower, requests, honest_every) = if is_set(EMULATED) { (3, 2, 200) } else { (1, requests, 20) };
+        let (slower, requests, honest_every) = if is_set(EMULATED) { (2, 2, 200) } else { (1, requests, 20) };
         Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
     }
 }
@@ -48,34 +49,33 @@ impl Size {
 /// The environment variable that says that the processor is emulated.
 pub(crate) const EMULATED: &str = "SIEGE_EMULATED";
 
-/// Plays a siege with this proxy. An error says everything that went wrong.
-pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, String> {
+/// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own. An error says everything that
+/// went wrong.
+pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<Completion, String> {
     let group = match Cgroup::new(Bounds { memory: Some(LIMIT), cpu: None }) {
         Ok(group) => group,
         Err(error) => return Ok(Completion::ignored_with(format!("no control group can be made here: {error}"))),
     };
     let size = Size::chosen();
-    let mock = Mock::start().await;
-    burden::prepare(&mock);
+    burden::prepare(mock);
     let (binary, addr, metrics_addr) = Binary::ready_of(proxy, Some(&group), mock.addr(), siege.arguments).await;
-    let rest = gauges::read(metrics_addr, &mock).await?;
+    let rest = gauges::read(metrics_addr, mock).await?;
 
-    let mut flood = JoinSet::new();
     let over = CancellationToken::new();
     let siege_over = over.clone().drop_guard();
     let attack = async {
-        let failed = attack(&siege.attack, &mock, addr, &size, &mut flood).await;
+        let outcome = attack(&siege.attack, mock, addr, &size, hostile).await;
         drop(siege_over);
-        failed
+        outcome
     };
-    let (pods, operator, crowd_failed) = tokio::join!(
-        honest::pods(siege.honest, &mock, addr, size.honest_every, &over),
+    let (pods, operator, (mut flood, crowd_failed)) = tokio::join!(
+        honest::pods(siege.honest, mock, addr, size.honest_every, &over),
         honest::operator(metrics_addr, &over),
         attack,
     );
     // Not before the last honest request has its answer.
     flood.shutdown().await;
-    let rested = gauges::come_to_rest(metrics_addr, &mock, &rest).await;
+    let rested = gauges::come_to_rest(metrics_addr, mock, &rest).await;
     let usage = group.usage().ok_or("the control group does not tell what was used")?;
     drop(binary);
 
@@ -85,21 +85,30 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path) -> Result<Completion, Stri
     if faults.is_empty() { Ok(Completion::Completed) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
 }
 
-/// Attacks for as long as a siege lasts. Burdens are still there afterwards, in `flood`. Returns which requests of a crowd failed.
-async fn attack(attack: &Attack, mock: &Handle, addr: SocketAddr, size: &Size, flood: &mut JoinSet<()>) -> Vec<String> {
+/// Attacks for as long as a siege lasts. Returns the burdens, which are still there, and which requests of a crowd failed.
+async fn attack(
+    attack: &Attack,
+    mock: &Handle,
+    addr: SocketAddr,
+    size: &Size,
+    threads: &Threads,
+) -> (JoinSet<()>, Vec<String>) {
+    let mut flood = JoinSet::new();
     let burdens = match attack {
         Attack::Burdens(burdens) => *burdens,
-        Attack::Crowd(clients) => return crowd::gather(addr, *clients, size.requests).await,
+        Attack::Crowd(clients) => return (flood, crowd::gather(addr, *clients, size.requests, threads).await),
     };
     let begun = Arc::new(Semaphore::new(0));
     for (connections, burden) in burdens {
-        (0..*connections).for_each(|number| drop(flood.spawn(burden.last(addr, number, Arc::clone(&begun)))));
+        for number in 0..*connections {
+            flood.spawn_on(burden.last(addr, number, Arc::clone(&begun)), threads);
+        }
     }
     let all = u32::try_from(flood.len()).expect("a few thousand");
     // Where the proxy is down, the time passes all the same.
     let _ = timeout(size.time * 10, begun.acquire_many(all)).await;
     let _ = timeout(size.time, burden::change(mock)).await;
-    Vec::new()
+    (flood, Vec::new())
 }
 
 struct Judged {

@@ -36,10 +36,12 @@ fn socket(source: Ipv4Addr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Sends a request on a new connection and returns the answer if it is a 200, or else what went wrong.
+/// Sends a request on a new connection and returns the answer if it is a 200 and comes within `patience`, or else what went
+/// wrong.
 pub(crate) async fn visit(
     connecting: impl Future<Output = io::Result<TcpStream>>,
     request: &str,
+    patience: Duration,
 ) -> Result<Answer, String> {
     let exchange = async {
         let mut stream = connecting.await?;
@@ -54,10 +56,10 @@ pub(crate) async fn visit(
             }
         }
     };
-    match timeout(PATIENCE, exchange).await {
+    match timeout(patience, exchange).await {
         Ok(Ok(answer)) if answer.status == 200 => Ok(answer),
         Ok(Ok(answer)) => Err(format!("{} {}", answer.status, answer.body.trim())),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+        Err(_) => Err(format!("no answer within {patience:?}")),
     }
 }
