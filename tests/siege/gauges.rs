@@ -19,6 +19,7 @@ const MAY_STAY_ABOVE: &[(&str, f64)] = &[
     ("metadata_proxy_in_flight_peak", f64::INFINITY),
     ("metadata_proxy_token_entries", f64::INFINITY),
     ("process_resident_memory_bytes", f64::INFINITY),
+    ("metadata_proxy_memory_usage_bytes", f64::INFINITY),
     // Upstream connections that are kept for later (upstream/pool.rs).
     ("process_open_fds", 32.0),
 ];

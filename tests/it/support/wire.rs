@@ -194,7 +194,7 @@ pub async fn ask(addr: SocketAddr, target: &str) -> Outcome {
 
 /// A well-formed GET on a connection that is to be kept.
 pub fn request(target: &str) -> String {
-    format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")
+    format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n")
 }
 
 /// A well-formed GET, with the header that metadata wants.
