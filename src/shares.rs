@@ -121,6 +121,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::unnecessary_wraps, reason = "clients are options")]
     fn pod(number: u8) -> Client {
         Some([10, 0, 0, number].into())
     }
