@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use tokio::sync::{Notify, watch};
 
 use super::flights::Flights;
@@ -53,7 +54,7 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Entries {
-    by_key: HashMap<Arc<TokenKey>, Arc<Entry>>,
+    by_key: HashMap<Arc<TokenKey>, Arc<Entry>, RandomState>,
     /// In bytes.
     shares: Shares,
 }
@@ -173,7 +174,7 @@ impl Store {
     /// Empty, with room for entries of this many bytes together.
     pub fn new(limit: usize, metrics: &'static Metrics) -> Self {
         Self {
-            kept: Mutex::new(Entries { by_key: HashMap::new(), shares: Shares::new(limit) }),
+            kept: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
             demanded: Flights::new(super::flight::DEMANDED),
             renewed: Flights::new(super::FETCHES - super::flight::DEMANDED),
