@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Drain;
 use super::activity::{Activity, Timeouts};
 use super::connection::{Connection, Stack};
-use super::connections::{Admission, Connections, Place};
+use super::connections::{Admission, Connections, Later, Place};
 use super::inbox::Inbox;
 use super::socket::{Cuttable, Socket};
 use crate::telemetry::Metrics;
@@ -42,8 +42,11 @@ const RECEIVE_BUFFER_BYTES: u32 = 2 * 1024;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// Between two looks for a connection that gives way, where all have just come.
-const RUSH_PAUSE: Duration = Duration::from_millis(1);
+/// How often connections that have just come get their turn before one of them is cut.
+const TURNS: u32 = 3;
+
+/// Between two looks for a place while a crowd is served.
+const CROWD_PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest time for what the kernel has accepted already when the process is told to end. Closing a listener resets what
 /// is in its queue.
@@ -158,19 +161,22 @@ where
         self.connections.started(number, task);
     }
 
-    /// A place for a newcomer, if there is one. Where only connections could give way that have just come, they get a moment
-    /// first: whoever has sent a request is in flight then. Meanwhile newcomers wait in the kernel's queue, where they cost us
-    /// nothing.
+    /// A place for a newcomer, if there is one. Where only connections could give way that have just come, they get their turn
+    /// first: whoever has sent a request is in flight then. While a crowd is served, newcomers wait in the kernel's queue,
+    /// where they cost us nothing.
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>) -> Option<Place> {
-        for pause in 0.. {
-            match self.connections.admit(peer, activity, true) {
+        let mut turns = 0;
+        loop {
+            match self.connections.admit(peer, activity, turns < TURNS) {
                 Admission::Place(place) => return Some(place),
                 Admission::Refused => return None,
-                Admission::Later if pause < 3 => yield_now().await,
-                Admission::Later => sleep(RUSH_PAUSE).await,
+                Admission::Later(Later::HasJustCome) => {
+                    turns += 1;
+                    yield_now().await;
+                }
+                Admission::Later(Later::PlacesComeFree) => sleep(CROWD_PAUSE).await,
             }
         }
-        None
     }
 }
 

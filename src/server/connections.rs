@@ -33,16 +33,14 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that is younger than this may have sent a request that we have not come to read, or its client has not come
-/// to send one.
-const RUSH: Duration = Duration::from_millis(250);
+/// A connection that is younger than this may have sent a request that we have not come to read.
+const RUSH: Duration = Duration::from_millis(100);
 
-/// The same while connections of the client that holds most are served and closed one after the other: then the client is
-/// only busy, and places become free without cutting any.
-const BUSY_RUSH: Duration = Duration::from_secs(2);
+/// The same while a crowd is served: its clients may not have come to send their requests.
+const CROWD_RUSH: Duration = Duration::from_secs(2);
 
-/// A client is busy as long as one of its connections has come to its own end within this time.
-const BUSY: Duration = Duration::from_millis(100);
+/// Over so long it is counted how many connections come to their own end.
+const TURNOVER_WINDOW: Duration = Duration::from_millis(500);
 
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
@@ -79,8 +77,7 @@ struct Open {
     connections: HashMap<u64, Connection>,
     places: Shares,
     memory: Shares,
-    /// When a connection of the client that holds most last came to its own end.
-    ended: Option<Instant>,
+    turnover: Turnover,
 }
 
 #[derive(Debug)]
@@ -124,10 +121,49 @@ pub(super) enum Reclaim {
 pub(super) enum Admission {
     /// It is in.
     Place(Place),
-    /// Only a connection that has just come could give way, whose first bytes may be here unread. Better wait a moment.
-    Later,
+    /// A connection could give way, and had better not.
+    Later(Later),
     /// There is no room.
     Refused,
+}
+
+/// Why a newcomer should wait a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Later {
+    /// Whoever could give way has only just come, and its first bytes may be here unread.
+    HasJustCome,
+    /// The client that holds most is a crowd that is served quickly: places come free without cutting anybody.
+    PlacesComeFree,
+}
+
+/// How many connections of the client that holds most came to their own end, in this window of time and in the one before.
+#[derive(Debug, Default)]
+struct Turnover {
+    began: Option<Instant>,
+    now: usize,
+    before: usize,
+}
+
+impl Turnover {
+    fn note(&mut self) {
+        self.turn();
+        self.now += 1;
+    }
+
+    fn recent(&mut self) -> usize {
+        self.turn();
+        self.now + self.before
+    }
+
+    /// Begins another window if this one is over.
+    fn turn(&mut self) {
+        let now = Instant::now();
+        let age = now - *self.began.get_or_insert(now);
+        if age >= TURNOVER_WINDOW {
+            let before = if age < TURNOVER_WINDOW * 2 { self.now } else { 0 };
+            *self = Self { began: Some(now), now: 0, before };
+        }
+    }
 }
 
 /// Who is to give way.
@@ -155,7 +191,7 @@ impl Connections {
             connections: HashMap::new(),
             places: Shares::new(limit),
             memory: Shares::new(bytes),
-            ended: None,
+            turnover: Turnover::default(),
         };
         Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
@@ -235,7 +271,7 @@ impl Connections {
         for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
             match self.make_room(&mut open, resource, Asks { client, number: None }, amount, is_patient) {
                 Made::Room => {}
-                Made::Later => return Admission::Later,
+                Made::Later(why) => return Admission::Later(why),
                 Made::None => return Admission::Refused,
             }
         }
@@ -268,8 +304,12 @@ impl Connections {
                 Room::None => open.useless_but(asks.number, None),
             };
             let Some(victim) = victim else { return Made::None };
-            if is_patient && victim.since.elapsed() < open.rush() {
-                return Made::Later;
+            let age = victim.since.elapsed();
+            if is_patient && age < CROWD_RUSH && open.is_crowd_served() {
+                return Made::Later(Later::PlacesComeFree);
+            }
+            if is_patient && age < RUSH {
+                return Made::Later(Later::HasJustCome);
             }
             self.cut(open, victim.number);
             self.metrics.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
@@ -310,7 +350,7 @@ enum Resource {
 /// What came of making room.
 enum Made {
     Room,
-    Later,
+    Later(Later),
     None,
 }
 
@@ -329,9 +369,9 @@ impl Open {
         }
     }
 
-    /// How young a connection must be to be waited for.
-    fn rush(&self) -> Duration {
-        if self.ended.is_some_and(|ended| ended.elapsed() < BUSY) { BUSY_RUSH } else { RUSH }
+    /// Whether the client that holds most is served so quickly that half of all places have come free within the last moments.
+    fn is_crowd_served(&mut self) -> bool {
+        self.turnover.recent() * 2 >= self.places.used()
     }
 
     /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
@@ -433,7 +473,7 @@ impl Drop for Place {
         let mut open = self.connections.lock();
         if open.remove(self.number).is_some() {
             if open.places.largest().is_none_or(|(largest, _)| largest == self.client) {
-                open.ended = Some(Instant::now());
+                open.turnover.note();
             }
             self.connections.note_use(&open);
             self.connections.metrics.connections.dec();
@@ -547,24 +587,26 @@ mod tests {
         let connections = room_for(1);
         let first = arrive(&connections, 1).expect("room");
         let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
-        assert!(matches!(admit(), Admission::Later));
+        assert!(matches!(admit(), Admission::Later(Later::HasJustCome)));
         sleep(RUSH).await;
         assert!(matches!(admit(), Admission::Place(_)));
         assert!(was_aborted(&first).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_whose_connections_come_to_their_end_is_waited_for_longer() {
-        let connections = room_for(3);
+    async fn a_crowd_that_is_served_is_waited_for_and_one_that_is_silent_is_not() {
+        let connections = room_for(4);
         let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
+        sleep(RUSH).await;
+        for _ in 0..3 {
+            drop(arrive(&connections, 1).expect("room"));
+        }
+        let _last = arrive(&connections, 1).expect("room");
         let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
-        sleep(RUSH * 2).await;
-        drop(arrive(&connections, 1).expect("an old one gives way"));
-        let next = arrive(&connections, 1).expect("a place was left");
-        assert!(matches!(admit(), Admission::Later), "one has just come to its end");
-        sleep(BUSY).await;
+        assert!(matches!(admit(), Admission::Later(Later::PlacesComeFree)));
+        sleep(TURNOVER_WINDOW * 2).await;
         assert!(matches!(admit(), Admission::Place(_)), "nothing moves any more");
-        drop((guests, next));
+        assert!(was_aborted(&guests[0]).await);
     }
 
     #[tokio::test(start_paused = true)]
