@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Drain;
 use super::activity::{Activity, Timeouts};
 use super::connection::{Connection, Stack};
-use super::connections::{Admission, Connections, Later, Place};
+use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
 use super::socket::{Cuttable, Socket};
 use crate::telemetry::Metrics;
@@ -42,11 +42,11 @@ const RECEIVE_BUFFER_BYTES: u32 = 2 * 1024;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// How often connections that have just come get their turn before one of them is cut.
+/// So often other connections get their turn before a newcomer that is to wait looks for a place at intervals.
 const TURNS: u32 = 3;
 
-/// Between two looks for a place while a crowd is served.
-const CROWD_PAUSE: Duration = Duration::from_millis(1);
+/// Between two looks for a place.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Longest time for what the kernel has accepted already when the process is told to end. Closing a listener resets what
 /// is in its queue.
@@ -165,18 +165,15 @@ where
     /// first: whoever has sent a request is in flight then. While a crowd is served, newcomers wait in the kernel's queue,
     /// where they cost us nothing.
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>) -> Option<Place> {
-        let mut turns = 0;
-        loop {
-            match self.connections.admit(peer, activity, turns < TURNS) {
+        for turn in 0.. {
+            match self.connections.admit(peer, activity, true) {
                 Admission::Place(place) => return Some(place),
                 Admission::Refused => return None,
-                Admission::Later(Later::HasJustCome) => {
-                    turns += 1;
-                    yield_now().await;
-                }
-                Admission::Later(Later::PlacesComeFree) => sleep(CROWD_PAUSE).await,
+                Admission::Later if turn < TURNS => yield_now().await,
+                Admission::Later => sleep(PAUSE).await,
             }
         }
+        None
     }
 }
 

@@ -237,7 +237,8 @@ impl Activity {
     pub(super) fn useless_since(&self) -> Option<Instant> {
         let is_asked = self.answering.load(Relaxed) > 0 || self.waiting.is_set();
         let is_wanted = is_asked && !self.blocked.is_set();
-        (!is_wanted).then(|| self.moved_at())
+        // Bytes of a head that does not end get nowhere.
+        (!is_wanted).then(|| self.head_began.get(self.began).unwrap_or_else(|| self.moved_at()))
     }
 
     /// When bytes last moved. While an answer is made, this is when its request came.

@@ -74,7 +74,7 @@ fn abuses() -> Vec<(&'static str, Vec<u8>, Option<u16>)> {
         ("HTTP/0.9", text(&format!("GET {TARGET}\n")), Some(400)),
         ("HTTP/0.9 in so many words", text(&format!("GET {TARGET} HTTP/0.9\n{good_lines}\n")), Some(400)),
         ("HTTP/2.0", text(&format!("GET {TARGET} HTTP/2.0\n{good_lines}\n")), Some(400)),
-        ("the HTTP/2 preface", text("PRI * HTTP/2.0\n\nSM\n\n"), None),
+        ("the HTTP/2 preface", text("PRI * HTTP/2.0\n\nSM\n\n"), Some(400)),
         (
             "an upgrade to h2c",
             head(&["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"]),
