@@ -31,7 +31,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::metrics::FlightCause;
 use crate::tokens::{NoToken, TokenKey};
 
-/// Memory for entries where nobody says otherwise, in bytes: about 600 of common size.
+/// Memory for entries where nobody says otherwise, in bytes: about 480 of common size.
 pub const LIMIT: usize = 2 * 1024 * 1024;
 
 /// What an entry takes besides its key and its token, in bytes: its own fields, its place in the map, and its keeper's task.
