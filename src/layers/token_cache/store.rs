@@ -474,11 +474,9 @@ impl Known {
     }
 
     /// Drops a token that is over, which wipes it.
-    pub(super) fn drop_expired(&mut self, now: BootTime) -> bool {
-        let is_over = |kept: &Arc<Kept>| freshness::judge(kept.expires, now) == Freshness::Expired;
-        let dropped = self.token.take_if(|kept| is_over(kept)).is_some();
-        self.is_lost |= dropped;
-        dropped
+    pub(super) fn drop_expired(&mut self, now: BootTime) {
+        let expired = self.token.take_if(|kept| freshness::judge(kept.expires, now) == Freshness::Expired);
+        self.is_lost |= expired.is_some();
     }
 
     fn seconds_left(&self, now: BootTime) -> Option<u32> {
