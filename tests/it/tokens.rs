@@ -301,7 +301,7 @@ async fn one_pods_failing_keys_fail_nobody_elses() {
     proxy.stop().await;
 }
 
-/// One pod waits for 1,100 keys for which the server takes for ever, and others need tokens that are not known yet.
+/// One pod waits for 150 keys for which the server takes for ever, and others need tokens that are not known yet.
 #[tokio::test]
 async fn one_pods_slow_keys_hold_up_nobody_elses() {
     const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";

@@ -1,5 +1,7 @@
 //! The keeper: the one task of an entry, and the only one to fetch its token.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,11 +113,29 @@ impl<T: TokenSource> Keeper<T> {
             };
             Some(Landed { asked, outcome })
         };
-        tokio::select! {
-            biased;
-            () = self.entry.evicted.notified() => None,
-            landed = flown => landed,
+        let mut flown = pin!(flown);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.entry.evicted.notified() => return None,
+                landed = &mut flown => return landed,
+                () = self.expiry() => {}
+            }
         }
+    }
+
+    /// Drops the token when it expires. Never ends where there is none.
+    async fn expiry(&self) {
+        let expires = self.entry.known.borrow().token.as_ref().map(|kept| kept.expires);
+        let Some(expires) = expires else { return pending().await };
+        sleep_until(freshness::over(expires)).await;
+        let now = BootTime::now();
+        // Nobody is told: those who wait do so for a flight.
+        self.entry.known.send_if_modified(|known| {
+            known.drop_expired(now);
+            false
+        });
+        self.store.reweigh(&self.entry);
     }
 
     /// Tells everybody what came of a flight.
@@ -179,7 +199,6 @@ impl<T: TokenSource> Keeper<T> {
             Next::Wait | Next::End => BootTime::now() + WITHOUT_TOKEN,
         };
         loop {
-            let over = self.entry.known.borrow().token.as_ref().map(|kept| freshness::over(kept.expires));
             tokio::select! {
                 biased;
                 () = self.entry.demand.notified() => {
@@ -189,17 +208,11 @@ impl<T: TokenSource> Keeper<T> {
                     }
                 }
                 () = self.entry.evicted.notified() => return Next::End,
-                () = sleep_until(over.map_or(until, |over| over.min(until))) => {
-                    let now = BootTime::now();
-                    if self.entry.known.send_if_modified(|known| known.drop_expired(now)) {
-                        self.store.reweigh(&self.entry);
-                    }
-                    if now < until {
-                        continue;
-                    }
+                () = self.expiry() => {}
+                () = sleep_until(until) => {
                     match next {
                         Next::Look(_) if self.entry.is_own() || self.entry.unused_for(until) < UNUSED => return next,
-                        Next::Wait if self.entry.is_own() => until = now + WITHOUT_TOKEN,
+                        Next::Wait if self.entry.is_own() => until = BootTime::now() + WITHOUT_TOKEN,
                         _ => return Next::End,
                     }
                 }

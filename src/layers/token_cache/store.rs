@@ -31,7 +31,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::metrics::FlightCause;
 use crate::tokens::{NoToken, TokenKey};
 
-/// Memory for entries where nobody says otherwise, in bytes: about 600 of common size.
+/// Memory for entries where nobody says otherwise, in bytes: about 480 of common size.
 pub const LIMIT: usize = 2 * 1024 * 1024;
 
 /// What an entry takes besides its key and its token, in bytes: its own fields, its place in the map, and its keeper's task.
@@ -474,11 +474,9 @@ impl Known {
     }
 
     /// Drops a token that is over, which wipes it.
-    pub(super) fn drop_expired(&mut self, now: BootTime) -> bool {
-        let is_over = |kept: &Arc<Kept>| freshness::judge(kept.expires, now) == Freshness::Expired;
-        let dropped = self.token.take_if(|kept| is_over(kept)).is_some();
-        self.is_lost |= dropped;
-        dropped
+    pub(super) fn drop_expired(&mut self, now: BootTime) {
+        let expired = self.token.take_if(|kept| freshness::judge(kept.expires, now) == Freshness::Expired);
+        self.is_lost |= expired.is_some();
     }
 
     fn seconds_left(&self, now: BootTime) -> Option<u32> {
