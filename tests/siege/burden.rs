@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::{Fault, Handle};
@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use crate::scene::is_emulated;
 use crate::support::request;
 use crate::visit::{HOSTILE_POD, connect, connect_narrow};
 
@@ -20,7 +21,7 @@ const STILL: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
 /// Is 256 KiB large, below `/computeMetadata/v1/`.
-const LARGE: &str = "instance/attributes/large";
+const LARGE: &str = "instance/attributes/large-still";
 
 /// Changes now and then, and is as large.
 const LARGE_CHANGING: &str = "instance/attributes/large-changing";
@@ -30,8 +31,9 @@ const HANGING_ACCOUNT: &str = "hanging@mock-project.iam.gserviceaccount.com";
 const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
 const FAILING_ACCOUNT: &str = "failing@mock-project.iam.gserviceaccount.com";
 
-/// The time between two pieces of what is sent slowly, and between two looks whether a connection was closed.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The time between two pieces of what is sent slowly, between two looks whether a connection was closed, and at least between a
+/// connection and the next. Longer on an emulated processor: there the upstream would not keep up with what floods ask for.
+static PAUSE: LazyLock<Duration> = LazyLock::new(|| Duration::from_millis(if is_emulated() { 2000 } else { 500 }));
 
 /// A way to be a burden.
 #[derive(Debug, Clone, Copy)]
@@ -75,8 +77,9 @@ pub(crate) enum Burden {
 /// Prepares the upstream for all of them.
 pub(crate) fn prepare(mock: &Handle) {
     let large = "0123456789abcdef".repeat(16 * 1024 - 1);
-    mock.set(LARGE, &large);
     mock.set(LARGE_CHANGING, &large);
+    // As it stands: to render a value takes an unoptimised mock on an emulated processor longer than the proxy waits.
+    mock.fault_at(&format!("/computeMetadata/v1/{LARGE}"), Fault::Body(large));
     let faults = [
         (HANGING_ACCOUNT, Fault::Hang),
         (SLOW_ACCOUNT, Fault::Delay(Duration::from_secs(3))),
@@ -91,7 +94,7 @@ pub(crate) fn prepare(mock: &Handle) {
 /// Changes what [`Burden::LargeChangeUnread`] watches, for as long as it is polled.
 pub(crate) async fn change(mock: &Handle) {
     for byte in ["x", "y"].iter().cycle() {
-        sleep(PAUSE).await;
+        sleep(*PAUSE).await;
         mock.set(LARGE_CHANGING, &byte.repeat(256 * 1024 - 16));
     }
 }
@@ -115,7 +118,7 @@ impl Burden {
                 // Whatever ends it, the next begins.
                 let _ = self.once(stream, number, round).await;
             }
-            sleep(PAUSE + shift).await;
+            sleep(*PAUSE + shift).await;
         }
     }
 
@@ -175,7 +178,7 @@ async fn ghost(mut stream: TcpStream, number: usize) -> io::Result<()> {
     let sent = request(&watch(STILL)) + STRAY[number % STRAY.len()];
     stream.write_all(sent.as_bytes()).await?;
     // Long enough for the proxy to have read it.
-    sleep(PAUSE).await;
+    sleep(*PAUSE).await;
     Ok(())
 }
 
@@ -190,7 +193,7 @@ async fn wait(mut stream: TcpStream, sent: &str) -> io::Result<()> {
 async fn leave_unread(mut stream: TcpStream, sent: &str) -> io::Result<()> {
     stream.write_all(sent.as_bytes()).await?;
     loop {
-        sleep(PAUSE).await;
+        sleep(*PAUSE).await;
         if let Some(error) = stream.take_error()? {
             return Err(error);
         }
@@ -222,7 +225,7 @@ async fn byte_by_byte(mut stream: TcpStream) -> io::Result<()> {
 /// Sends a piece, and reads during the pause that follows: an end there is the connection's.
 async fn send_unless_closed(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
     stream.write_all(piece).await?;
-    match timeout(PAUSE, stream.read_u8()).await {
+    match timeout(*PAUSE, stream.read_u8()).await {
         Err(_) => Ok(()),
         Ok(Ok(_)) => Err(io::ErrorKind::ConnectionAborted.into()),
         Ok(Err(error)) => Err(error),
@@ -236,7 +239,7 @@ async fn invent(mut stream: TcpStream, token: &str, number: usize, round: u64) -
         if stream.read(&mut [0; 4096]).await? == 0 {
             break;
         }
-        sleep(PAUSE / 5).await;
+        sleep(*PAUSE / 5).await;
     }
     Ok(())
 }

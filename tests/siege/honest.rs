@@ -1,8 +1,6 @@
 //! Honest pods, which ask for what pods ask for, and operators.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Handle;
@@ -107,8 +105,7 @@ pub(crate) async fn pods(
     period: Duration,
     over: &CancellationToken,
 ) -> Tally {
-    let changes = Arc::new(AtomicU64::new(0));
-    let _changing = changing(mock.clone(), Arc::clone(&changes));
+    let _changing = changing(mock.clone());
     let mut every = interval(period);
     every.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut requests = JoinSet::new();
@@ -116,7 +113,7 @@ pub(crate) async fn pods(
         if over.run_until_cancelled(every.tick()).await.is_none() {
             break;
         }
-        requests.spawn(errand(honest, addr, number, Arc::clone(&changes)));
+        requests.spawn(errand(honest, addr, number));
     }
     let mut tally = Tally::default();
     requests.join_all().await.into_iter().for_each(|outcome| tally.count(outcome));
@@ -124,34 +121,24 @@ pub(crate) async fn pods(
 }
 
 /// Changes the watched leaf again and again, until this value is dropped.
-fn changing(mock: Handle, changes: Arc<AtomicU64>) -> JoinSet<()> {
+fn changing(mock: Handle) -> JoinSet<()> {
     mock.set(WATCHED, "0");
     let mut task = JoinSet::new();
     task.spawn(async move {
-        loop {
+        for change in 1_u64.. {
             sleep(CHANGES_EVERY).await;
-            mock.set(WATCHED, &(changes.fetch_add(1, Relaxed) + 1).to_string());
+            mock.set(WATCHED, &change.to_string());
         }
     });
     task
 }
 
-async fn errand(
-    honest: Honest,
-    addr: SocketAddr,
-    number: usize,
-    changes: Arc<AtomicU64>,
-) -> (Duration, Result<(), String>) {
+async fn errand(honest: Honest, addr: SocketAddr, number: usize) -> (Duration, Result<(), String>) {
     let (errand, pod) = honest.request(number);
-    let (began, known) = (Instant::now(), changes.load(Relaxed));
+    let began = Instant::now();
+    // A watch has no time limit, so its 200 is a change.
     let outcome = visit(connect(pod, addr), &request(&errand.target(number)), PATIENCE).await;
-    let judged = outcome.and_then(|answer| match errand {
-        Errand::Change if !answer.body.parse().is_ok_and(|value: u64| value >= known) => {
-            Err(format!("{:?} is not the change after {known}", answer.body))
-        }
-        _ => Ok(()),
-    });
-    (began.elapsed(), judged.map_err(|fault| format!("{errand:?} {number}: {fault}")))
+    (began.elapsed(), outcome.map(drop).map_err(|fault| format!("{errand:?} {number}: {fault}")))
 }
 
 /// Looks at the operators' pages again and again until the siege is over.

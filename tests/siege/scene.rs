@@ -38,16 +38,20 @@ struct Size {
 
 impl Size {
     fn chosen() -> Self {
-        let is_set = |name| std::env::var_os(name).is_some();
-        let (time, requests) = if is_set("METADATA_PROXY_FULL_SIZE") { (30, 60) } else { (4, 10) };
+        let (time, requests) = if std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some() { (30, 60) } else { (4, 10) };
         // An emulated processor does not get through 50 honest requests a second and the burdens, too.
-        let (slower, requests, honest_every) = if is_set(EMULATED) { (2, 2, 200) } else { (1, requests, 20) };
+        let (slower, requests, honest_every) = if is_emulated() { (2, 2, 200) } else { (1, requests, 20) };
         Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
     }
 }
 
 /// The environment variable that says that the processor is emulated.
 pub(crate) const EMULATED: &str = "SIEGE_EMULATED";
+
+/// Whether the processor is emulated, and everything many times slower.
+pub(crate) fn is_emulated() -> bool {
+    std::env::var_os(EMULATED).is_some()
+}
 
 /// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own. An error says everything that
 /// went wrong.
