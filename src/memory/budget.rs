@@ -5,7 +5,7 @@ use crate::server::{OPEN_BYTES, SERVING_BYTES};
 const MIB: usize = 1024 * 1024;
 
 /// The process at rest, in bytes: its program, its runtime, its metrics and its policy.
-const REST_BYTES: usize = 5 * MIB;
+const REST_BYTES: usize = 11 * MIB / 2;
 
 /// A request to the metadata server under way, in bytes: a connection with its buffers on either side of the kernel.
 const EXCHANGE_BYTES: usize = 12 * 1024;

@@ -197,6 +197,11 @@ impl Activity {
         self.answering.load(Relaxed) > 0 || self.blocked.is_set()
     }
 
+    /// Whether the client takes no bytes of its answer.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.is_set()
+    }
+
     /// Takes note of whether more was sent than hyper has been given.
     pub(super) fn note_more(&self, has_more: bool) {
         self.has_more.store(has_more, Relaxed);

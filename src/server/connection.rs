@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use bytes::Buf;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, Version};
 use http_body::{Frame, SizeHint};
@@ -32,6 +34,9 @@ use super::wire::{MAX_HEAD_BYTES, Watched};
 /// Most that is read, and longest, after a refusal to a client that still sends, so that it sees the refusal and not a
 /// reset: closing a socket with unread bytes in it resets it.
 const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
+
+/// From this size on, in bytes, a piece of an answer is written before hyper gets the next.
+const LARGE_PIECE_BYTES: usize = 4 * 1024;
 
 /// Between two looks for memory to serve a request in.
 const ROOM_INTERVAL: Duration = Duration::from_millis(20);
@@ -363,16 +368,19 @@ where
         if closes || *this.is_last {
             answering.activity().part();
         }
-        Poll::Ready(Ok(response.map(|inner| AnswerBody { inner, answering })))
+        Poll::Ready(Ok(response.map(|inner| AnswerBody { inner, answering, is_unwritten: false })))
     }
 }
 
 pin_project! {
-    /// A body of an answer: the connection is in use until it has ended.
+    /// A body of an answer: the connection is in use until it has ended. A large piece of it is given to hyper only once the
+    /// one before is written, so that hyper holds one of them for a client that does not read.
     struct AnswerBody<B> {
         #[pin]
         inner: B,
         answering: Answering,
+        // A large piece was given, and hyper has had no turn to write it.
+        is_unwritten: bool,
     }
 }
 
@@ -382,7 +390,16 @@ impl<B: http_body::Body> http_body::Body for AnswerBody<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
+        if mem::take(this.is_unwritten) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if this.answering.activity().is_blocked() {
+            // The socket wakes this connection when it has taken something.
+            return Poll::Pending;
+        }
         let frame = ready!(this.inner.poll_frame(cx));
+        *this.is_unwritten = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.remaining() >= LARGE_PIECE_BYTES));
         if matches!(frame, Some(Err(_))) {
             // The end of the connection is the end of the answer for a client of HTTP/1.0; a reset is the end of neither.
             this.answering.activity().want_reset();

@@ -33,11 +33,12 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that is younger than this may have sent a request that we have not come to read, or be about to. A thousand
-/// places let in 33,000 newcomers a second all the same.
-const RUSH: Duration = Duration::from_millis(30);
+/// A connection that has just come may have sent a request that we have not come to read, or be about to. It gives way only
+/// where places must be given to this many newcomers a second, so that a flood of silent ones delays nobody for long: the
+/// kernel's queue holds 4,096 of them.
+const NEWCOMERS_A_SECOND: u32 = 3_000;
 
-/// The same while a crowd is served: its clients may not have come to send their requests.
+/// While a crowd is served, one that is younger than this does not give way.
 const CROWD_RUSH: Duration = Duration::from_secs(2);
 
 /// Over so long it is counted how many connections come to their own end.
@@ -297,8 +298,7 @@ impl Connections {
                 Room::None => open.useless_but(asks.number, None),
             };
             let Some(victim) = victim else { return Made::None };
-            let rush = if open.is_crowd_served() { CROWD_RUSH } else { RUSH };
-            if is_patient && victim.since.elapsed() < rush {
+            if is_patient && victim.since.elapsed() < open.rush() {
                 return Made::Later;
             }
             self.cut(open, victim.number);
@@ -357,6 +357,14 @@ impl Open {
             Resource::Places => &self.places,
             Resource::Memory => &self.memory,
         }
+    }
+
+    /// How young a connection must be to be waited for.
+    fn rush(&mut self) -> Duration {
+        if self.is_crowd_served() {
+            return CROWD_RUSH;
+        }
+        Duration::from_secs(1) * u32::try_from(self.places.used()).unwrap_or(u32::MAX) / NEWCOMERS_A_SECOND
     }
 
     /// Whether the client that holds most is served so quickly that half of all places have come free within the last moments.
@@ -578,7 +586,7 @@ mod tests {
         let first = arrive(&connections, 1).expect("room");
         let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
         assert!(matches!(admit(), Admission::Later));
-        sleep(RUSH).await;
+        sleep(Duration::from_secs(1) / NEWCOMERS_A_SECOND * 2).await;
         assert!(matches!(admit(), Admission::Place(_)));
         assert!(was_aborted(&first).await);
     }
@@ -587,7 +595,7 @@ mod tests {
     async fn a_crowd_that_is_served_is_waited_for_and_one_that_is_silent_is_not() {
         let connections = room_for(4);
         let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
-        sleep(RUSH).await;
+        sleep(TURNOVER_WINDOW / 2).await;
         for _ in 0..3 {
             drop(arrive(&connections, 1).expect("room"));
         }

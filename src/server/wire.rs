@@ -101,11 +101,13 @@ impl<I: Socket> Watched<I> {
         true
     }
 
-    fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn noted(&self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(Ok(_)) => {
                 if self.activity.sent() {
                     self.io.close_by_reset(false);
+                    // What was held back meanwhile: the next head, or more of this answer.
+                    cx.waker().wake_by_ref();
                 }
             }
             Poll::Ready(Err(_)) => {}
@@ -137,7 +139,7 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         let piece = &buf[..buf.len().min(MAX_WRITE_BYTES)];
         let is_last = is_whole && self.activity.writes_last();
         let written = self.io.poll_send(piece, is_last, cx);
-        self.noted(written)
+        self.noted(written, cx)
     }
 
     fn poll_write_vectored(
