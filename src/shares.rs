@@ -47,7 +47,12 @@ impl Shares {
     /// "Clearly more" means that the other one still holds at least as much once the amount has changed hands. So two clients
     /// never take the same piece from each other in turn.
     pub fn room_for(&self, client: Client, amount: usize) -> Room {
-        if self.used.saturating_add(amount) <= self.limit {
+        self.room_beside(client, amount, 0)
+    }
+
+    /// The same where this much has to stay free.
+    pub fn room_beside(&self, client: Client, amount: usize, spare: usize) -> Room {
+        if self.used.saturating_add(amount).saturating_add(spare) <= self.limit {
             return Room::Free;
         }
         match self.largest() {

@@ -33,12 +33,15 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that has just come may have sent a request that we have not come to read, or be about to. It gives way only
-/// where places must be given to this many newcomers a second, so that a flood of silent ones delays nobody for long: the
-/// kernel's queue holds 4,096 of them.
-const NEWCOMERS_A_SECOND: u32 = 3_000;
+/// A connection that is younger than this may have sent a request that we have not come to read, or be about to: a client that
+/// opens thousands of them takes a while to come back to the first. Newcomers wait for it in the kernel's queue.
+const RUSH: Duration = Duration::from_secs(1);
 
-/// While a crowd is served, one that is younger than this does not give way.
+/// The same once a connection was cut for a newcomer within the last [`RUSH`]: then it is a flood, and waiting for it would
+/// delay everybody. A thousand places let in 33,000 newcomers a second all the same.
+const FLOOD_RUSH: Duration = Duration::from_millis(30);
+
+/// The same while a crowd is served.
 const CROWD_RUSH: Duration = Duration::from_secs(2);
 
 /// Over so long it is counted how many connections come to their own end.
@@ -80,6 +83,8 @@ struct Open {
     places: Shares,
     memory: Shares,
     turnover: Turnover,
+    /// When a connection last gave way to a newcomer.
+    gave_way: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -109,12 +114,12 @@ pub(super) struct Serving {
     connections: Arc<Connections>,
 }
 
-/// Whether other connections are to give way.
+/// Whether connections of the same client are to give way. Looking for them takes some microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reclaim {
-    /// Yes. Looking for them takes some microseconds.
+    /// Yes.
     Yes,
-    /// No: only memory that is free is taken.
+    /// No, only those of a client that holds more.
     No,
 }
 
@@ -186,6 +191,7 @@ impl Connections {
             places: Shares::new(limit),
             memory: Shares::new(bytes),
             turnover: Turnover::default(),
+            gave_way: None,
         };
         Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
@@ -291,23 +297,29 @@ impl Connections {
     /// Has others give way until there is room for this, by the rule that stands at the top of this file.
     fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, is_patient: bool) -> Made {
         loop {
-            let victim = match open.shares(resource).room_for(asks.client, amount) {
+            let room = open.room(resource, asks, amount);
+            let victim = match room {
                 Room::Free => return Made::Room,
                 Room::From(largest) => open.victim_of(largest),
                 Room::FromItself => open.useless_but(asks.number, Some(asks.client)),
                 Room::None => open.useless_but(asks.number, None),
             };
             let Some(victim) = victim else { return Made::None };
-            if is_patient && victim.since.elapsed() < open.rush() {
+            // A request is here; a connection of the client with most that has sent none yet counts for less.
+            let is_urgent = asks.number.is_some() && matches!(room, Room::From(_));
+            if is_patient && !is_urgent && victim.since.elapsed() < open.rush() {
                 return Made::Later;
             }
             self.cut(open, victim.number);
+            if asks.number.is_none() {
+                open.gave_way = Some(Instant::now());
+            }
             self.metrics.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
     }
 
     fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {
-        matches!(self.make_room(open, Resource::Memory, asks, bytes, false), Made::Room)
+        matches!(self.make_room(open, Resource::Memory, asks, bytes, true), Made::Room)
     }
 
     fn cut(&self, open: &mut Open, number: u64) {
@@ -352,19 +364,25 @@ impl Connection {
 }
 
 impl Open {
-    fn shares(&self, resource: Resource) -> &Shares {
-        match resource {
-            Resource::Places => &self.places,
-            Resource::Memory => &self.memory,
+    /// Whether there is room. Newcomers leave an eighth of the memory to requests, or a crowd of newcomers would find nobody
+    /// served who makes room for it.
+    fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Room {
+        match (resource, asks.number) {
+            (Resource::Places, _) => self.places.room_for(asks.client, amount),
+            (Resource::Memory, Some(_)) => self.memory.room_for(asks.client, amount),
+            (Resource::Memory, None) => self.memory.room_beside(asks.client, amount, self.memory.limit() / 8),
         }
     }
 
     /// How young a connection must be to be waited for.
     fn rush(&mut self) -> Duration {
         if self.is_crowd_served() {
-            return CROWD_RUSH;
+            CROWD_RUSH
+        } else if self.gave_way.is_some_and(|gave_way| gave_way.elapsed() < RUSH) {
+            FLOOD_RUSH
+        } else {
+            RUSH
         }
-        Duration::from_secs(1) * u32::try_from(self.places.used()).unwrap_or(u32::MAX) / NEWCOMERS_A_SECOND
     }
 
     /// Whether the client that holds most is served so quickly that half of all places have come free within the last moments.
@@ -446,9 +464,12 @@ impl Place {
     pub(super) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
         self.connections.pressure.took(SERVING_BYTES);
         let mut open = self.connections.lock();
-        let has_room = match reclaim {
-            Reclaim::Yes => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
-            Reclaim::No => open.memory.room_for(self.client, SERVING_BYTES) == Room::Free,
+        let has_room = match open.memory.room_for(self.client, SERVING_BYTES) {
+            Room::Free => true,
+            Room::From(_) => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
+            Room::FromItself | Room::None => {
+                reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
+            }
         };
         if !has_room {
             return None;
@@ -586,9 +607,12 @@ mod tests {
         let first = arrive(&connections, 1).expect("room");
         let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
         assert!(matches!(admit(), Admission::Later));
-        sleep(Duration::from_secs(1) / NEWCOMERS_A_SECOND * 2).await;
-        assert!(matches!(admit(), Admission::Place(_)));
+        sleep(RUSH).await;
+        let Admission::Place(second) = admit() else { panic!("it has had its time") };
+        connections.started(second.number(), tokio::spawn(std::future::pending::<()>()).abort_handle());
         assert!(was_aborted(&first).await);
+        sleep(FLOOD_RUSH).await;
+        assert!(matches!(admit(), Admission::Place(_)), "this is a flood");
     }
 
     #[tokio::test(start_paused = true)]
@@ -633,7 +657,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_served_weighs_more_and_only_idle_ones_give_way_to_it_within_a_client() {
-        let connections = room_for_bytes(3 * OPEN_BYTES + SERVING_BYTES);
+        // Newcomers leave an eighth free.
+        let connections = room_for_bytes((3 * OPEN_BYTES + SERVING_BYTES) / 7 * 8 + 8);
         let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
         let first = guests[0].place.serve(Reclaim::Yes).expect("room for one");
         let _answer = guests[0].activity.answering();
