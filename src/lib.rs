@@ -26,7 +26,10 @@
 //! | who is asking | [`layers::classify`] |
 //! | is it concealed, and why | [`policy`] |
 //! | what of an answer is cut out | [`layers::conceal::redact`] |
+//! | who gives way when something is scarce | [`shares`] |
+//! | how much memory clients may take, and what is shed when it runs short | [`memory`] |
 //! | is there room for a request | [`layers::in_flight`] |
+//! | is there memory for a large answer | [`room`] |
 //! | is there room for a connection, and which gives way | [`server::Connections`] |
 //! | how a connection is reset, never whether | `server::socket` |
 //! | what time it is for a token | [`clock`] |

@@ -385,9 +385,10 @@ impl Open {
         }
     }
 
-    /// Whether the client that holds most is served so quickly that half of all places have come free within the last moments.
+    /// Whether the client that holds most is served so quickly that an eighth of all places has come free within the last
+    /// moments.
     fn is_crowd_served(&mut self) -> bool {
-        self.turnover.recent() * 2 >= self.places.used()
+        self.turnover.recent() * 8 >= self.places.used()
     }
 
     /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
@@ -674,10 +675,10 @@ mod tests {
     async fn a_large_head_weighs_what_it_holds() {
         let connections = room_for_bytes(2 * OPEN_BYTES + 4096);
         let one = arrive(&connections, 1).expect("room");
-        let _other = arrive(&connections, 2).expect("room");
+        let other = arrive(&connections, 2).expect("room");
         assert!(one.place.hold_head(SMALL_HEAD_BYTES + 4096));
         assert_eq!(connections.weight().0, 2 * OPEN_BYTES + 4096);
-        _other.activity.wait_for_room(true);
+        other.activity.wait_for_room(true);
         assert!(!one.place.hold_head(SMALL_HEAD_BYTES + 8192));
     }
 

@@ -157,11 +157,11 @@ mod tests {
             let mut piece = piece.to_vec();
             let mut from = 0;
             while from < piece.len() {
-                let scanned = scanner.scan(&piece[from..]);
-                if let Some(at) = scanned.lone_lf {
+                let found = scanner.scan(&piece[from..]);
+                if let Some(at) = found.lone_lf {
                     piece[from + at] = 0;
                 }
-                from += scanned.taken;
+                from += found.taken;
             }
             seen.extend(piece);
         }

@@ -74,13 +74,13 @@ impl<I: Socket> AsyncRead for Watched<I> {
         let received = &mut buf.filled_mut()[before..];
         if !received.is_empty() {
             let heads = this.scanner.heads();
-            let scanned = this.scanner.scan(received);
-            if let Some(at) = scanned.lone_lf {
+            let found = this.scanner.scan(received);
+            if let Some(at) = found.lone_lf {
                 received[at] = 0;
             }
-            if scanned.taken < received.len() {
-                this.inbox.put_back(&received[scanned.taken..]);
-                buf.set_filled(before + scanned.taken);
+            if found.taken < received.len() {
+                this.inbox.put_back(&received[found.taken..]);
+                buf.set_filled(before + found.taken);
             }
             let scanner = &this.scanner;
             this.activity.received(scanner.heads() - heads, scanner.mid_head(), scanner.body_announced());

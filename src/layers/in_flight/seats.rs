@@ -197,6 +197,7 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "clients are options")]
     fn pod(number: u8) -> Client {
         Some([10, 0, 0, number].into())
     }
