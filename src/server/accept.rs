@@ -162,8 +162,8 @@ where
     }
 
     /// A place for a newcomer, if there is one. Where only connections could give way that have just come, they get their turn
-    /// first: whoever has sent a request is in flight then. While a crowd is served, newcomers wait in the kernel's queue,
-    /// where they cost us nothing.
+    /// first: whoever has sent a request is in flight then. Newcomers wait in the kernel's queue meanwhile, where they cost us
+    /// nothing.
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>) -> Option<Place> {
         for turn in 0.. {
             match self.connections.admit(peer, activity, true) {

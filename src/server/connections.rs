@@ -33,19 +33,10 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that is younger than this may have sent a request that we have not come to read, or be about to: a client that
-/// opens thousands of them takes a while to come back to the first. Newcomers wait for it in the kernel's queue.
-const RUSH: Duration = Duration::from_secs(1);
-
-/// The same once a connection was cut for a newcomer within the last [`RUSH`]: then it is a flood, and waiting for it would
-/// delay everybody. A thousand places let in 33,000 newcomers a second all the same.
-const FLOOD_RUSH: Duration = Duration::from_millis(30);
-
-/// The same while a crowd is served.
-const CROWD_RUSH: Duration = Duration::from_secs(2);
-
-/// Over so long it is counted how many connections come to their own end.
-const TURNOVER_WINDOW: Duration = Duration::from_millis(500);
+/// A connection that is younger than this may have sent a request that we have not come to read, or be about to. Newcomers wait
+/// in the kernel's queue meanwhile. A thousand places let in 10,000 of them a second all the same, so that a flood of silent
+/// ones delays nobody for long.
+const RUSH: Duration = Duration::from_millis(100);
 
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
@@ -82,9 +73,6 @@ struct Open {
     connections: HashMap<u64, Connection>,
     places: Shares,
     memory: Shares,
-    turnover: Turnover,
-    /// When a connection last gave way to a newcomer.
-    gave_way: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -128,41 +116,10 @@ pub(super) enum Reclaim {
 pub(super) enum Admission {
     /// It is in.
     Place(Place),
-    /// A connection could give way, and had better not: it has only just come, or the client that holds most is a crowd that is
-    /// served quickly, so that places come free without cutting anybody. The newcomer should wait a moment.
+    /// Only a connection could give way that has only just come. The newcomer should wait a moment.
     Later,
     /// There is no room.
     Refused,
-}
-
-/// How many connections of the client that holds most came to their own end, in this window of time and in the one before.
-#[derive(Debug, Default)]
-struct Turnover {
-    began: Option<Instant>,
-    now: usize,
-    before: usize,
-}
-
-impl Turnover {
-    fn note(&mut self) {
-        self.turn();
-        self.now += 1;
-    }
-
-    fn recent(&mut self) -> usize {
-        self.turn();
-        self.now + self.before
-    }
-
-    /// Begins another window if this one is over.
-    fn turn(&mut self) {
-        let now = Instant::now();
-        let age = now - *self.began.get_or_insert(now);
-        if age >= TURNOVER_WINDOW {
-            let before = if age < TURNOVER_WINDOW * 2 { self.now } else { 0 };
-            *self = Self { began: Some(now), now: 0, before };
-        }
-    }
 }
 
 /// Who is to give way.
@@ -185,14 +142,8 @@ struct Asks {
 impl Connections {
     /// At most so many at once, which weigh at most so many bytes, in a process under this pressure.
     pub fn new(limit: usize, bytes: usize, pressure: Arc<Pressure>, metrics: &'static Metrics) -> Self {
-        let open = Open {
-            next: 0,
-            connections: HashMap::new(),
-            places: Shares::new(limit),
-            memory: Shares::new(bytes),
-            turnover: Turnover::default(),
-            gave_way: None,
-        };
+        let open =
+            Open { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) };
         Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
 
@@ -307,13 +258,10 @@ impl Connections {
             let Some(victim) = victim else { return Made::None };
             // A request is here; a connection of the client with most that has sent none yet counts for less.
             let is_urgent = asks.number.is_some() && matches!(room, Room::From(_));
-            if is_patient && !is_urgent && victim.since.elapsed() < open.rush() {
+            if is_patient && !is_urgent && victim.since.elapsed() < RUSH {
                 return Made::Later;
             }
             self.cut(open, victim.number);
-            if asks.number.is_none() {
-                open.gave_way = Some(Instant::now());
-            }
             self.metrics.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
     }
@@ -372,23 +320,6 @@ impl Open {
             (Resource::Memory, Some(_)) => self.memory.room_for(asks.client, amount),
             (Resource::Memory, None) => self.memory.room_beside(asks.client, amount, self.memory.limit() / 8),
         }
-    }
-
-    /// How young a connection must be to be waited for.
-    fn rush(&mut self) -> Duration {
-        if self.is_crowd_served() {
-            CROWD_RUSH
-        } else if self.gave_way.is_some_and(|gave_way| gave_way.elapsed() < RUSH) {
-            FLOOD_RUSH
-        } else {
-            RUSH
-        }
-    }
-
-    /// Whether the client that holds most is served so quickly that an eighth of all places has come free within the last
-    /// moments.
-    fn is_crowd_served(&mut self) -> bool {
-        self.turnover.recent() * 8 >= self.places.used()
     }
 
     /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
@@ -492,9 +423,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         if open.remove(self.number).is_some() {
-            if open.places.largest().is_none_or(|(largest, _)| largest == self.client) {
-                open.turnover.note();
-            }
             self.connections.note_use(&open);
             self.connections.metrics.connections.dec();
         }
@@ -609,27 +537,8 @@ mod tests {
         let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
         assert!(matches!(admit(), Admission::Later));
         sleep(RUSH).await;
-        let Admission::Place(second) = admit() else { panic!("it has had its time") };
-        connections.started(second.number(), tokio::spawn(std::future::pending::<()>()).abort_handle());
+        assert!(matches!(admit(), Admission::Place(_)));
         assert!(was_aborted(&first).await);
-        sleep(FLOOD_RUSH).await;
-        assert!(matches!(admit(), Admission::Place(_)), "this is a flood");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_crowd_that_is_served_is_waited_for_and_one_that_is_silent_is_not() {
-        let connections = room_for(4);
-        let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
-        sleep(TURNOVER_WINDOW / 2).await;
-        for _ in 0..3 {
-            drop(arrive(&connections, 1).expect("room"));
-        }
-        let _last = arrive(&connections, 1).expect("room");
-        let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
-        assert!(matches!(admit(), Admission::Later));
-        sleep(TURNOVER_WINDOW * 2).await;
-        assert!(matches!(admit(), Admission::Place(_)), "nothing moves any more");
-        assert!(was_aborted(&guests[0]).await);
     }
 
     #[tokio::test(start_paused = true)]
