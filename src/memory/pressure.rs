@@ -12,7 +12,7 @@ labels! {
     Level {
         /// There is memory to spare.
         Normal = "normal",
-        /// From 55 % of the limit: connections that fall idle give their buffers up at once.
+        /// From 60 % of the limit: connections that fall idle give their buffers up at once.
         Thrifty = "thrifty",
         /// From 65 %: connections that get nowhere are closed, those of the client that holds most first.
         Closing = "closing",
@@ -22,7 +22,7 @@ labels! {
 }
 
 /// From which part of the limit on each level holds, in percent. A level is left again [`SLACK`] percent lower.
-const FROM: [u64; Level::ALL.len()] = [0, 55, 65, 75];
+const FROM: [u64; Level::ALL.len()] = [0, 60, 65, 75];
 
 /// So that a level does not come and go with every connection, in percent of the limit.
 const SLACK: u64 = 3;
@@ -159,10 +159,10 @@ mod tests {
         let (folder, pressure) =
             group("levels", Version::Two, &[("memory.max", "100000000\n"), ("memory.current", "0\n")]);
         for (percent, level) in [
-            (54, Level::Normal),
-            (55, Level::Thrifty),
-            (53, Level::Thrifty),
-            (51, Level::Normal),
+            (59, Level::Normal),
+            (60, Level::Thrifty),
+            (58, Level::Thrifty),
+            (56, Level::Normal),
             (70, Level::Closing),
             (75, Level::Cutting),
             (73, Level::Cutting),
