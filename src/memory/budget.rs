@@ -53,7 +53,8 @@ impl Budget {
 impl Demand {
     /// What all of it takes, in bytes.
     fn bytes(self) -> usize {
-        let connections = self.connections * (OPEN_BYTES + SERVING_BYTES);
+        // Newcomers leave an eighth of it to requests.
+        let connections = self.connections * (OPEN_BYTES + SERVING_BYTES) / 7 * 8;
         connections + self.exchanges * EXCHANGE_BYTES + 2 * LARGEST_PART_BYTES
     }
 }
