@@ -14,7 +14,7 @@ labels! {
         Normal = "normal",
         /// From 60 % of the limit: connections that fall idle give their buffers up at once.
         Thrifty = "thrifty",
-        /// From 70 %: connections that get nowhere are closed, those of the client that holds most first.
+        /// From 65 %: connections that get nowhere are closed, those of the client that holds most first.
         Closing = "closing",
         /// From 80 %: the client that holds most gets no new connections, and its oldest ones are cut.
         Cutting = "cutting",
@@ -22,7 +22,7 @@ labels! {
 }
 
 /// From which part of the limit on each level holds, in percent. A level is left again [`SLACK`] percent lower.
-const FROM: [u64; Level::ALL.len()] = [0, 60, 70, 80];
+const FROM: [u64; Level::ALL.len()] = [0, 60, 65, 80];
 
 /// So that a level does not come and go with every connection, in percent of the limit.
 const SLACK: u64 = 3;
@@ -167,13 +167,13 @@ mod tests {
             (80, Level::Cutting),
             (78, Level::Cutting),
             (76, Level::Closing),
-            (66, Level::Thrifty),
+            (61, Level::Thrifty),
             (10, Level::Normal),
         ] {
             fs::write(folder.join("memory.current"), format!("{}\n", percent * 1_000_000)).expect("the file");
             let above = pressure.look();
             assert_eq!(pressure.level(), level, "at {percent} %");
-            assert_eq!(above, u64::saturating_sub(percent, 70) * 1_000_000);
+            assert_eq!(above, u64::saturating_sub(percent, 65) * 1_000_000);
         }
         fs::remove_dir_all(folder).expect("the temporary folder");
     }
