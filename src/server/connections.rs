@@ -1,7 +1,7 @@
 //! [`Connections`]: which connections may be open and be served, and which one gives way.
 //!
 //! Two things are scarce: places (`--max-connections`) and bytes of memory. Both are shared between clients by the rule of
-//! [`Shares`](crate::shares::Shares): there is room for anyone until everything is taken; then whoever holds most gives way to
+//! [`Shares`]: there is room for anyone until everything is taken; then whoever holds most gives way to
 //! a client that holds clearly less, and a client that holds most itself may only replace what is of no use to it.
 //!
 //! The connection that gives way is the one that has gone longest without getting anywhere: idle between requests, connected
