@@ -16,7 +16,8 @@
 //! keep for it, and its head while that is being gathered. The kernel charges a process's sockets to its control group since
 //! cgroup v2, and there is no way to refuse bytes once they were sent; so a connection is weighed with full buffers from the
 //! beginning. While less than three quarters of the memory are taken, idle connections keep hyper's state for a second, since the next
-//! request is cheaper then. Above that a connection has it only while it is being answered.
+//! request is cheaper then. Above that a connection has it only while it is being answered. Newcomers leave the last eighth to
+//! requests.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
