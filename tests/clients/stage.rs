@@ -1,8 +1,10 @@
 //! The stage: a mock metadata server, and the real binary in front of it.
 
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use gce_metadata_proxy::mock::{Handle, Mock};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{Binary, get};
 
@@ -30,6 +32,17 @@ pub(crate) struct Counts {
     pub(crate) upstream: u64,
 }
 
+/// A thread of the upstreams' own. Starting a process blocks a thread until the process runs; fifty of them on a busy
+/// computer would make an upstream that shares the tests' threads look dead.
+static UPSTREAMS: LazyLock<Runtime> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread can be started")
+});
+
+/// Starts an upstream.
+pub(crate) async fn upstream() -> Handle {
+    UPSTREAMS.spawn(Mock::start()).await.expect("the upstream starts")
+}
+
 impl Stage {
     /// A proxy that has just begun to listen, and knows nothing yet.
     pub(crate) async fn cold(mock: Handle, args: &[&str]) -> Self {
@@ -39,7 +52,7 @@ impl Stage {
 
     /// A proxy that is ready.
     pub(crate) async fn ready(args: &[&str]) -> Self {
-        let mut stage = Self::cold(Mock::start().await, args).await;
+        let mut stage = Self::cold(upstream().await, args).await;
         stage.until_ready().await;
         stage
     }

@@ -6,14 +6,14 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use gce_metadata_proxy::mock::{Fault, Handle};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Client, Task};
 use crate::fault::{Spoil, Spoiler};
-use crate::stage::{Counts, Stage};
+use crate::stage::{Counts, Stage, upstream};
 use crate::support::{Outcome, ask, eventually};
 use crate::told::Told;
 
@@ -139,7 +139,7 @@ impl Weather {
     }
 
     async fn slow(&self, client: &'static Client, delay: Duration) -> Cell {
-        let mock = Mock::start().await;
+        let mock = upstream().await;
         mock.fault(Fault::Delay(delay));
         let stage = Stage::cold(mock, self.args).await;
         let scene = Scene::begin(&stage).await;
@@ -162,7 +162,7 @@ impl Weather {
     }
 
     async fn cold_start(&self, client: &'static Client, processes: usize) -> Cell {
-        let stage = Stage::cold(Mock::start().await, self.args).await;
+        let stage = Stage::cold(upstream().await, self.args).await;
         let scene = Scene::begin(&stage).await;
         let pods = stage.pods;
         let all: JoinSet<_> = (0..processes).map(|_| client.run(pods, Task::Token)).collect();
