@@ -48,6 +48,12 @@ const TURNS: u32 = 3;
 /// Between two looks for a place.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Newcomers wait no longer than this for places to come free, and then get them at a rate of [`NEWCOMERS_A_SECOND`].
+const MOST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Newcomers that get a place or a refusal in a second, at least, once patience is used up.
+const NEWCOMERS_A_SECOND: u32 = 2_000;
+
 /// Longest time for what the kernel has accepted already when the process is told to end. Closing a listener resets what
 /// is in its queue.
 const LAST_ARRIVALS: Duration = Duration::from_millis(100);
@@ -113,6 +119,7 @@ where
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
         let mut told: Option<Instant> = None;
+        let mut patience = Patience::new();
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -120,7 +127,7 @@ where
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.take(stream, peer).await,
+                Ok((stream, peer)) => self.take(stream, peer, &mut patience).await,
                 // The client was gone before we came to it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -134,14 +141,14 @@ where
         }
         let end = Instant::now() + LAST_ARRIVALS;
         while let Some((stream, peer)) = next_in_queue(&listener, end).await {
-            self.take(stream, peer).await;
+            self.take(stream, peer, &mut patience).await;
         }
     }
 
-    async fn take(&self, stream: TcpStream, peer: SocketAddr) {
+    async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
         self.metrics.accepted.inc();
         let activity = Arc::new(Activity::new());
-        let Some(place) = self.admit(peer, &activity).await else {
+        let Some(place) = self.admit(peer, &activity, patience).await else {
             self.metrics.shed_connection(peer);
             stream.close_by_reset(true);
             return;
@@ -162,18 +169,50 @@ where
     }
 
     /// A place for a newcomer, if there is one. Where only connections could give way that have just come, they get their turn
-    /// first: whoever has sent a request is in flight then. Newcomers wait in the kernel's queue meanwhile, where they cost us
-    /// nothing.
-    async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>) -> Option<Place> {
+    /// first, as far as there is patience: whoever has sent a request is in flight then.
+    async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
+        let began = Instant::now();
+        patience.grow();
         for turn in 0.. {
-            match self.connections.admit(peer, activity, true) {
-                Admission::Place(place) => return Some(place),
+            match self.connections.admit(peer, activity, patience.lasts(began.elapsed())) {
+                Admission::Place(place) => {
+                    patience.spend(began.elapsed());
+                    return Some(place);
+                }
                 Admission::Refused => return None,
                 Admission::Later if turn < TURNS => yield_now().await,
                 Admission::Later => sleep(PAUSE).await,
             }
         }
         None
+    }
+}
+
+/// How long newcomers may still be kept waiting.
+///
+/// They wait in the kernel's queue, where they cost us nothing, and all of them wait: nothing tells whose connections are in
+/// there. A crowd that is served makes room by itself, many times faster than [`NEWCOMERS_A_SECOND`], and nobody has to be cut
+/// for its newcomers. A pod that floods us uses patience up, and then connections that have just come are cut for newcomers at
+/// once. So pods beside it wait for [`MOST_PATIENCE`] and the queue before them, at worst.
+#[derive(Debug)]
+struct Patience(Duration);
+
+impl Patience {
+    fn new() -> Self {
+        Self(MOST_PATIENCE)
+    }
+
+    /// Another newcomer is here.
+    fn grow(&mut self) {
+        self.0 = (self.0 + Duration::from_secs(1) / NEWCOMERS_A_SECOND).min(MOST_PATIENCE);
+    }
+
+    fn lasts(&self, waited: Duration) -> bool {
+        waited < self.0
+    }
+
+    fn spend(&mut self, waited: Duration) {
+        self.0 = self.0.saturating_sub(waited);
     }
 }
 
@@ -187,6 +226,22 @@ async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStrea
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn newcomers_that_flood_us_are_waited_for_once_and_then_admitted_at_a_rate() {
+        let mut patience = Patience::new();
+        let mut waited = Duration::ZERO;
+        for _ in 0..NEWCOMERS_A_SECOND {
+            patience.grow();
+            // Each would wait for ever.
+            let wait = patience.0;
+            assert!(!patience.lasts(wait));
+            patience.spend(wait);
+            waited += wait;
+        }
+        assert!(waited <= MOST_PATIENCE + Duration::from_secs(1), "{waited:?} for as many as come in a second");
+        assert!(waited >= Duration::from_secs(1));
+    }
 
     #[tokio::test]
     async fn accepted_sockets_inherit_what_the_listener_has() {

@@ -33,6 +33,8 @@ pub(super) struct Activity {
     body_announced: AtomicBool,
     /// More was sent than hyper has been given.
     has_more: AtomicBool,
+    /// A head was received whole since the task was last woken.
+    had_turn: AtomicBool,
     /// The process is ending: answers say that the connection closes.
     last_call: AtomicBool,
     /// The answer under way is the last one.
@@ -98,6 +100,7 @@ impl Activity {
             answering: AtomicU64::new(0),
             body_announced: AtomicBool::new(false),
             has_more: AtomicBool::new(false),
+            had_turn: AtomicBool::new(false),
             last_call: AtomicBool::new(false),
             parting: AtomicBool::new(false),
             reset: AtomicBool::new(false),
@@ -107,6 +110,7 @@ impl Activity {
 
     /// The connection's task goes on.
     pub(super) fn tick(&self) {
+        self.had_turn.store(false, Relaxed);
         // A connection does not live for 584 million years.
         self.now.0.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
     }
@@ -114,7 +118,10 @@ impl Activity {
     /// Bytes were received: so many heads have ended with them, and another has begun or has not.
     pub(super) fn received(&self, ended_heads: u64, mid_head: bool, body_announced: bool) {
         self.moved.set(&self.now);
-        add(&self.heads, ended_heads);
+        if ended_heads > 0 {
+            add(&self.heads, ended_heads);
+            self.had_turn.store(true, Relaxed);
+        }
         match (mid_head, self.head_began.is_set()) {
             (true, false) => self.head_began.set(&self.now),
             (false, true) => self.head_began.clear(),
@@ -192,9 +199,15 @@ impl Activity {
         self.reset.load(Relaxed)
     }
 
-    /// Whether an answer is being made or written. Until that is over, hyper gets no other head.
-    pub(super) fn is_busy(&self) -> bool {
+    /// Whether an answer is being made or written.
+    fn is_busy(&self) -> bool {
         self.answering.load(Relaxed) > 0 || self.blocked.is_set()
+    }
+
+    /// Whether hyper may have the next head: not before the answer under way is over, and one head each time the task is woken.
+    /// A client that pipelines would otherwise be answered many times before the other connections get their turn.
+    pub(super) fn may_have_next_head(&self) -> bool {
+        !self.is_busy() && !self.had_turn.load(Relaxed)
     }
 
     /// Whether the client takes no bytes of its answer.
@@ -429,6 +442,20 @@ mod tests {
             let deadline = activity.deadline(TIMEOUTS);
             assert_eq!(deadline.map(|deadline| (deadline - Instant::now()).as_secs()), left, "{what}");
         }
+    }
+
+    #[test]
+    fn hyper_gets_one_head_each_time_the_task_is_woken() {
+        let activity = Arc::new(Activity::new());
+        activity.tick();
+        activity.received(0, true, false);
+        assert!(activity.may_have_next_head(), "this head is not whole");
+        activity.received(1, false, false);
+        drop(activity.answering());
+        activity.note_more(true);
+        assert!(!activity.may_have_next_head() && activity.has_withheld(), "it has been answered in this turn");
+        activity.tick();
+        assert!(activity.may_have_next_head());
     }
 
     #[test]

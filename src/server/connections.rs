@@ -34,22 +34,12 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that has just come may have sent a request that we have not come to read, or be about to. It gives way only where
-/// places must be given to this many newcomers a second, so that a flood of silent ones delays nobody for long. Newcomers wait in
-/// the kernel's queue meanwhile.
-const NEWCOMERS_A_SECOND: u32 = 3_000;
-
-/// While a crowd is served, one that is younger than this does not give way.
-const CROWD_RUSH: Duration = Duration::from_secs(2);
+/// A connection that is younger may have sent a request that we have not come to read, or be about to. Whoever can wait does not
+/// have it cut.
+const JUST_COME: Duration = Duration::from_secs(1);
 
 /// Under pressure, a connection that is younger than this is not closed for having got nowhere.
 const YOUNG: Duration = Duration::from_millis(250);
-
-/// Over so long it is counted how many connections come to their own end.
-const TURNOVER_WINDOW: Duration = Duration::from_millis(500);
-
-/// A crowd has at least so many connections.
-const CROWD: usize = 256;
 
 /// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
 const UNREAD: Duration = Duration::from_millis(5);
@@ -86,7 +76,6 @@ struct Open {
     connections: HashMap<u64, Connection>,
     places: Shares,
     memory: Shares,
-    turnover: Turnover,
 }
 
 #[derive(Debug)]
@@ -136,36 +125,6 @@ pub(super) enum Admission {
     Refused,
 }
 
-/// How many connections of the client that holds most came to their own end, in this window of time and in the one before.
-#[derive(Debug, Default)]
-struct Turnover {
-    began: Option<Instant>,
-    now: usize,
-    before: usize,
-}
-
-impl Turnover {
-    fn note(&mut self) {
-        self.turn();
-        self.now += 1;
-    }
-
-    fn recent(&mut self) -> usize {
-        self.turn();
-        self.now + self.before
-    }
-
-    /// Begins another window if this one is over.
-    fn turn(&mut self) {
-        let now = Instant::now();
-        let age = now - *self.began.get_or_insert(now);
-        if age >= TURNOVER_WINDOW {
-            let before = if age < TURNOVER_WINDOW * 2 { self.now } else { 0 };
-            *self = Self { began: Some(now), now: 0, before };
-        }
-    }
-}
-
 /// Who is to give way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Victim {
@@ -186,13 +145,8 @@ struct Asks {
 impl Connections {
     /// At most so many at once, which weigh at most so many bytes, in a process under this pressure.
     pub fn new(limit: usize, bytes: usize, pressure: Arc<Pressure>, metrics: &'static Metrics) -> Self {
-        let open = Open {
-            next: 0,
-            connections: HashMap::new(),
-            places: Shares::new(limit),
-            memory: Shares::new(bytes),
-            turnover: Turnover::default(),
-        };
+        let open =
+            Open { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) };
         Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
 
@@ -308,7 +262,7 @@ impl Connections {
             let Some(victim) = victim else { return Made::None };
             // A request is here; a connection of the client with most that has sent none yet counts for less.
             let is_urgent = asks.number.is_some() && matches!(room, Room::From(_));
-            if is_patient && !is_urgent && victim.since.elapsed() < open.rush() {
+            if is_patient && !is_urgent && victim.since.elapsed() < JUST_COME {
                 return Made::Later;
             }
             self.cut(open, victim.number);
@@ -370,16 +324,6 @@ impl Open {
             (Resource::Memory, Some(_)) => self.memory.room_for(asks.client, amount),
             (Resource::Memory, None) => self.memory.room_beside(asks.client, amount, self.memory.limit() / 8),
         }
-    }
-
-    /// How young a connection must be to be waited for. A crowd that is served so quickly that half of all places have come free
-    /// within the last moments is waited for longer: nobody has to be cut for its newcomers.
-    fn rush(&mut self) -> Duration {
-        let places = self.places.used();
-        if places >= CROWD && self.turnover.recent() * 2 >= places {
-            return CROWD_RUSH;
-        }
-        Duration::from_secs(1) * u32::try_from(places).unwrap_or(u32::MAX) / NEWCOMERS_A_SECOND
     }
 
     /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
@@ -483,9 +427,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         if open.remove(self.number).is_some() {
-            if open.places.largest().is_none_or(|(largest, _)| largest == self.client) {
-                open.turnover.note();
-            }
             self.connections.note_use(&open);
             self.connections.metrics.connections.dec();
         }
@@ -599,7 +540,7 @@ mod tests {
         let first = arrive(&connections, 1).expect("room");
         let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
         assert!(matches!(admit(), Admission::Later));
-        sleep(Duration::from_secs(1) / NEWCOMERS_A_SECOND * 2).await;
+        sleep(JUST_COME).await;
         assert!(matches!(admit(), Admission::Place(_)));
         assert!(was_aborted(&first).await);
     }

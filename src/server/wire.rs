@@ -54,9 +54,8 @@ impl<I> Watched<I> {
 impl<I: Socket> AsyncRead for Watched<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.activity.is_busy() && !this.scanner.is_over() {
-            // One head at a time: what follows waits until this answer is written. hyper takes "nothing" for the end, which
-            // ends the request as well.
+        if !this.activity.may_have_next_head() && !this.scanner.is_over() {
+            // hyper takes "nothing" for the end, which ends the request as well.
             let ended = this.inbox.poll_end(&this.io, cx);
             this.activity.note_more(this.inbox.may_have_more());
             return ended.map(Ok);

@@ -34,13 +34,13 @@ use crate::telemetry::latency::EndpointClass;
 /// after 3 s, and a 503 that they see beats a time-out that they do not understand.
 pub const DEADLINE: Duration = Duration::from_millis(2500);
 
-/// Buffer of a connection to the upstream, in bytes; the least that hyper takes. An answer for a client that does not read
-/// stays with the upstream, and not here.
-const BUFFER: usize = 8 * 1024;
+/// Size of the read buffer of an upstream connection, in bytes, and of the largest response head. hyper may hold three such
+/// pieces of an answer that its client does not read; the rest stays with the upstream.
+const READ_BUFFER_BYTES: usize = 4 * 1024;
 
 /// What the kernel keeps of an answer that is not read yet, in bytes: what a client does not read stays with the upstream,
 /// and not in the kernel's buffers either.
-const RECEIVE_BUFFER_BYTES: u32 = 8 * 1024;
+const RECEIVE_BUFFER_BYTES: u32 = 4 * 1024;
 
 /// Silence on a connection after which the kernel asks whether the other end is still there.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
@@ -185,7 +185,8 @@ impl Client {
         let stream = bounded(DEADLINE, connecting).await?;
         // Requests are one small write each; waiting to fill a segment would only delay them.
         stream.set_nodelay(true).map_err(failed)?;
-        let handshake = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await;
+        let handshake =
+            http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER_BYTES)).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
         // It ends when the upstream closes, or when the sender and the body it gave rise to are gone; its errors reach
         // whoever waits for an answer.

@@ -29,7 +29,7 @@ pub(crate) type Gauges = BTreeMap<String, f64>;
 
 /// Reads them, and how many requests the upstream is answering.
 pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gauges, String> {
-    let page = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics"), visit::PATIENCE).await?.body;
+    let page = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics"), visit::patience()).await?.body;
     let names: HashSet<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")).collect();
     let mut gauges: Gauges = page

@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::request;
-use crate::visit::{HOSTILE_POD, PATIENCE, connect, visit};
+use crate::visit::{HOSTILE_POD, connect, patience, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -34,13 +34,18 @@ pub(crate) struct Tally {
     pub(crate) failed: Vec<String>,
     /// How long the slowest took.
     pub(crate) slowest: Duration,
+    /// What it asked for.
+    pub(crate) slowest_asked: String,
 }
 
 impl Tally {
-    fn count(&mut self, (took, outcome): (Duration, Result<(), String>)) {
+    fn count(&mut self, asked: String, took: Duration, outcome: Result<(), String>) {
         self.asked += 1;
-        self.failed.extend(outcome.err());
-        self.slowest = self.slowest.max(took);
+        self.failed.extend(outcome.err().map(|fault| format!("{asked}: {fault}")));
+        if took > self.slowest {
+            self.slowest = took;
+            self.slowest_asked = asked;
+        }
     }
 }
 
@@ -116,7 +121,7 @@ pub(crate) async fn pods(
         requests.spawn(errand(honest, addr, number));
     }
     let mut tally = Tally::default();
-    requests.join_all().await.into_iter().for_each(|outcome| tally.count(outcome));
+    requests.join_all().await.into_iter().for_each(|(asked, took, outcome)| tally.count(asked, took, outcome));
     tally
 }
 
@@ -133,12 +138,12 @@ fn changing(mock: Handle) -> JoinSet<()> {
     task
 }
 
-async fn errand(honest: Honest, addr: SocketAddr, number: usize) -> (Duration, Result<(), String>) {
+async fn errand(honest: Honest, addr: SocketAddr, number: usize) -> (String, Duration, Result<(), String>) {
     let (errand, pod) = honest.request(number);
     let began = Instant::now();
     // A watch has no time limit, so its 200 is a change.
-    let outcome = visit(connect(pod, addr), &request(&errand.target(number)), PATIENCE).await;
-    (began.elapsed(), outcome.map(drop).map_err(|fault| format!("{errand:?} {number}: {fault}")))
+    let outcome = visit(connect(pod, addr), &request(&errand.target(number)), patience()).await;
+    (format!("{errand:?} {number}"), began.elapsed(), outcome.map(drop))
 }
 
 /// Looks at the operators' pages again and again until the siege is over.
@@ -147,8 +152,8 @@ pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken)
     while !over.is_cancelled() {
         for page in ["/statusz", "/metrics"] {
             let began = Instant::now();
-            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page), PATIENCE).await;
-            tally.count((began.elapsed(), outcome.map(drop).map_err(|fault| format!("{page}: {fault}"))));
+            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page), patience()).await;
+            tally.count(page.to_owned(), began.elapsed(), outcome.map(drop));
         }
         sleep(OPERATOR_EVERY).await;
     }

@@ -131,7 +131,7 @@ impl Judged {
     fn summary(&self) -> String {
         let served = |tally: &Tally| {
             let served = tally.asked - tally.failed.len();
-            format!("{served} of {}, slowest {} ms", tally.asked, tally.slowest.as_millis())
+            format!("{served} of {}, slowest {} ms ({})", tally.asked, tally.slowest.as_millis(), tally.slowest_asked)
         };
         let apart = match self.usage.sockets {
             0 => String::new(),

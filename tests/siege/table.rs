@@ -84,7 +84,7 @@ pub(crate) const SIEGES: &[Siege] = &[
         honest: Honest::SamePod(&[Ping, KnownToken]),
         ..of(
             "known_answers_for_the_same_pod",
-            &[(180, Silent), (180, ByteByByte), (180, EndlessHead), (60, LargeUnread), (60, LargeUnreadNarrow)],
+            &[(180, Silent), (180, ByteByByte), (180, EndlessHead), (180, LargeUnread), (180, LargeUnreadNarrow)],
         )
     },
     Siege {
