@@ -13,11 +13,11 @@ use std::hint::black_box;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
+use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::Choice;
 use gce_metadata_proxy::telemetry::Metrics;
-use gce_metadata_proxy::telemetry::audit::Audit;
 use gce_metadata_proxy::tokens::TokenKey;
 use http::uri::PathAndQuery;
 use support::Pipe;

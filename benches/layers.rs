@@ -16,6 +16,7 @@ use gce_metadata_proxy::layers::hanging::{HangingLayer, Watches};
 use gce_metadata_proxy::layers::in_flight::{InFlightLayer, MakeRoom, Seats};
 use gce_metadata_proxy::layers::leaves::KnownLeavesLayer;
 use gce_metadata_proxy::layers::rescue::{OnOverload, RescueLayer};
+use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
@@ -24,7 +25,6 @@ use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
 use gce_metadata_proxy::server::Arrival;
 use gce_metadata_proxy::telemetry::Metrics;
-use gce_metadata_proxy::telemetry::audit::Audit;
 use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
+use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
 use gce_metadata_proxy::metadata::{Query, Request};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::telemetry::Metrics;
-use gce_metadata_proxy::telemetry::audit::Audit;
 use gce_metadata_proxy::tokens::TokenKey;
 use http::Response;
 use tower::{Layer, Service, service_fn};

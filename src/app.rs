@@ -11,8 +11,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::admin::Admin;
 use crate::admin::statusz::Sources;
-use crate::admin::{Admin, Readiness};
 use crate::clock::BootTime;
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::conceal::ConcealLayer;
@@ -22,12 +22,14 @@ use crate::layers::leaves::Leaves;
 use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 use crate::metadata::host::AllowedHosts;
-use crate::policy::{LivePolicy, LoadError};
+use crate::policy::{LivePolicy, LoadError, Policy, Reloaded};
+use crate::readiness::Readiness;
 use crate::room::{CutUnread, Room};
 use crate::server::{self, Connections, Drain, Server};
 use crate::stack::{self, Parts};
 use crate::telemetry::Metrics;
 use crate::telemetry::history::History;
+use crate::telemetry::metrics::Reload;
 use crate::telemetry::otlp;
 use crate::tokens::MetadataServer;
 use crate::upstream::{Client, Forward, Health};
@@ -182,7 +184,7 @@ impl App {
         readiness.serving();
         let mut behind = JoinSet::new();
         behind.spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
-        behind.spawn(async move { policy.follow(metrics).await });
+        behind.spawn(async move { follow(&policy, metrics).await });
         behind.spawn(async move { connections.tend().await });
         behind.spawn({
             let latency = metrics.latency;
@@ -205,6 +207,31 @@ impl App {
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
+}
+
+/// Follows the policy's file: counts and logs what comes of its changes.
+async fn follow(live: &LivePolicy, metrics: &Metrics) {
+    let in_force = |policy: &Policy| metrics.policy_in_force(policy.name(), policy.version(), policy.hash());
+    in_force(&live.current());
+    let report = |reloaded: Reloaded<'_>| match reloaded {
+        Reloaded::Applied(policy) => {
+            let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
+            tracing::info!(
+                name,
+                version,
+                hash,
+                rules = policy.rule_count(),
+                "policy file changed; the new policy is in force"
+            );
+            in_force(policy);
+            metrics.policy_reloaded(Reload::Applied);
+        }
+        Reloaded::Rejected { error, in_force } => {
+            tracing::error!(%error, in_force = in_force.name(), "invalid policy file; keeping the previous policy");
+            metrics.policy_reloaded(Reload::Rejected);
+        }
+    };
+    live.follow(report).await;
 }
 
 /// How the memory limit is divided.

@@ -17,11 +17,11 @@ use crate::config::{self, Config};
 use crate::explain::Question;
 use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
+use crate::layers::token_cache::Audit;
+use crate::metadata::Target;
 use crate::metadata::host::AllowedHosts;
 use crate::policy::{Choice, Recursive, Source};
-use crate::telemetry::audit::Audit;
 use crate::telemetry::logging::{Format, Levels, LevelsError};
-use crate::upstream::Target;
 
 /// Exit code for bad usage, from BSD's sysexits: it tells a supervisor that another try will not help.
 pub const USAGE: u8 = 64;

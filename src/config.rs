@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
+use crate::layers::token_cache::Audit;
+use crate::metadata::Target;
 use crate::policy::Choice;
 use crate::redirect::Opened;
 use crate::server::Timeouts;
-use crate::telemetry::audit::Audit;
 use crate::telemetry::logging::{self, Format, Levels};
 use crate::telemetry::otlp;
-use crate::upstream::Target;
 
 /// Everything that a person can choose.
 #[derive(Debug, Clone)]

@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::config::Config;
+use crate::metadata::Target;
 use crate::mock::Mock;
 use crate::telemetry::logging;
-use crate::upstream::Target;
 
 /// Unprivileged ports beside the real ones; if one is taken, any other does.
 const PORT: u16 = 8988;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use crate::layers::conceal::Concealed;
+use crate::failure::Failure;
 use crate::metadata::host::HostError;
 use crate::metadata::path::PathError;
 use crate::metadata::query::QueryError;
-use crate::upstream::Failure;
+use crate::policy::Concealed;
 
 /// Why a request got no answer of the upstream's.
 #[derive(Debug, thiserror::Error)]

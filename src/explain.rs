@@ -5,11 +5,11 @@ use std::fmt::{self, Write as _};
 use http::Uri;
 
 use crate::error::{Error, Malformed};
-use crate::layers::conceal::{Concealed, redact};
+use crate::layers::conceal::redact;
 use crate::metadata::query::Param;
 use crate::metadata::{MetadataPath, Query, Request};
 use crate::policy::pattern::Pattern;
-use crate::policy::{self, Cause, Choice, Decision, LoadError, Policy, Source, Subject};
+use crate::policy::{self, Cause, Choice, Concealed, Decision, LoadError, Policy, Source, Subject};
 
 /// A question about policies, to which the answer is a text.
 #[derive(Debug)]

@@ -76,12 +76,14 @@ pub mod config;
 pub mod demo;
 pub mod error;
 pub mod explain;
+pub mod failure;
 pub mod layers;
 pub mod memory;
 pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;
 pub mod policy;
+pub mod readiness;
 pub mod redirect;
 pub mod reply;
 pub mod room;

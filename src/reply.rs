@@ -10,16 +10,19 @@ use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
+use crate::failure::Failure;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
-use crate::upstream::{Failure, Streamed};
 
 /// The body of an answer.
 pub enum Body {
     /// All of it; empty once it was taken.
     Whole(Bytes),
     /// Still on its way from the upstream. Boxed, since every layer moves every answer, and few are of this kind.
-    Streamed(Box<Streamed>),
+    Streamed(Pin<Box<Streamed>>),
 }
+
+/// A body on its way from the upstream.
+pub type Streamed = dyn http_body::Body<Data = Bytes, Error = Failure> + Send;
 
 /// An answer may hold a token, so only its size is told.
 impl fmt::Debug for Body {
@@ -39,7 +42,7 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Streamed(streamed) => Pin::new(streamed).poll_frame(cx),
+            Self::Streamed(streamed) => streamed.as_mut().poll_frame(cx),
         }
     }
 

@@ -37,9 +37,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Error, Overload};
+use crate::failure::{DEADLINE, Failure};
 use crate::reply::Body;
 use crate::shares::{Client, Shares};
-use crate::upstream::{DEADLINE, Failure};
 
 /// Largest answer that needs no room, in bytes, where a request holds a seat until its answer is read. 200 seats hold at
 /// most 1.6 MiB of them.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tower::ServiceBuilder;
 
+use crate::error::Error;
 use crate::layers::classify::ClassifyLayer;
 use crate::layers::conceal::ConcealLayer;
 use crate::layers::discovery::{self, DiscoveryLayer};
@@ -12,13 +13,12 @@ use crate::layers::in_flight::{InFlightLayer, MakeRoom, SeatedBody, Seats};
 use crate::layers::latency::{ProbeLayer, TimedBody, TotalLayer, track};
 use crate::layers::leaves::{KnownLeavesLayer, Leaves};
 use crate::layers::rescue::{OnOverload, RescueLayer};
-use crate::layers::token_cache::{TokenCacheLayer, Tokens};
+use crate::layers::token_cache::{Audit, TokenCacheLayer, Tokens};
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
 use crate::server::Stack;
 use crate::telemetry::Metrics;
-use crate::telemetry::audit::Audit;
 use crate::telemetry::latency::Filter;
 use crate::telemetry::otlp::Tracer;
 use crate::tokens::MetadataServer;
@@ -88,5 +88,9 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         // Innermost of what answers here: everything above has had its say, and what it lets through is cached.
         .layer(track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens, parts.audit)))
         .layer(ProbeLayer::new(times, Filter::Forward))
+        .map_err(Error::from)
         .service(parts.forward)
 }
+
+#[cfg(test)]
+mod verdicts;

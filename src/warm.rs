@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::time::sleep;
 
-use crate::admin::Readiness;
 use crate::layers::leaves::{Leaf, Leaves};
 use crate::layers::token_cache::{Store, Tokens};
+use crate::readiness::Readiness;
 use crate::reply::Body;
 use crate::tokens::{NoToken, TokenKey, TokenSource};
 use crate::upstream::Forward;

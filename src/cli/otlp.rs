@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::Reader;
 use crate::config;
+use crate::metadata::Target;
 use crate::telemetry::otlp::Settings;
-use crate::upstream::Target;
 
 /// Their variables are those that OpenTelemetry has for the same.
 #[derive(Debug, Args)]

@@ -30,11 +30,11 @@ use tower::{Layer, Service};
 
 use super::outcome::Outcome;
 use crate::error::{Error, Overload};
+use crate::failure::Failure;
 use crate::metadata::Request;
 use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, Room, SMALL_WITHOUT_SEAT, Whole};
 use crate::shares::{self, Client, Shares};
-use crate::upstream::Failure;
 
 /// The watches under way.
 #[derive(Debug)]

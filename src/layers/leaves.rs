@@ -226,8 +226,8 @@ mod tests {
     use tower::{ServiceExt, service_fn};
 
     use super::*;
+    use crate::failure::Failure;
     use crate::metadata::{Endpoint, Principal};
-    use crate::upstream::Failure;
 
     async fn text(response: Response<Body>) -> String {
         let body = response.into_body().collect().await.expect("a whole body").to_bytes();

@@ -18,6 +18,7 @@ use crate::server::Arrival;
 use crate::server::Reset;
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::RequestOutcome;
+use crate::telemetry::metrics::Shed;
 use crate::telemetry::otlp;
 
 /// Makes [`Rescue`].
@@ -126,13 +127,41 @@ where
 
 impl RescueLayer {
     fn rescue(&self, error: &Error, peer: SocketAddr) -> Result<Response<Body>, Reset> {
-        self.metrics.refused(error, peer);
+        self.note(error, peer);
         otlp::because(error.reason());
         if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
             self.metrics.resets.inc();
             return Err(Reset);
         }
         Ok(answer(error))
+    }
+
+    /// Counts a refusal or failure, and logs it now and then.
+    fn note(&self, error: &Error, peer: SocketAddr) {
+        let reason = error.reason();
+        self.metrics.count_refusal(reason);
+        tracing::debug!(%peer, reason, "{error}");
+        match error {
+            Error::Overloaded(overload) => self.metrics.shed((*overload).into(), Some(peer)),
+            // Logged where the metadata server's health changes.
+            Error::Upstream(_) => {}
+            _ => {
+                if let Some(count) = self.metrics.refusal_line_due() {
+                    tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");
+                }
+            }
+        }
+    }
+}
+
+impl From<Overload> for Shed {
+    fn from(overload: Overload) -> Self {
+        match overload {
+            Overload::InFlight => Self::InFlight,
+            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
+            Overload::LargeAnswers => Self::LargeAnswers,
+            Overload::Tokens => Self::Tokens,
+        }
     }
 }
 
@@ -200,8 +229,8 @@ mod tests {
 
     use super::*;
     use crate::error::Malformed;
+    use crate::failure::Failure;
     use crate::metadata::path::PathError;
-    use crate::upstream::Failure;
 
     fn body_of(response: Response<Body>) -> String {
         let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();

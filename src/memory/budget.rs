@@ -1,8 +1,13 @@
 //! [`Budget`]: how the memory limit is divided.
 
-use crate::server::{OPEN_BYTES, SERVING_BYTES};
-
 const MIB: usize = 1024 * 1024;
+
+/// What an open connection weighs, in bytes: its task and its place (3 KiB), the kernel's socket (3 KiB) and full buffers of
+/// what was received and not read (4 KiB).
+pub const OPEN_BYTES: usize = 10 * 1024;
+
+/// What hyper's state and the answer in the kernel's send buffer weigh, in bytes.
+pub const SERVING_BYTES: usize = 24 * 1024;
 
 /// The process at rest, in bytes: its program, its runtime, its metrics and its policy.
 const REST_BYTES: usize = 11 * MIB / 2;

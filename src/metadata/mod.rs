@@ -15,6 +15,7 @@ pub mod principal;
 pub mod query;
 pub mod request;
 pub mod service_account;
+mod target;
 pub mod token;
 
 pub use common_path::CommonPath;
@@ -25,3 +26,4 @@ pub use principal::Principal;
 pub use query::Query;
 pub use request::{Method, Request};
 pub use service_account::ServiceAccount;
+pub use target::{Target, TargetError};

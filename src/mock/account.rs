@@ -7,12 +7,13 @@ use tokio::time::Instant;
 
 use super::answer::{Answer, HTML, JSON, TEXT, unix_now};
 use super::identity::{self, Ask};
+use super::lock::lock;
 use super::noise::Noise;
 use super::query::Query;
 use super::read::Form;
 use super::refusal::Refusal;
 use super::render::Etag;
-use super::state::{State, lock};
+use super::state::State;
 use super::token::TokenKey;
 
 /// Parameters besides the scopes that make a token another token.

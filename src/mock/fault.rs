@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::answer::{Answer, HTML_UTF8, JSON};
-use super::state::lock;
+use super::lock::lock;
 
 /// What goes wrong with an answer. Each breaks one thing and leaves the rest as it is without the fault.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,9 @@ use tokio::sync::watch;
 
 use super::fault::Fault;
 use super::journal::Seen;
+use super::lock::lock;
 use super::rows::{DEFAULT_ACCOUNT, DISABLE_LEGACY_ENDPOINTS};
-use super::state::{State, lock};
+use super::state::State;
 use super::token::TokenPolicy;
 
 /// A running mock's counters and its script. Clones are of the same mock; dropping them all does not stop it.

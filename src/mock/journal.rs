@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::head::MAX_HEADERS;
-use super::state::lock;
+use super::lock::lock;
 
 /// The most requests that are remembered.
 const MAX_SEEN: usize = 10_000;

@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
+use super::place::Place;
 use super::query::Query;
-use super::routes::Place;
 use super::rows::DISABLE_LEGACY_ENDPOINTS;
 use super::tree::{SERVICE_ACCOUNTS, Tree};
 

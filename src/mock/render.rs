@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value};
 
-use super::tree::{Kind, Leaf, Tree};
+use super::kind::Kind;
+use super::tree::{Leaf, Tree};
 
 /// Directories whose entries are numbered, and which are arrays in JSON.
 const INDEXED: [&str; 6] =

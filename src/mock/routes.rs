@@ -7,11 +7,13 @@ use http::{Method, StatusCode};
 use super::answer::{Answer, HTML, TEXT};
 use super::guest::{self, GUEST_ATTRIBUTES};
 use super::head::Request;
+use super::kind::Kind;
+use super::place::Place;
 use super::query::Query;
 use super::refusal::Refusal;
 use super::rows::WORKLOAD_CERTIFICATES;
 use super::state::State;
-use super::tree::{Kind, Tree};
+use super::tree::Tree;
 use super::{account, legacy, read};
 
 /// Its directory answers 412 while workload certificates are not configured (the guest agent's source).
@@ -19,31 +21,6 @@ const WORKLOAD_CERTIFICATES_DIRECTORY: &str = "instance/gce-workload-certificate
 
 /// Where a request without `Host`, which only HTTP/1.0 may send, is redirected to.
 const OWN_HOST: &str = "169.254.169.254";
-
-/// What a path means.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place<'a> {
-    /// A directory above the API versions.
-    Listing(&'static str),
-    /// Such a directory without its final slash.
-    WithoutSlash,
-    /// Below an API version, whether something is there or not.
-    Node(Cow<'a, str>),
-    /// Under no API version that there is.
-    Nowhere,
-}
-
-impl<'a> Place<'a> {
-    /// Reads a path outside the trees of before v1.
-    fn of(path: &'a str) -> Self {
-        match path {
-            "/" => Self::Listing("0.1/\ncomputeMetadata/\n"),
-            "/computeMetadata/" => Self::Listing("v1/\nv1beta1/\n"),
-            "/computeMetadata" | "/computeMetadata/v1" => Self::WithoutSlash,
-            _ => path.strip_prefix("/computeMetadata/v1/").map_or(Self::Nowhere, |node| Self::Node(node.into())),
-        }
-    }
-}
 
 /// The answer, after however long it takes: only a request that waits for a change takes any time.
 pub(super) async fn answer(state: &State, request: &Request) -> Answer {

@@ -2,7 +2,7 @@
 //!
 //! Names follow Google's document "View and query VM metadata", the guest agent and the emulator; the values are made up.
 
-use super::tree::Kind::{self, Directory, Json, JsonLines, Lines, Number, Text};
+use super::kind::Kind::{self, Directory, Json, JsonLines, Lines, Number, Text};
 
 /// Stands in the value of everything that no pod should see, and in nothing else.
 pub const SECRET_MARKER: &str = "MOCK-SECRET";

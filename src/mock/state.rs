@@ -1,7 +1,7 @@
 //! [`State`]: what connections and the [`Handle`](super::Handle) share.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
@@ -50,9 +50,4 @@ impl State {
         self.changes.send_replace(());
         outcome
     }
-}
-
-/// Locks; a test that panicked elsewhere does not stop the mock, whose maps are whole between any two statements.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

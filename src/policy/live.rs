@@ -7,11 +7,9 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::time::MissedTickBehavior;
 
 use super::{Choice, LoadError, Policy, Source};
-use crate::telemetry::Metrics;
-use crate::telemetry::metrics::Reload;
 
 /// How often the file is looked at. The kubelet takes up to a minute to bring a changed `ConfigMap` to a pod anyway.
-const EVERY: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The policy in force. Reading it takes no lock; each request is judged by one policy from beginning to end.
 #[derive(Debug)]
@@ -36,26 +34,24 @@ impl LivePolicy {
         self.policy.load_full()
     }
 
-    /// Watches the policy's file, and puts in force what it holds as soon as it is a policy. A file that is none changes
-    /// nothing but the log and the metrics.
+    /// Watches the policy's file and puts each valid change in force. An invalid file changes nothing. Either is reported once.
     ///
     /// What is compared is the text: a `ConfigMap` is updated by swapping symbolic links, which leaves the time stamp of the
     /// file behind them to chance.
-    pub async fn follow(&self, metrics: &Metrics) {
-        metrics.policy_in_force(&self.current());
+    pub async fn follow(&self, mut report: impl FnMut(Reloaded<'_>)) {
         if let Source::BuiltIn(_) = self.choice.source {
             return;
         }
-        let mut looks = tokio::time::interval(EVERY);
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = Seen::Policy(self.current().hash().to_owned());
         loop {
             looks.tick().await;
-            seen = self.look(&seen, metrics);
+            seen = self.look(&seen, &mut report);
         }
     }
 
-    fn look(&self, seen: &Seen, metrics: &Metrics) -> Seen {
+    fn look(&self, seen: &Seen, mut report: impl FnMut(Reloaded<'_>)) -> Seen {
         let found = self.choice.load();
         let now = match &found {
             Ok(policy) => Seen::Policy(policy.hash().to_owned()),
@@ -66,26 +62,28 @@ impl LivePolicy {
         }
         match found {
             Ok(policy) => {
-                let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
-                tracing::info!(
-                    name,
-                    version,
-                    hash,
-                    rules = policy.rule_count(),
-                    "the policy's file has changed: in force"
-                );
-                metrics.policy_in_force(&policy);
-                metrics.policy_reloaded(Reload::Applied);
-                self.policy.store(Arc::new(policy));
+                let policy = Arc::new(policy);
+                self.policy.store(Arc::clone(&policy));
+                report(Reloaded::Applied(&policy));
             }
-            Err(error) => {
-                let name = self.current().name().to_owned();
-                tracing::error!(%error, in_force = name, "the policy's file cannot be used: the policy before it stays");
-                metrics.policy_reloaded(Reload::Rejected);
-            }
+            Err(error) => report(Reloaded::Rejected { error: &error, in_force: &self.current() }),
         }
         now
     }
+}
+
+/// What came of a change of the policy's file.
+#[derive(Debug)]
+pub enum Reloaded<'a> {
+    /// This policy is in force now.
+    Applied(&'a Policy),
+    /// The file is not a valid policy.
+    Rejected {
+        /// Why.
+        error: &'a LoadError,
+        /// The policy that stays in force.
+        in_force: &'a Policy,
+    },
 }
 
 /// What the file held when it was last looked at.
@@ -121,23 +119,35 @@ mod tests {
         symlink("..data/policy.yaml", mount.join("policy.yaml")).expect("a link");
 
         let choice = Choice { source: Source::File(mount.join("policy.yaml")), recursive: None };
-        let (live, metrics) = (LivePolicy::load(choice).expect("a policy"), Metrics::leak());
+        let live = LivePolicy::load(choice).expect("a policy");
+        let mut reports = Vec::new();
+        let mut look = |seen: &Seen| {
+            let now = live.look(seen, |reloaded| {
+                reports.push(match reloaded {
+                    Reloaded::Applied(policy) => format!("{} applied", policy.version()),
+                    Reloaded::Rejected { in_force, .. } => format!("rejected, {} in force", in_force.version()),
+                });
+            });
+            (now, std::mem::take(&mut reports), live.current().version().to_owned())
+        };
         let seen = Seen::Policy(live.current().hash().to_owned());
         publish("2", &format!("{HEAD}version: '2'\n"));
-        let seen = live.look(&seen, metrics);
-        assert_eq!(live.current().version(), "2");
-        assert!(metrics.render().contains("metadata_proxy_policy_info{") && metrics.render().contains("version=\"2\""));
+        let (seen, reports, version) = look(&seen);
+        assert_eq!((reports, version.as_str()), (vec!["2 applied".to_owned()], "2"));
 
         publish("3", &format!("{HEAD}version: '3'\nrulez: []\n"));
-        let seen = live.look(&seen, metrics);
-        assert_eq!(live.current().version(), "2", "a broken file changes nothing");
-        assert!(metrics.render().contains("metadata_proxy_policy_rejected 1"));
-        let seen = live.look(&seen, metrics);
-        assert!(metrics.render().contains("metadata_proxy_policy_reloads_total{outcome=\"rejected\"} 1"), "told once");
+        let (seen, reports, version) = look(&seen);
+        assert_eq!(
+            (reports, version.as_str()),
+            (vec!["rejected, 2 in force".to_owned()], "2"),
+            "a broken file changes nothing"
+        );
+        let (seen, reports, _) = look(&seen);
+        assert!(reports.is_empty(), "reported once");
 
         publish("4", &format!("{HEAD}version: '2'\n"));
-        live.look(&seen, metrics);
-        assert!(metrics.render().contains("metadata_proxy_policy_rejected 0"));
+        let (_, reports, _) = look(&seen);
+        assert_eq!(reports, ["2 applied"]);
         fs::remove_dir_all(&mount).expect("removed");
     }
 }

@@ -17,20 +17,21 @@
 //! judged as if they had.
 
 pub mod document;
+mod fold;
 mod judge;
 mod live;
 mod load;
 #[cfg(test)]
 pub(crate) mod oracle;
 pub mod pattern;
+mod refusal;
 mod trie;
-#[cfg(test)]
-mod verdicts;
 
 pub use document::{Answer, BuiltIn, Recursive};
 pub use judge::{Cause, Decision, Subject};
-pub use live::LivePolicy;
+pub use live::{LivePolicy, Reloaded};
 pub use load::{Choice, LoadError, SCHEMA, Source};
+pub use refusal::Concealed;
 
 use document::{Document, Listings, OtherKeys, Rule, Ruling, Tree};
 use trie::{Found, Order, Trie};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use memchr::memmem;
 use serde::Deserialize;
 
-use super::trie::folded;
+use super::fold::folded;
 
 /// What stands at the top of the metadata server's tree. A pattern that begins otherwise is a slip of the pen.
 pub(super) const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];

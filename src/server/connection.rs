@@ -26,10 +26,11 @@ use super::activity::{Activity, Answering, Timeouts};
 use super::arrival::Arrival;
 use super::connections::{Place, Reclaim, Serving};
 use super::drain::LastCall;
+use super::framing::MAX_HEAD_BYTES;
 use super::inbox::{Gathered, Inbox};
 use super::reset::Reset;
 use super::socket::Socket;
-use super::wire::{MAX_HEAD_BYTES, Watched};
+use super::wire::Watched;
 
 /// Most that is read, and longest, after a refusal to a client that still sends, so that it sees the refusal and not a
 /// reset: closing a socket with unread bytes in it resets it.

@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use super::activity::Activity;
-use crate::memory::{Level, Pressure};
+use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES};
 use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
@@ -47,13 +47,6 @@ const UNREAD: Duration = Duration::from_millis(5);
 /// Between two looks at the control group's memory, while there is some to spare and while there is little.
 const CALM_INTERVAL: Duration = Duration::from_millis(200);
 const TENSE_INTERVAL: Duration = Duration::from_millis(10);
-
-/// What an open connection weighs, in bytes: its task and its place (3 KiB), the kernel's socket (3 KiB) and full buffers of
-/// what was received and not read (4 KiB).
-pub const OPEN_BYTES: usize = 10 * 1024;
-
-/// What hyper's state and the answer in the kernel's send buffer weigh, in bytes.
-pub const SERVING_BYTES: usize = 24 * 1024;
 
 /// A head up to this size, in bytes, is part of what an open connection weighs.
 const SMALL_HEAD_BYTES: usize = 2 * 1024;

@@ -11,6 +11,9 @@ use std::mem;
 
 use memchr::memchr;
 
+/// Largest request head, in bytes; hyper refuses what is larger.
+pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
+
 /// Enough of a line to recognise the headers that announce a body, and `content-length: 0`, which announces none.
 const PREFIX: usize = 24;
 

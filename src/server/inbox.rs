@@ -11,9 +11,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::ReadBuf;
 
-use super::framing::HeadScanner;
+use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::socket::Socket;
-use super::wire::MAX_HEAD_BYTES;
 
 /// Bytes taken off a socket at a time while a head is gathered. Client libraries' heads have 200 to 600 bytes.
 const CHUNK_BYTES: usize = 2048;

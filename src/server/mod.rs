@@ -16,6 +16,6 @@ pub use accept::{Server, bind, inherited};
 pub use activity::Timeouts;
 pub use arrival::Arrival;
 pub use connection::Stack;
-pub use connections::{Connections, OPEN_BYTES, SERVING_BYTES};
+pub use connections::Connections;
 pub use drain::Drain;
 pub use reset::Reset;

@@ -14,12 +14,9 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::Activity;
-use super::framing::HeadScanner;
+use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::inbox::Inbox;
 use super::socket::Socket;
-
-/// Largest request head, in bytes; hyper refuses what is larger.
-pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Largest single write, in bytes. Head and body of a small answer fit, and are written in one piece: the kernel takes that
 /// faster than two, by more than the copy costs. It also bounds what the kernel queues for a client beyond its send buffer.

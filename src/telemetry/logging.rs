@@ -12,8 +12,6 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines};
 
-use super::audit;
-
 /// Of the line that says that the levels were changed. It is written whatever the levels are, the new ones included.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
 
@@ -120,9 +118,12 @@ impl InForce {
     }
 }
 
+/// Target of the lines about tokens that were handed out. They are written at info whatever the other levels are.
+pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
+
 /// With the lines that no level takes away: audit lines, which are asked for by a flag of their own, and changes of the levels.
 fn with_fixed(levels: &Levels) -> Targets {
-    levels.0.clone().with_target(audit::TARGET, Level::INFO).with_target(CHANGES, Level::INFO)
+    levels.0.clone().with_target(AUDIT_TARGET, Level::INFO).with_target(CHANGES, Level::INFO)
 }
 
 #[cfg(test)]
@@ -146,7 +147,7 @@ mod tests {
     fn no_level_takes_audit_lines_and_changes_of_levels_away() {
         for levels in ["off", "off,gce_metadata_proxy::audit=off,gce_metadata_proxy::levels=off"] {
             let targets = with_fixed(&levels.parse().expect("levels"));
-            assert!(targets.would_enable(audit::TARGET, &Level::INFO), "{levels}");
+            assert!(targets.would_enable(AUDIT_TARGET, &Level::INFO), "{levels}");
             assert!(targets.would_enable(CHANGES, &Level::WARN), "{levels}");
             assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR), "{levels}");
         }

@@ -21,8 +21,6 @@ use super::process;
 use super::sampled::Sampled;
 use super::table::{self, Row};
 use super::talkers::{Talker, Talkers};
-use crate::error::{Error, Overload};
-use crate::policy::Policy;
 
 /// What is counted and measured, with the handles that the request path uses.
 #[derive(Debug)]
@@ -66,17 +64,6 @@ pub struct Metrics {
     policy: PolicyMetrics,
     spans: [IntCounter; SpanOutcome::ALL.len()],
     on_scrape: OnScrape,
-}
-
-impl From<Overload> for Shed {
-    fn from(overload: Overload) -> Self {
-        match overload {
-            Overload::InFlight => Self::InFlight,
-            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
-            Overload::LargeAnswers => Self::LargeAnswers,
-            Overload::Tokens => Self::Tokens,
-        }
-    }
 }
 
 /// How near the process is to its memory limit. In bytes, but for the level.
@@ -310,21 +297,14 @@ impl Metrics {
         self.answers[class - 1].inc();
     }
 
-    /// Counts a request that was refused or failed here, and says so, now and then.
-    pub fn refused(&self, error: &Error, peer: SocketAddr) {
-        let reason = error.reason();
+    /// Counts a request that was refused or failed here.
+    pub fn count_refusal(&self, reason: &str) {
         self.refusals.with_label_values(&[reason]).inc();
-        tracing::debug!(%peer, reason, "{error}");
-        match error {
-            Error::Overloaded(overload) => self.shed((*overload).into(), Some(peer)),
-            // That is told where the metadata server's health changes.
-            Error::Upstream(_) => {}
-            _ => {
-                if let Some(count) = self.refusal_log.due(Instant::now()) {
-                    tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");
-                }
-            }
-        }
+    }
+
+    /// Counts a refusal for the log. Returns how many there were since the last line about them if another line is due.
+    pub fn refusal_line_due(&self) -> Option<u64> {
+        self.refusal_log.due(Instant::now())
     }
 
     /// Counts a connection that was reset at once, because all others are in use.
@@ -366,9 +346,9 @@ impl Metrics {
     }
 
     /// Says which policy is in force.
-    pub fn policy_in_force(&self, policy: &Policy) {
+    pub fn policy_in_force(&self, name: &str, version: &str, hash: &str) {
         self.policy.info.reset();
-        self.policy.info.with_label_values(&[policy.name(), policy.version(), policy.hash()]).set(1);
+        self.policy.info.with_label_values(&[name, version, hash]).set(1);
     }
 
     /// Counts a change of the policy's file.

@@ -1,6 +1,5 @@
 //! What an operator sees: logs, metrics and, in a build that has them, traces.
 
-pub mod audit;
 mod compat;
 mod export;
 pub mod histogram;

@@ -12,11 +12,12 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::breaker::Breaker;
 use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::failure::{DEADLINE, Failure};
 use crate::metadata::identity;
 use crate::metadata::token::AccessToken;
 use crate::reply::Body;
 use crate::shares::Client;
-use crate::upstream::{DEADLINE, Failure, Forward};
+use crate::upstream::Forward;
 
 /// Before a second try, in milliseconds. The server says 503 while a machine migrates, which is over in a moment.
 const PAUSE: std::ops::Range<u64> = 100..250;

@@ -15,9 +15,9 @@ pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
 
 use crate::error::Overload;
+use crate::failure::Failure;
 use crate::metadata::token::AccessToken;
 use crate::shares::Client;
-use crate::upstream::Failure;
 
 /// Gives tokens.
 ///

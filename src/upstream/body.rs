@@ -17,9 +17,9 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::Failure;
 use super::pool::Lease;
 use super::timing::Asked;
+use crate::failure::Failure;
 use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, SMALL};
 
@@ -29,20 +29,39 @@ const HELD: usize = 32 * 1024;
 /// How long a streaming upstream may stay silent before its answer counts as cut short.
 const STALL: Duration = Duration::from_secs(10);
 
+/// The body of an answer, as far as it is here.
+pub(super) enum Taken {
+    Whole(Bytes),
+    Streamed(Streamed),
+}
+
+impl Taken {
+    /// The exchange ends with it.
+    pub(super) fn measured_by(self, asked: Asked) -> Body {
+        match self {
+            Self::Whole(bytes) => {
+                asked.end();
+                Body::Whole(bytes)
+            }
+            Self::Streamed(streamed) => Body::Streamed(Box::pin(Streamed { asked: Some(asked), ..streamed })),
+        }
+    }
+}
+
 /// Takes the body of an answer: whole if it has at most [`HELD`] bytes and there is room for it, else as a stream. Without an
 /// account only what needs no room is held.
 pub(super) async fn take(
     response: Response<Incoming>,
     lease: Lease,
     account: Option<Account>,
-) -> Result<Response<Body>, Failure> {
+) -> Result<Response<Taken>, Failure> {
     let (head, mut incoming) = response.into_parts();
     let body = match hold(&mut incoming, account).await? {
         Held::Whole(bytes) => {
             lease.finish();
-            Body::Whole(bytes)
+            Taken::Whole(bytes)
         }
-        Held::TooMuch(begun) => Body::Streamed(Box::new(Streamed::new(begun, incoming, lease))),
+        Held::TooMuch(begun) => Taken::Streamed(Streamed::new(begun, incoming, lease)),
     };
     Ok(Response::from_parts(head, body))
 }
@@ -120,7 +139,7 @@ async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held,
 
 /// The body of a large answer, on its way through.
 #[derive(Debug)]
-pub struct Streamed {
+pub(super) struct Streamed {
     begun: Bytes,
     incoming: Incoming,
     stall: Pin<Box<Sleep>>,
@@ -131,11 +150,6 @@ pub struct Streamed {
 impl Streamed {
     fn new(begun: Bytes, incoming: Incoming, lease: Lease) -> Self {
         Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL)), lease: Some(lease), asked: None }
-    }
-
-    /// Its end is that of this exchange.
-    pub(super) fn measured_by(&mut self, asked: Asked) {
-        self.asked = Some(asked);
     }
 
     fn failed(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {

@@ -1,6 +1,5 @@
 //! [`Client`]: connections to the upstream, and how long it may take.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::{Request, Response, StatusCode};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -20,19 +19,17 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Timeout, timeout};
 
+use super::Health;
+use super::body::{self, Taken};
 use super::pool::{Lease, Pool};
 use super::timing::Asked;
-use super::{Failure, Health, body};
+use crate::failure::{DEADLINE, Failure};
+use crate::metadata::Target;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
-use crate::metadata::host::host_and_port;
 use crate::reply::Body;
 use crate::room::Room;
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::EndpointClass;
-
-/// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
-/// after 3 s, and a 503 that they see beats a time-out that they do not understand.
-pub const DEADLINE: Duration = Duration::from_millis(2500);
 
 /// Size of the read buffer of an upstream connection, in bytes, and of the largest response head. hyper may hold three such
 /// pieces of an answer that its client does not read; the rest stays with the upstream.
@@ -57,18 +54,6 @@ const DEAF_AFTER: Duration = Duration::from_secs(60);
 
 /// What a hanging GET may take beyond its own `timeout_sec`.
 const MARGIN: Duration = Duration::from_secs(5);
-
-/// Where a server is: the upstream, or one that takes traces. Only plain HTTP is spoken to them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    host: Box<str>,
-    port: u16,
-}
-
-/// What is wrong with an upstream's URL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected http://HOST or http://HOST:PORT, without a path")]
-pub struct TargetError;
 
 /// How long to wait for the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,19 +104,20 @@ impl Client {
         peer: Option<SocketAddr>,
     ) -> Result<Response<Body>, Failure> {
         let mut asked = Asked::now(self.metrics.latency, endpoint);
-        let mut answer = self.within(patience, &write, &mut asked, peer).await;
-        match answer.as_mut().map(Response::body_mut) {
-            Ok(Body::Whole(_)) => asked.end(),
-            Ok(Body::Streamed(body)) => body.measured_by(asked),
-            Err(_) => asked.fail(),
-        }
+        let answer = self.within(patience, &write, &mut asked, peer).await;
         match &answer {
             Ok(_) => self.health.answered(),
             Err(failure) => self.health.failed(failure),
         }
         let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));
         self.metrics.upstream_requests.with_label_values(&[outcome]).inc();
-        answer
+        match answer {
+            Ok(answer) => Ok(answer.map(|body| body.measured_by(asked))),
+            Err(failure) => {
+                asked.fail();
+                Err(failure)
+            }
+        }
     }
 
     async fn within(
@@ -140,7 +126,7 @@ impl Client {
         write: &impl Fn() -> Outgoing,
         asked: &mut Asked,
         peer: Option<SocketAddr>,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Taken>, Failure> {
         match patience {
             Patience::Ordinary => {
                 let answered = async {
@@ -280,45 +266,6 @@ where
     }
 }
 
-impl Target {
-    /// Reads an upstream's URL.
-    pub fn parse(url: &str) -> Result<Self, TargetError> {
-        let uri: Uri = url.parse().map_err(|_| TargetError)?;
-        let authority = uri.authority().ok_or(TargetError)?;
-        let (host, port) = host_and_port(authority.as_str()).ok_or(TargetError)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port.unwrap_or(80);
-        let is_plain = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
-        if !is_plain || host.is_empty() || port == 0 {
-            return Err(TargetError);
-        }
-        Ok(Self { host: host.into(), port })
-    }
-
-    /// As a `Host` header.
-    pub(super) fn as_header(&self) -> HeaderValue {
-        HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
-    }
-
-    /// Where to connect to.
-    pub fn address(&self) -> (&str, u16) {
-        (&self.host, self.port)
-    }
-}
-
-/// As an authority: the port is left out where it is HTTP's own.
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = &self.host;
-        match (host.contains(':'), self.port) {
-            (false, 80) => write!(f, "{host}"),
-            (false, port) => write!(f, "{host}:{port}"),
-            (true, 80) => write!(f, "[{host}]"),
-            (true, port) => write!(f, "[{host}]:{port}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
@@ -337,34 +284,5 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_retries().expect("an option"), PROBES);
         assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(DEAF_AFTER));
         assert!(PROBE_AFTER + PROBE_EVERY * PROBES <= Duration::from_secs(60) && DEAF_AFTER <= Duration::from_secs(60));
-    }
-
-    #[test]
-    fn an_upstream_is_a_plain_http_authority() {
-        for (url, shown) in [
-            ("http://169.254.169.254", "169.254.169.254"),
-            ("http://169.254.169.254/", "169.254.169.254"),
-            ("http://169.254.169.254:80", "169.254.169.254"),
-            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
-            ("http://[fd20:ce::254]", "[fd20:ce::254]"),
-            ("http://[::1]:8080", "[::1]:8080"),
-            ("http://metadata.google.internal", "metadata.google.internal"),
-        ] {
-            assert_eq!(Target::parse(url).map(|target| target.to_string()).as_deref(), Ok(shown), "{url}");
-        }
-        for url in [
-            "",
-            "169.254.169.254",
-            "https://169.254.169.254",
-            "http://",
-            "http://a/b",
-            "http://a/?b",
-            "http://a:0",
-            "http://a:b",
-            "http://u@a",
-            "/x",
-        ] {
-            assert_eq!(Target::parse(url), Err(TargetError), "{url}");
-        }
     }
 }

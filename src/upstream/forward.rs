@@ -9,9 +9,8 @@ use http::{HeaderMap, Response};
 use http_body_util::Empty;
 use tower::Service;
 
-use super::Failure;
 use super::client::{Client, Outgoing, Patience};
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, PASSED_ON};
 use crate::metadata::{Method, Request};
 use crate::reply::Body;
@@ -40,11 +39,11 @@ impl Forward {
 
 impl Service<Box<Request>> for Forward {
     type Response = Response<Body>;
-    type Error = Error;
+    type Error = Failure;
     // Boxed, because hyper reserves room for the whole stack's future in every connection, and most never come here.
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         Poll::Ready(Ok(()))
     }
 
@@ -52,7 +51,7 @@ impl Service<Box<Request>> for Forward {
         // It waits for the upstream from here on, a watch for hours.
         request.detach();
         let forward = self.clone();
-        Box::pin(async move { Ok(forward.ask(&request).await?) })
+        Box::pin(async move { forward.ask(&request).await })
     }
 }
 
@@ -107,10 +106,11 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::metadata::Target;
     use crate::metadata::{Endpoint, Principal, Query};
     use crate::room::{CutUnread, Room};
     use crate::telemetry::Metrics;
-    use crate::upstream::{Health, Target};
+    use crate::upstream::Health;
 
     #[tokio::test]
     async fn a_request_that_waits_for_the_upstream_keeps_nothing_of_the_read_buffer() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Failure;
+use crate::failure::Failure;
 
 /// Between two lines that it fails. One that answers every other request would otherwise fill the log.
 const TELL: Duration = Duration::from_secs(10);

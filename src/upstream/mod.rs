@@ -5,14 +5,11 @@
 
 mod body;
 mod client;
-mod failure;
 mod forward;
 mod health;
 mod pool;
 mod timing;
 
-pub use body::Streamed;
-pub use client::{Client, DEADLINE, Patience, Target, TargetError};
-pub use failure::Failure;
+pub use client::{Client, Patience};
 pub use forward::Forward;
 pub use health::Health;

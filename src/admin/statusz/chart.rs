@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::status::Quantiles;
+use super::units::time;
 use crate::telemetry::history::POINTS;
 
 /// Size of the drawing, in its own units; it is scaled to the width that there is.
@@ -45,7 +46,7 @@ pub(super) fn draw(out: &mut String, name: &str, course: &[Option<Quantiles>], s
     write!(out, r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}: p50, p90 and p99 over time">"#)?;
     for decade in scale.decades.0..=scale.decades.1 {
         let y = scale.y(10f64.powi(decade));
-        let text = super::page::time(10f64.powi(decade));
+        let text = time(10f64.powi(decade));
         write!(out, r#"<path class="grid" d="M{LEFT} {y:.1}H{WIDTH}"/>"#)?;
         write!(out, r#"<text x="{:.1}" y="{:.1}">{text}</text>"#, LEFT - 4.0, y + 4.0)?;
     }

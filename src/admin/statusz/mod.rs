@@ -6,6 +6,7 @@
 mod chart;
 mod page;
 mod status;
+mod units;
 
 pub use page::html;
 pub use status::{Sources, Status};

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write};
 
 use super::chart::{self, Scale};
 use super::status::{Count, Quantiles, Status};
+use super::units::{span, time};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c2127;--dim:#5b6570;--line:#d9dee3;--paper:#fff;--card:#f6f7f9;--good:#1a7f4b;\
@@ -243,32 +244,6 @@ fn quantiles<const N: usize>(
     }
 }
 
-/// A time of a request, in the unit that suits it.
-pub(super) fn time(seconds: f64) -> String {
-    let (number, unit) = match seconds {
-        s if s < 1e-6 => (s * 1e9, "ns"),
-        s if s < 1e-3 => (s * 1e6, "us"),
-        s if s < 1.0 => (s * 1e3, "ms"),
-        s => (s, "s"),
-    };
-    // Estimates deserve two digits.
-    if number < 9.95 && unit != "ns" && number.fract() > 0.05 {
-        format!("{number:.1} {unit}")
-    } else {
-        format!("{number:.0} {unit}")
-    }
-}
-
-/// A time of a process.
-fn span(seconds: u64) -> String {
-    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
-        (0, 0, 0, seconds) => format!("{seconds} s"),
-        (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),
-        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
-        (days, hours, ..) => format!("{days} d {hours} h"),
-    }
-}
-
 /// Text that is nothing else in HTML, whoever wrote it.
 struct Text<'a>(&'a str);
 
@@ -293,17 +268,5 @@ mod tests {
     fn text_stays_text() {
         let text = Text("<script>\"&'</script>").to_string();
         assert_eq!(text, "&lt;script&gt;&quot;&amp;&#39;&lt;/script&gt;");
-    }
-
-    #[test]
-    fn times_have_the_unit_that_suits_them() {
-        for (seconds, told) in
-            [(5e-8, "50 ns"), (1e-6, "1 us"), (1.23e-6, "1.2 us"), (45.6e-6, "46 us"), (0.0025, "2.5 ms"), (1.0, "1 s")]
-        {
-            assert_eq!(time(seconds), told);
-        }
-        for (seconds, told) in [(59, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")] {
-            assert_eq!(span(seconds), told);
-        }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::admin::{Readiness, readiness};
 use crate::clock::BootTime;
 use crate::config::Config;
 use crate::layers::hanging::Watches;
@@ -16,6 +15,7 @@ use crate::layers::token_cache::{Store, TokenRow};
 use crate::memory::Pressure;
 use crate::metadata::ServiceAccount;
 use crate::policy::LivePolicy;
+use crate::readiness::{self, Readiness};
 use crate::server::Connections;
 use crate::telemetry::Metrics;
 use crate::telemetry::Moment;

@@ -14,11 +14,9 @@
 
 pub mod audit;
 pub mod redact;
-mod refusal;
 mod service;
 #[cfg(test)]
 mod trees;
 
 pub use audit::Mode;
-pub use refusal::Concealed;
 pub use service::{Conceal, ConcealLayer};

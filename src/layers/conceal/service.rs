@@ -10,13 +10,12 @@ use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
 use super::redact::{self, Uncut};
-use super::refusal::Concealed;
 use crate::error::Error;
 use crate::layers::discovery;
 use crate::layers::outcome::Outcome;
 use crate::metadata::query::Param;
 use crate::metadata::{MetadataPath, Method, Query, Request};
-use crate::policy::{Cause, Decision, LivePolicy, Policy, Subject};
+use crate::policy::{Cause, Concealed, Decision, LivePolicy, Policy, Subject};
 use crate::reply::{self, Body};
 use crate::room::{Account, Amount, Charge, Room, SMALL, SMALL_WITHOUT_SEAT, Whole};
 use crate::telemetry::Metrics;

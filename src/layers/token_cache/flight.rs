@@ -11,10 +11,10 @@ use super::freshness::{self, Freshness, IDENTITY, UNUSED};
 use super::store::{Entry, Found, Kept, Known, Remembered, Store, Token};
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
+use crate::failure::Failure;
 use crate::metadata::token::TokenError;
 use crate::telemetry::metrics::{FlightCause, FlightOutcome};
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
-use crate::upstream::Failure;
 
 /// Maximum concurrent fetches, over all keys.
 pub const FETCHES: usize = 16;
@@ -99,7 +99,7 @@ impl<T: TokenSource> Keeper<T> {
     async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
         let flown = async {
             let client = self.entry.flies_for();
-            let flight = self.store.flights(cause).begin(client, &self.entry).await;
+            let flight = self.store.flights(cause).begin(client, Arc::clone(&self.entry) as _).await;
             if cause == FlightCause::Demand && !self.entry.is_waited_for() {
                 return None;
             }

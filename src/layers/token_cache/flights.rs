@@ -9,18 +9,24 @@
 //!   oldest flight that has taken so long, and that only the largest holder waits for, is given up.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::store::Entry;
 use crate::shares::{Client, Room, Shares};
 
 /// A flight that has taken so long may be given up for another client. The server takes a few ms for a token that it has, and
 /// some 100 ms for one that it has to make.
 const SLOW: Duration = Duration::from_millis(200);
+
+/// What is fetched, as far as its waiters matter.
+pub(super) trait Waited: Debug + Send + Sync {
+    /// Whether nobody waits for it, or only this client.
+    fn is_waited_for_by_none_but(&self, client: Client) -> bool;
+}
 
 /// So many flights at once, and those that wait for their turn.
 #[derive(Debug)]
@@ -40,7 +46,7 @@ struct State {
 struct Ticket {
     id: u64,
     client: Client,
-    entry: Arc<Entry>,
+    entry: Arc<dyn Waited>,
     /// Woken when its turn has come, and when it is given up.
     called: Arc<Notify>,
     /// When its turn came.
@@ -65,9 +71,9 @@ impl Flights {
     }
 
     /// Waits for a turn. `client` is the one that the flight is for: the first that waits for it, or the entry's holder.
-    pub(super) async fn begin(&self, client: Client, entry: &Arc<Entry>) -> Flight<'_> {
+    pub(super) async fn begin(&self, client: Client, entry: Arc<dyn Waited>) -> Flight<'_> {
         let called = Arc::<Notify>::default();
-        let (entry, began) = (Arc::clone(entry), Instant::now());
+        let began = Instant::now();
         let (id, mut may_take_over) = {
             let mut state = self.lock();
             let id = state.next;
@@ -213,10 +219,11 @@ mod tests {
     async fn who_has_fewest_under_way_is_next() {
         let flights = Flights::new(2);
         let (a, b) = (entry(pod(1)), entry(pod(2)));
-        let (first, second) = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
-        let mut third = Box::pin(flights.begin(pod(1), &a));
-        let mut fourth = Box::pin(flights.begin(pod(1), &a));
-        let mut other = Box::pin(flights.begin(pod(2), &b));
+        let (first, second) =
+            (flights.begin(pod(1), Arc::clone(&a) as _).await, flights.begin(pod(1), Arc::clone(&a) as _).await);
+        let mut third = Box::pin(flights.begin(pod(1), Arc::clone(&a) as _));
+        let mut fourth = Box::pin(flights.begin(pod(1), Arc::clone(&a) as _));
+        let mut other = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         assert!(poll(&mut third).is_pending() && poll(&mut fourth).is_pending() && poll(&mut other).is_pending());
         drop(first);
         assert!(poll(&mut third).is_pending(), "it has one under way");
@@ -233,9 +240,10 @@ mod tests {
     async fn a_slow_flight_of_the_largest_holder_is_given_up_for_another_client() {
         let flights = Flights::new(2);
         let (a, b) = (entry(pod(1)), entry(pod(2)));
-        let (first, second) = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
+        let (first, second) =
+            (flights.begin(pod(1), Arc::clone(&a) as _).await, flights.begin(pod(1), Arc::clone(&a) as _).await);
         let began = Instant::now();
-        let mut other = Box::pin(flights.begin(pod(2), &b));
+        let mut other = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         tokio::select! {
             _ = &mut other => panic!("it begins before the one that is given up has ended"),
             () = first.given_up() => assert_eq!(began.elapsed(), SLOW, "and not a quick one"),
@@ -244,7 +252,7 @@ mod tests {
         let other = other.await;
         let mut stays = Box::pin(second.given_up());
         assert!(poll(&mut stays).is_pending());
-        let mut more = Box::pin(flights.begin(pod(2), &b));
+        let mut more = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         assert!(timeout(Duration::from_secs(60), &mut more).await.is_err(), "both have the same now");
         drop(other);
         drop(more.await);
@@ -256,8 +264,8 @@ mod tests {
         let (a, b) = (entry(pod(1)), entry(pod(2)));
         a.joined_by(pod(1));
         a.joined_by(pod(3));
-        let held = (flights.begin(pod(1), &a).await, flights.begin(pod(1), &a).await);
-        let mut other = Box::pin(flights.begin(pod(2), &b));
+        let held = (flights.begin(pod(1), Arc::clone(&a) as _).await, flights.begin(pod(1), Arc::clone(&a) as _).await);
+        let mut other = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         assert!(timeout(Duration::from_secs(60), &mut other).await.is_err());
         drop(held);
         drop(other.await);

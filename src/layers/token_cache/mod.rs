@@ -46,6 +46,7 @@
 //! the store's lock, and the asking for a flight, which `Notify` keeps as a permit until the keeper looks; the order that
 //! matters (subscribe, then ask) stands in one place.
 
+pub mod audit;
 mod flight;
 mod flights;
 mod freshness;
@@ -54,6 +55,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub use audit::Audit;
 pub use service::{TokenCache, TokenCacheLayer, Tokens};
 pub use store::{LIMIT, Store, TokenRow};
 

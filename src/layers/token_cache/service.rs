@@ -10,20 +10,20 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tower::{Layer, Service};
 
+use super::audit::{Asked, Audit};
 use super::flight::Keeper;
 use super::freshness::Freshness;
 use super::store::{Entry, Found, Kept, Known, Store};
 use crate::clock::BootTime;
 use crate::error::{Error, Overload};
+use crate::failure::{DEADLINE, Failure};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::metadata::token::{Form, TokenError};
 use crate::reply::{self, Body};
 use crate::shares::Client;
-use crate::telemetry::audit::{Asked, Audit};
 use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
-use crate::upstream::{DEADLINE, Failure};
 
 /// The real server's types. Older versions of Python's library compare the first as text, so it has no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

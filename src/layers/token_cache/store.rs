@@ -20,7 +20,7 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use tokio::sync::{Notify, watch};
 
-use super::flights::Flights;
+use super::flights::{Flights, Waited};
 use super::freshness::{self, Freshness};
 use crate::clock::BootTime;
 use crate::error::Overload;
@@ -364,6 +364,16 @@ impl Entries {
     }
 }
 
+impl Waited for Entry {
+    fn is_waited_for_by_none_but(&self, client: Client) -> bool {
+        match *self.crowd() {
+            Crowd::Nobody => true,
+            Crowd::One(only) => only == client,
+            Crowd::Several(_) => false,
+        }
+    }
+}
+
 impl Entry {
     pub(super) fn new(key: TokenKey, client: Client, now: BootTime) -> Self {
         let holder = client.filter(|_| !key.is_default_account());
@@ -427,15 +437,6 @@ impl Entry {
 
     pub(super) fn is_waited_for(&self) -> bool {
         self.known.receiver_count() > 0
-    }
-
-    /// Whether nobody waits, or only this client.
-    pub(super) fn is_waited_for_by_none_but(&self, client: Client) -> bool {
-        match *self.crowd() {
-            Crowd::Nobody => true,
-            Crowd::One(only) => only == client,
-            Crowd::Several(_) => false,
-        }
     }
 
     pub(super) fn unused_for(&self, now: BootTime) -> Duration {

@@ -12,17 +12,17 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::Audit;
 use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
+use crate::failure::Failure;
 use crate::metadata::token::{AccessToken, TokenError};
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
 use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Metrics;
-use crate::telemetry::audit::Audit;
 use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
-use crate::upstream::Failure;
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! Verdicts of the built-in policies and of some others.
 
 use super::*;
-use crate::layers::conceal::Concealed;
 use crate::metadata::CommonPath;
+use crate::policy::Concealed;
 use crate::policy::{Choice, Source};
 
 fn request(target: &str) -> Request {

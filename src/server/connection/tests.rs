@@ -7,10 +7,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
-use super::super::connections::{Admission, Connections, OPEN_BYTES, SERVING_BYTES};
+use super::super::connections::{Admission, Connections};
 use super::super::socket::{Cuttable, LAST};
 use super::*;
 use crate::config::TIMEOUTS;
+use crate::memory::{OPEN_BYTES, SERVING_BYTES};
 use crate::telemetry::Metrics;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";

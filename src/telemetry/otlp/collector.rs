@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest
 use prost::Message;
 use tokio::net::TcpStream;
 
-use crate::upstream::Target;
+use crate::metadata::Target;
 
 /// Where spans are taken, by OTLP's specification.
 const PATH: &str = "/v1/traces";

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::collector::{Collector, ExportError};
 use super::record::Record;
 use super::spans;
+use crate::metadata::Target;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::SpanOutcome;
 use crate::telemetry::sampled::Sampled;
-use crate::upstream::Target;
 
 /// Most finished requests that wait for the collector: some seconds of what a node asks at its busiest, sampled.
 const QUEUE: usize = 256;

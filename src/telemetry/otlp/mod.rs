@@ -41,7 +41,7 @@ pub use record::{Recording, Tracer};
 pub(crate) use record::{because, left, waited};
 
 use super::Metrics;
-use crate::upstream::Target;
+use crate::metadata::Target;
 
 /// Whether requests are traced.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -95,7 +95,7 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
 
     scratch.publish("2", &opens("2", "enable-guest-attributes"));
-    binary.stderr_line("the policy's file has changed: in force").await;
+    binary.stderr_line("policy file changed; the new policy is in force").await;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (404, 200));
     let page = get(metrics_addr, "/metrics").await.body;
     let info: Vec<&str> = page.lines().filter(|line| line.starts_with("metadata_proxy_policy_info{")).collect();
@@ -108,7 +108,7 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
     assert_eq!(metric(metrics_addr, "metadata_proxy_policy_rejected").await, Some(1.0));
 
     scratch.publish("4", &opens("4", "enable-oslogin"));
-    binary.stderr_line("the policy's file has changed: in force").await;
+    binary.stderr_line("policy file changed; the new policy is in force").await;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
     metric_becomes(metrics_addr, "metadata_proxy_policy_rejected", 0).await;
     assert_eq!(metric(metrics_addr, "metadata_proxy_policy_reloads_total{outcome=\"applied\"}").await, Some(2.0));

@@ -1,9 +1,13 @@
-//! [`Failure`]: how an upstream can let us down.
+//! [`Failure`]: why the metadata server gave no whole answer.
 
 use std::io;
 use std::time::Duration;
 
 use crate::metadata::token::TokenError;
+
+/// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
+/// after 3 s, and a 503 that they see beats a time-out that they do not understand.
+pub const DEADLINE: Duration = Duration::from_millis(2500);
 
 /// Why there is no whole answer of the upstream's. The text is part of what the client reads, and of the log.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +63,7 @@ impl Failure {
     }
 
     /// What an error of the HTTP client before the answer's head means.
-    pub(super) fn before_head(error: &hyper::Error) -> Self {
+    pub(crate) fn before_head(error: &hyper::Error) -> Self {
         if error.is_parse() { Self::NotHttp } else { Self::Closed }
     }
 }

@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 
+use super::{Answer, Cause, Policy};
 use crate::metadata::MetadataPath;
-use crate::policy::{Answer, Cause, Policy};
 
 /// A refusal by policy. Its text is what the client reads.
 #[derive(Debug, Clone, thiserror::Error)]

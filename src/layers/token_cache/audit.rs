@@ -3,13 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::labels::Label;
-use super::metrics::TokenOutcome;
 use crate::metadata::query::Param;
+use crate::telemetry::labels::Label;
+use crate::telemetry::logging::AUDIT_TARGET;
+use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{TokenKey, TokenKind};
-
-/// Of the lines; they are written at info whatever the other levels are.
-pub const TARGET: &str = "gce_metadata_proxy::audit";
 
 /// Whether there are lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +41,7 @@ impl Asked {
             TokenKind::Identity => "identity",
         };
         tracing::info!(
-            target: TARGET,
+            target: AUDIT_TARGET,
             client = self.client.map(tracing::field::display),
             kind,
             account = %self.key.account,

@@ -7,12 +7,11 @@ mod fixture;
 
 use fixture::{Fate, Verdict, rows};
 
-use super::{Choice, Decision, Policy, Source};
 use crate::error::{Error, Malformed};
-use crate::layers::conceal::Concealed;
 use crate::layers::{discovery, rescue};
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::{MetadataPath, Query, Request};
+use crate::policy::{Choice, Concealed, Decision, Policy, Source};
 
 #[test]
 fn requests_are_judged_as_the_fixture_says() {

@@ -1,0 +1,92 @@
+//! [`Target`]: where a plain HTTP server is.
+
+use std::fmt;
+
+use http::{HeaderValue, Uri};
+
+use super::host::host_and_port;
+
+/// Where a server is: the upstream, or one that takes traces. Only plain HTTP is spoken to them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    host: Box<str>,
+    port: u16,
+}
+
+/// What is wrong with an upstream's URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected http://HOST or http://HOST:PORT, without a path")]
+pub struct TargetError;
+
+impl Target {
+    /// Reads an upstream's URL.
+    pub fn parse(url: &str) -> Result<Self, TargetError> {
+        let uri: Uri = url.parse().map_err(|_| TargetError)?;
+        let authority = uri.authority().ok_or(TargetError)?;
+        let (host, port) = host_and_port(authority.as_str()).ok_or(TargetError)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.unwrap_or(80);
+        let is_plain = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
+        if !is_plain || host.is_empty() || port == 0 {
+            return Err(TargetError);
+        }
+        Ok(Self { host: host.into(), port })
+    }
+
+    /// As a `Host` header.
+    pub fn as_header(&self) -> HeaderValue {
+        HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
+    }
+
+    /// Where to connect to.
+    pub fn address(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+}
+
+/// As an authority: the port is left out where it is HTTP's own.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = &self.host;
+        match (host.contains(':'), self.port) {
+            (false, 80) => write!(f, "{host}"),
+            (false, port) => write!(f, "{host}:{port}"),
+            (true, 80) => write!(f, "[{host}]"),
+            (true, port) => write!(f, "[{host}]:{port}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_a_plain_http_authority() {
+        for (url, shown) in [
+            ("http://169.254.169.254", "169.254.169.254"),
+            ("http://169.254.169.254/", "169.254.169.254"),
+            ("http://169.254.169.254:80", "169.254.169.254"),
+            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("http://[fd20:ce::254]", "[fd20:ce::254]"),
+            ("http://[::1]:8080", "[::1]:8080"),
+            ("http://metadata.google.internal", "metadata.google.internal"),
+        ] {
+            assert_eq!(Target::parse(url).map(|target| target.to_string()).as_deref(), Ok(shown), "{url}");
+        }
+        for url in [
+            "",
+            "169.254.169.254",
+            "https://169.254.169.254",
+            "http://",
+            "http://a/b",
+            "http://a/?b",
+            "http://a:0",
+            "http://a:b",
+            "http://u@a",
+            "/x",
+        ] {
+            assert_eq!(Target::parse(url), Err(TargetError), "{url}");
+        }
+    }
+}
