@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use gce_metadata_proxy::failure::Failure;
 use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCache, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::shares::Client;
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
-use gce_metadata_proxy::failure::Failure;
 use tokio::task::JoinSet;
 use tokio::time::advance;
 use tower::{Layer, Service, service_fn};
