@@ -11,7 +11,7 @@ use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
-use gce_metadata_proxy::metadata::{Query, Request};
+use gce_metadata_proxy::metadata::{Query, Request, RequestError};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::telemetry::Metrics;
 use gce_metadata_proxy::tokens::TokenKey;
@@ -27,7 +27,7 @@ fn hit(criterion: &mut Criterion) {
     let default = TokenKey::default_account().request();
     let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
-    let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::Flavor)));
+    let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::from(RequestError::Flavor))));
     let mut cache = TokenCacheLayer::new(tokens.clone(), Audit::Off).layer(inner);
 
     let mut group = criterion.benchmark_group("token_hit");

@@ -5,46 +5,16 @@
 
 use std::sync::Arc;
 
-use http::HeaderName;
-
 use crate::failure::Failure;
-use crate::metadata::host::HostError;
-use crate::metadata::path::PathError;
-use crate::metadata::query::QueryError;
+use crate::metadata::RequestError;
 use crate::policy::Concealed;
 
 /// Why a request got no answer of the upstream's.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No request that HTTP/1.1 or this protocol allows.
-    #[error("Bad request: {0}.")]
-    Malformed(#[from] Malformed),
-    /// A request target that is too long, as it came or as it would go upstream.
-    #[error("Refused: the request target has {bytes} bytes, percent-encoded where it has to be; {limit} are allowed.")]
-    TargetTooLong {
-        /// Its length in bytes.
-        bytes: usize,
-        /// Most bytes that it may have.
-        limit: usize,
-    },
-    /// Only reading is let through.
-    #[error("Refused: the method {0} is not allowed here, only GET and HEAD are.")]
-    Method(http::Method),
-    /// A `Host` (or the authority of an absolute target) that was not let in.
-    #[error("Refused: {0}; use metadata.google.internal or 169.254.169.254, or let the name in with --allowed-host.")]
-    Host(HostError),
-    /// The request came through another proxy.
-    #[error("Refused: requests with the header {0} are not allowed, because they came through another proxy.")]
-    Forwarded(HeaderName),
-    /// The proof that the client means the metadata server is missing or wrong.
-    #[error("Refused: the header `Metadata-Flavor: Google` is missing or has another value.")]
-    Flavor,
-    /// A path that is refused or names nothing.
-    #[error("Refused: the path cannot be served: {0}.")]
-    Path(#[from] PathError),
-    /// A query that could be read in two ways.
-    #[error("Refused: the query cannot be served: {0}.")]
-    Query(#[from] QueryError),
+    /// The request cannot be read in exactly one way, or is not one that this protocol allows.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// The policy conceals what was asked for.
     #[error(transparent)]
     Concealed(#[from] Concealed),
@@ -60,26 +30,6 @@ pub enum Error {
     /// The metadata server did not give a whole answer.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
-}
-
-/// What is wrong with a request that no server could answer safely.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 without one where one is needed.
-    #[error("exactly one Host header is needed")]
-    HostCount,
-    /// A `Host` that is no authority.
-    #[error("the Host header is not a host name or address with an optional port")]
-    Host,
-    /// An absolute target of another scheme, or a target that is neither a path nor absolute.
-    #[error("the request target must be a path, or an http:// URL of the metadata server")]
-    Target,
-    /// A body where none has a meaning; what it holds might be another request.
-    #[error("a request for metadata has no body")]
-    Body,
-    /// An `Upgrade` header: another protocol would go round every rule.
-    #[error("only HTTP/1.1 is spoken here, without Upgrade")]
-    Upgrade,
 }
 
 /// Of what there is too much.
@@ -108,14 +58,7 @@ impl Error {
     /// A name from a closed set, for metric labels and logs.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Malformed(_) => "malformed",
-            Self::TargetTooLong { .. } => "target_too_long",
-            Self::Method(_) => "method",
-            Self::Host(_) => "host",
-            Self::Forwarded(_) => "forwarded",
-            Self::Flavor => "flavor",
-            Self::Path(_) => "path",
-            Self::Query(_) => "query",
+            Self::Request(error) => error.reason(),
             Self::Concealed(_) => "concealed",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
@@ -130,14 +73,5 @@ impl Error {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         Self::Upstream(Arc::new(failure))
-    }
-}
-
-impl From<HostError> for Error {
-    fn from(error: HostError) -> Self {
-        match error {
-            HostError::Malformed => Malformed::Host.into(),
-            HostError::NotAllowed(_) => Self::Host(error),
-        }
     }
 }

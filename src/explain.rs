@@ -3,11 +3,16 @@
 use std::fmt::{self, Write as _};
 
 use http::Uri;
+use http::header::HOST;
+use http::uri::Authority;
 
-use crate::error::{Error, Malformed};
+use crate::error::Error;
 use crate::layers::conceal::redact;
+use crate::layers::rescue;
+use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
+use crate::metadata::host::AllowedHosts;
 use crate::metadata::query::Param;
-use crate::metadata::{MetadataPath, Query, Request};
+use crate::metadata::{Malformed, Query, Request, RequestError};
 use crate::policy::pattern::Pattern;
 use crate::policy::{self, Cause, Choice, Concealed, Decision, LoadError, Policy, Source, Subject};
 
@@ -42,7 +47,7 @@ impl Question {
 
 /// Reads a URL, or just its path and query, and tells what the policy makes of a GET of it. The answer is text of several
 /// lines, each with a name in front.
-fn explain(policy: &Policy, url: &str) -> String {
+pub fn explain(policy: &Policy, url: &str) -> String {
     let mut told = Told(String::new());
     told.line("asked for", url);
     let request = match read(url) {
@@ -50,7 +55,8 @@ fn explain(policy: &Policy, url: &str) -> String {
         Err(error) => {
             told.line("read as", "nothing: it is refused before any policy is asked");
             told.line("upstream", "nothing is sent");
-            told.line("client", error);
+            let error = Error::from(error);
+            told.line("client", format_args!("{}: {error}", rescue::status_of(&error)));
             return told.0;
         }
     };
@@ -111,12 +117,13 @@ fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: D
     }
 }
 
-fn read(url: &str) -> Result<Request, Error> {
+/// Reads a URL as the proxy reads a GET of it. What is not in the URL is as a client library sends it.
+fn read(url: &str) -> Result<Box<Request>, RequestError> {
     let uri: Uri = url.parse().map_err(|_| Malformed::Target)?;
-    let target = uri.path_and_query().filter(|target| target.as_str().starts_with('/')).ok_or(Malformed::Target)?;
-    let path = MetadataPath::parse(target)?;
-    let query = Query::parse(target.query())?;
-    Ok(Request::get(path, query))
+    let host = uri.authority().map_or("metadata.google.internal", Authority::as_str);
+    let request = http::Request::get(&uri).header(HOST, host).header(METADATA_FLAVOR, GOOGLE).body(());
+    let (head, ()) = request.map_err(|_| Malformed::Target)?.into_parts();
+    Request::parse(head, false, None, &AllowedHosts::default())
 }
 
 #[cfg(test)]
@@ -154,8 +161,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_explained_too() {
         let text = explained("compat", "/computeMetadata/v1/instance%2Fid");
-        assert!(text.contains("client     Refused: the path cannot be served: it hides a `/`"), "{text}");
+        assert!(text.contains("client     403 Forbidden: Refused: invalid path: it hides a `/`"), "{text}");
         let text = explained("compat", "not a url");
-        assert!(text.contains("client     Bad request: the request target must be a path"), "{text}");
+        assert!(text.contains("client     400 Bad Request: Bad request: the request target must be a path"), "{text}");
     }
 }

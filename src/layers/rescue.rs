@@ -13,6 +13,7 @@ use tower::{Layer, Service};
 
 use super::latency;
 use crate::error::{Error, Overload};
+use crate::metadata::RequestError;
 use crate::reply::{self, Body};
 use crate::server::Arrival;
 use crate::server::Reset;
@@ -187,15 +188,7 @@ fn answer(error: &Error) -> Response<Body> {
 
 pub(crate) fn status_of(error: &Error) -> StatusCode {
     match error {
-        Error::Malformed(_) => StatusCode::BAD_REQUEST,
-        Error::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
-        Error::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-        // A spelling that two servers read differently is refused like what it might be hiding; a name that cannot exist
-        // is simply not there.
-        Error::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
-        Error::Host(_) | Error::Forwarded(_) | Error::Flavor | Error::Path(_) | Error::Query(_) => {
-            StatusCode::FORBIDDEN
-        }
+        Error::Request(error) => status_of_request(error),
         // Not 503: to ask again does not help.
         Error::TooLarge(_) => StatusCode::FORBIDDEN,
         // The policy says whether it is there and forbidden, or as good as not there.
@@ -205,18 +198,25 @@ pub(crate) fn status_of(error: &Error) -> StatusCode {
     }
 }
 
+fn status_of_request(error: &RequestError) -> StatusCode {
+    match error {
+        RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
+        RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
+        RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+        // A spelling that two servers read differently is refused like what it might hide; a name that cannot exist is
+        // simply not found.
+        RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
+        RequestError::Host(_)
+        | RequestError::Forwarded(_)
+        | RequestError::Flavor
+        | RequestError::Path(_)
+        | RequestError::Query(_) => StatusCode::FORBIDDEN,
+    }
+}
+
 fn outcome_of(error: &Error) -> RequestOutcome {
     match error {
-        Error::Malformed(_)
-        | Error::TargetTooLong { .. }
-        | Error::Method(_)
-        | Error::Host(_)
-        | Error::Forwarded(_)
-        | Error::Flavor
-        | Error::Path(_)
-        | Error::Query(_)
-        | Error::Concealed(_)
-        | Error::TooLarge(_) => RequestOutcome::Refused,
+        Error::Request(_) | Error::Concealed(_) | Error::TooLarge(_) => RequestOutcome::Refused,
         Error::Overloaded(_) => RequestOutcome::Shed,
         Error::Upstream(_) => RequestOutcome::Failed,
     }
@@ -228,8 +228,8 @@ mod tests {
     use http_body_util::combinators::UnsyncBoxBody;
 
     use super::*;
-    use crate::error::Malformed;
     use crate::failure::Failure;
+    use crate::metadata::Malformed;
     use crate::metadata::path::PathError;
 
     fn body_of(response: Response<Body>) -> String {
@@ -241,14 +241,15 @@ mod tests {
 
     #[test]
     fn each_error_has_its_status() {
+        let of_request = |error: RequestError| Error::from(error);
         for (error, status) in [
-            (Error::from(Malformed::Body), 400),
-            (Error::TargetTooLong { bytes: 2, limit: 1 }, 414),
-            (Error::Method(http::Method::POST), 405),
-            (Error::Flavor, 403),
-            (Error::Forwarded(header::FORWARDED), 403),
-            (PathError::EncodedSeparator.into(), 403),
-            (PathError::NeedlessEscape('-').into(), 404),
+            (of_request(Malformed::Body.into()), 400),
+            (of_request(RequestError::TargetTooLong { bytes: 2, limit: 1 }), 414),
+            (of_request(RequestError::Method(http::Method::POST)), 405),
+            (of_request(RequestError::Flavor), 403),
+            (of_request(RequestError::Forwarded(header::FORWARDED)), 403),
+            (of_request(PathError::EncodedSeparator.into()), 403),
+            (of_request(PathError::NeedlessEscape('-').into()), 404),
             (Failure::CutShort.into(), 503),
         ] {
             assert_eq!(answer(&error).status(), status, "{error}");
@@ -257,12 +258,12 @@ mod tests {
 
     #[test]
     fn every_answer_says_who_speaks_and_why_in_one_line() {
-        let response = answer(&Error::Method(http::Method::POST));
+        let response = answer(&RequestError::Method(http::Method::POST).into());
         assert_eq!(response.headers()["metadata-flavor"], "Google");
         assert_eq!(response.headers()["server"], "gce-metadata-proxy");
         assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
         assert_eq!(response.headers()["allow"], "GET, HEAD");
-        assert_eq!(body_of(response), "Refused: the method POST is not allowed here, only GET and HEAD are.\n");
+        assert_eq!(body_of(response), "Refused: the method POST is not allowed; use GET or HEAD.\n");
     }
 
     #[test]

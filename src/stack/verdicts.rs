@@ -7,10 +7,10 @@ mod fixture;
 
 use fixture::{Fate, Verdict, rows};
 
-use crate::error::{Error, Malformed};
+use crate::error::Error;
 use crate::layers::{discovery, rescue};
 use crate::metadata::host::AllowedHosts;
-use crate::metadata::{MetadataPath, Query, Request};
+use crate::metadata::{Malformed, Request, RequestError};
 use crate::policy::{Choice, Concealed, Decision, Policy, Source};
 
 #[test]
@@ -66,17 +66,10 @@ fn verdict(policy: &Policy, target: &str) -> Verdict {
     }
 }
 
-/// In the order of `layers::classify`.
-fn read(target: &str) -> Result<Request, Error> {
-    let uri: http::Uri = target.parse().map_err(|_| Malformed::Target)?;
-    let is_http = uri.scheme().is_none_or(|scheme| *scheme == http::uri::Scheme::HTTP);
-    let target = uri.path_and_query().filter(|target| is_http && target.as_str().starts_with('/'));
-    let target = target.ok_or(Malformed::Target)?;
-    let path = MetadataPath::parse(target)?;
-    if let Some(authority) = uri.authority() {
-        AllowedHosts::default().admit_authority(authority)?;
-    }
-    Ok(Request::get(path, Query::parse(target.query())?))
+fn read(target: &str) -> Result<Box<Request>, Error> {
+    let request = http::Request::get(target).header("host", "metadata").header("metadata-flavor", "Google").body(());
+    let (head, ()) = request.map_err(|_| RequestError::from(Malformed::Target))?.into_parts();
+    Ok(Request::parse(head, false, None, &AllowedHosts::default())?)
 }
 
 /// What the metadata server would answer is not known here: a status only where the proxy chooses one.

@@ -1,5 +1,6 @@
 //! Attacks on the concealment through the assembled proxy, with a mock behind it that gives away more than the real server.
 
+mod explained;
 mod operator;
 mod redaction;
 mod spellings;

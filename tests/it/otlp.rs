@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::metadata::Target;
 use gce_metadata_proxy::mock::{Fault, Mock};
 use gce_metadata_proxy::telemetry::labels::Label;
 use gce_metadata_proxy::telemetry::latency::Filter;
 use gce_metadata_proxy::telemetry::otlp::Settings;
-use gce_metadata_proxy::metadata::Target;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;

@@ -18,7 +18,7 @@ use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
 use crate::failure::Failure;
 use crate::metadata::token::{AccessToken, TokenError};
-use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request};
+use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError};
 use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Metrics;
@@ -202,7 +202,7 @@ impl Cache {
 
     /// As the pod with this number.
     async fn ask_as(&self, pod: u8, target: &str) -> Got {
-        let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::Flavor) });
+        let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(RequestError::Flavor)) });
         let peer = Some(([10, 0, 0, pod], 40_000).into());
         match self.layer().layer(inner).oneshot(Request { peer, ..request(target) }.into()).await {
             Ok(response) if response.status() == StatusCode::OK => {

@@ -105,7 +105,7 @@ fn lenient(path: &str) -> String {
 }
 
 /// A request target that means a secret, or a directory with a secret in it, to some server.
-fn target() -> impl Strategy<Value = String> {
+pub(super) fn target() -> impl Strategy<Value = String> {
     (path(), select(vec!["", "http://169.254.169.254", "HTTP://metadata:80", "//", "/.", "/x/.."]), query())
         .prop_map(|(path, before, query)| format!("{before}{path}{query}"))
         .prop_filter("a request line has no blanks", |target| !target.contains(char::is_whitespace))

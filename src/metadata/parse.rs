@@ -1,0 +1,194 @@
+//! [`Request::parse`]: reads a request's head once, and refuses what cannot be read in exactly one way.
+//!
+//! The proxy, `explain` and the tests all read requests here, so they cannot disagree about what a request means. The checks run
+//! from the shape of the message to its meaning: an error about a missing header does not help a client whose framing is broken.
+
+use std::net::SocketAddr;
+
+use http::request::Parts;
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderName, Uri, Version};
+
+use super::headers::{Lines, Signs};
+use super::host::{AllowedHosts, HostError};
+use super::path::PathError;
+use super::query::QueryError;
+use super::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request};
+
+/// Longest request target, in bytes, as received and as sent upstream. The longest legitimate one is a token's list of scopes:
+/// Google has about 500 scopes of some 50 bytes each, and nobody asks for a third of them at once.
+const MAX_TARGET_BYTES: usize = 8 * 1024;
+
+/// Bytes that one byte of a request target can become on its way upstream: `%` and two digits.
+const MAX_GROWTH: usize = 3;
+
+/// Why a request is refused before anything decides about it. The text is what the client reads.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// Not a request that HTTP/1.1 or this protocol allows.
+    #[error("Bad request: {0}.")]
+    Malformed(#[from] Malformed),
+    /// A request target that is too long, as received or as it would be sent upstream.
+    #[error("Refused: the percent-encoded request target is {bytes} bytes long; the limit is {limit} bytes.")]
+    TargetTooLong {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The longest that is allowed, in bytes.
+        limit: usize,
+    },
+    /// Only reading is allowed.
+    #[error("Refused: the method {0} is not allowed; use GET or HEAD.")]
+    Method(http::Method),
+    /// A `Host` (or the authority of an absolute target) that is not allowed.
+    #[error("Refused: {0}; use metadata.google.internal or 169.254.169.254, or allow the name with --allowed-host.")]
+    Host(HostError),
+    /// The request came through another proxy.
+    #[error("Refused: requests with the header {0} are not allowed, because they were forwarded by another proxy.")]
+    Forwarded(HeaderName),
+    /// The proof that the client means the metadata server is missing or wrong.
+    #[error("Refused: the header `Metadata-Flavor: Google` is missing or has a different value.")]
+    Flavor,
+    /// A path that is refused or names nothing.
+    #[error("Refused: invalid path: {0}.")]
+    Path(#[from] PathError),
+    /// A query that could be read in two ways.
+    #[error("Refused: invalid query: {0}.")]
+    Query(#[from] QueryError),
+}
+
+/// What is wrong with a request that no server could answer safely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 without one where one is required.
+    #[error("exactly one Host header is required")]
+    HostCount,
+    /// A `Host` that is not an authority.
+    #[error("the Host header is not a host name or address with an optional port")]
+    Host,
+    /// An absolute target of another scheme, or a target that is neither a path nor absolute.
+    #[error("the request target must be a path, or an http:// URL of the metadata server")]
+    Target,
+    /// A body where none has a meaning; what it holds might be another request.
+    #[error("a metadata request must not have a body")]
+    Body,
+    /// An `Upgrade` header: another protocol would bypass every rule.
+    #[error("only HTTP/1.1 without Upgrade is supported")]
+    Upgrade,
+}
+
+impl RequestError {
+    /// A name from a closed set, for metric labels and logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::TargetTooLong { .. } => "target_too_long",
+            Self::Method(_) => "method",
+            Self::Host(_) => "host",
+            Self::Forwarded(_) => "forwarded",
+            Self::Flavor => "flavor",
+            Self::Path(_) => "path",
+            Self::Query(_) => "query",
+        }
+    }
+}
+
+impl From<HostError> for RequestError {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Malformed => Malformed::Host.into(),
+            HostError::NotAllowed(_) => Self::Host(error),
+        }
+    }
+}
+
+impl Request {
+    /// Reads the head of a request from this peer, which may use these names for the server. `has_body` says whether a body
+    /// follows.
+    pub fn parse(
+        head: Parts,
+        has_body: bool,
+        peer: Option<SocketAddr>,
+        hosts: &AllowedHosts,
+    ) -> Result<Box<Self>, RequestError> {
+        let method = method_of(&head.method)?;
+        let signs = Signs::of(&head.headers);
+        check_framing(&signs, has_body)?;
+        let target = target_of(&head.uri)?;
+        let path = MetadataPath::parse(target)?;
+        let endpoint = Endpoint::of(&path);
+        let is_ping = endpoint == Endpoint::Root && target.query().is_none_or(str::is_empty);
+        let host = host_of(&signs, &head, is_ping, hosts)?;
+        if let Some(name) = signs.forwarded_by() {
+            return Err(RequestError::Forwarded(name));
+        }
+        if !is_ping && !signs.has_flavor() {
+            return Err(RequestError::Flavor);
+        }
+        let query = Query::parse(target.query())?;
+        check_upstream_length(target, &path, &query)?;
+        let principal = principal_of(peer);
+        Ok(Box::new(Self { method, endpoint, path, query, principal, peer, host, headers: head.headers }))
+    }
+}
+
+/// Every caller is the node, until pods can be told apart.
+fn principal_of(_peer: Option<SocketAddr>) -> Principal {
+    Principal::Node
+}
+
+fn method_of(method: &http::Method) -> Result<Method, RequestError> {
+    match *method {
+        http::Method::GET => Ok(Method::Get),
+        http::Method::HEAD => Ok(Method::Head),
+        _ => Err(RequestError::Method(method.clone())),
+    }
+}
+
+/// A body, announced or not, ends the connection after the answer. An upgrade would end our rules.
+fn check_framing(signs: &Signs<'_>, has_body: bool) -> Result<(), Malformed> {
+    if signs.has_transfer_encoding || has_body {
+        return Err(Malformed::Body);
+    }
+    if signs.has_upgrade {
+        return Err(Malformed::Upgrade);
+    }
+    Ok(())
+}
+
+fn target_of(uri: &Uri) -> Result<&PathAndQuery, RequestError> {
+    let target = uri.path_and_query().ok_or(Malformed::Target)?;
+    check_length(target.as_str().len())?;
+    // `OPTIONS *` ends up here as well.
+    if !target.as_str().starts_with('/') || uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP) {
+        return Err(Malformed::Target.into());
+    }
+    Ok(target)
+}
+
+/// Percent-encoding can make a target longer than it was. One that is short enough in any encoding is not measured, and nearly
+/// all are.
+fn check_upstream_length(target: &PathAndQuery, path: &MetadataPath, query: &Query) -> Result<(), RequestError> {
+    if target.as_str().len() <= MAX_TARGET_BYTES / MAX_GROWTH {
+        return Ok(());
+    }
+    check_length(path.as_str().len() + query.encoded_len())
+}
+
+fn check_length(bytes: usize) -> Result<(), RequestError> {
+    if bytes > MAX_TARGET_BYTES { Err(RequestError::TargetTooLong { bytes, limit: MAX_TARGET_BYTES }) } else { Ok(()) }
+}
+
+/// Checks the `Host` header and, in an absolute target, the authority that replaces it. Both must be allowed, and the target's
+/// counts (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`; without one it may only ask whether this is a metadata server.
+fn host_of(signs: &Signs<'_>, head: &Parts, is_ping: bool, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
+    let in_header = match signs.host {
+        Lines::One(value) => Some(hosts.admit(value)?),
+        Lines::None if head.version == Version::HTTP_10 && is_ping => None,
+        _ => return Err(Malformed::HostCount.into()),
+    };
+    let in_target = head.uri.authority().map(|authority| hosts.admit_authority(authority)).transpose()?;
+    Ok(in_target.or(in_header))
+}
+
+#[cfg(test)]
+mod tests;
