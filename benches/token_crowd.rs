@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use gce_metadata_proxy::failure::Failure;
+use gce_metadata_proxy::failure::{DEADLINE, Failure};
 use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCache, TokenCacheLayer, Tokens};
 use gce_metadata_proxy::metadata::Request;
@@ -34,6 +34,10 @@ struct Weather {
 struct Server(Arc<Weather>);
 
 impl TokenSource for Server {
+    fn deadline(&self) -> Duration {
+        DEADLINE
+    }
+
     async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
         tokio::task::yield_now().await;
         self.0.fetches.fetch_add(1, Relaxed);

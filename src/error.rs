@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, TokenFailure};
 use crate::metadata::RequestError;
 use crate::policy::Concealed;
 
@@ -30,6 +30,9 @@ pub enum Error {
     /// The metadata server did not give a whole answer.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
+    /// The source of tokens did not give one. Shared, because everybody who waited for the token gets it.
+    #[error("The metadata server is not available: {0}; try again in a second.")]
+    Token(Arc<TokenFailure>),
 }
 
 /// Of what there is too much.
@@ -66,6 +69,7 @@ impl Error {
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
             Self::Overloaded(Overload::Tokens) => "tokens",
             Self::Upstream(failure) => failure.label(),
+            Self::Token(failure) => failure.label(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Failure`]: why the metadata server gave no whole answer.
+//! [`Failure`]: why the metadata server gave no whole answer. [`TokenFailure`]: why a source gave no token.
 
 use std::io;
 use std::time::Duration;
@@ -35,12 +35,6 @@ pub enum Failure {
     /// A body beyond this many bytes where only a small one has a meaning.
     #[error("its answer is larger than {0} bytes")]
     TooLarge(usize),
-    /// A success that was to be a token and is none.
-    #[error("its answer is not a token: {0}")]
-    NotAToken(TokenError),
-    /// It failed several times in a row and is left alone for a moment.
-    #[error("it failed several times in a row and is asked again in a moment")]
-    Resting,
     /// A success without `Metadata-Flavor: Google`: something else listens at its address.
     #[error("its answer lacks `Metadata-Flavor: Google`, so something else answers in its place")]
     NoFlavor,
@@ -56,8 +50,6 @@ impl Failure {
             Self::CutShort => "upstream_cut_short",
             Self::NotHttp => "upstream_not_http",
             Self::TooLarge(_) => "upstream_too_large",
-            Self::NotAToken(_) => "upstream_not_a_token",
-            Self::Resting => "upstream_resting",
             Self::NoFlavor => "upstream_no_flavor",
         }
     }
@@ -65,5 +57,34 @@ impl Failure {
     /// What an error of the HTTP client before the answer's head means.
     pub(crate) fn before_head(error: &hyper::Error) -> Self {
         if error.is_parse() { Self::NotHttp } else { Self::Closed }
+    }
+}
+
+/// Why a source of tokens gave no token. The text is part of what the client reads, and of the log.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFailure {
+    /// The server that the source asks gave no whole answer.
+    #[error(transparent)]
+    Upstream(#[from] Failure),
+    /// A success that should have been a token and is not.
+    #[error("its answer is not a token: {0}")]
+    NotAToken(#[from] TokenError),
+    /// The server failed several times in a row and is not asked for a moment.
+    #[error("it failed several times in a row and is asked again in a moment")]
+    Resting,
+    /// The source has no tokens for this caller.
+    #[error("it has no tokens for this caller")]
+    ForeignPrincipal,
+}
+
+impl TokenFailure {
+    /// A name from a closed set, for metric labels and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Upstream(failure) => failure.label(),
+            Self::NotAToken(_) => "upstream_not_a_token",
+            Self::Resting => "upstream_resting",
+            Self::ForeignPrincipal => "foreign_principal",
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
+use gce_metadata_proxy::failure::DEADLINE;
 use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
 use gce_metadata_proxy::layers::hanging::Watches;
 use gce_metadata_proxy::layers::in_flight::{MakeRoom, SeatedBody, Seats};
@@ -97,6 +98,10 @@ pub fn known_leaves() -> Arc<Leaves> {
 pub struct Source;
 
 impl TokenSource for Source {
+    fn deadline(&self) -> std::time::Duration {
+        DEADLINE
+    }
+
     async fn fetch(&self, _: &TokenKey, _: shares::Client) -> Result<Fetched, NoToken> {
         let secret = "x".repeat(180);
         let body = format!(r#"{{"access_token":"{secret}","expires_in":3599,"token_type":"Bearer"}}"#);

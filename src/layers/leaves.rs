@@ -24,7 +24,7 @@ use tower::{Layer, Service};
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::metadata::query::Param;
-use crate::metadata::{CommonPath, Query, Request};
+use crate::metadata::{CommonPath, Principal, Query, Request};
 use crate::reply::{self, Body};
 
 /// A leaf that is kept.
@@ -127,9 +127,12 @@ impl Leaves {
         self.leaf(request).is_some_and(|leaf| self.answer(leaf).is_some())
     }
 
-    /// The leaf that a request asks for. Python asks for its account by the alias at first, and by the e-mail that it was told
+    /// The leaf that the node asks for: what is kept was answered to the node, and other principals have other accounts. Python asks for its account by the alias at first, and by the e-mail that it was told
     /// from then on.
     fn leaf(&self, request: &Request) -> Option<Leaf> {
+        if request.principal != Principal::Node {
+            return None;
+        }
         let (path, query) = (request.path.as_str(), &request.query);
         let email = path.strip_prefix(ACCOUNTS).and_then(|account| account.strip_suffix('/'));
         if email.is_some_and(|email| self.is_default_email(email)) {
@@ -227,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::failure::Failure;
-    use crate::metadata::{Endpoint, Principal};
+    use crate::metadata::Endpoint;
 
     async fn text(response: Response<Body>) -> String {
         let body = response.into_body().collect().await.expect("a whole body").to_bytes();
@@ -248,6 +251,15 @@ mod tests {
         for leaf in Leaf::all() {
             assert_eq!(Leaves::default().leaf(&leaf.request()), Some(leaf));
         }
+    }
+
+    #[test]
+    fn what_was_answered_to_the_node_is_for_the_node_alone() {
+        let leaves = kept(Leaf::DefaultEmail, "a@b.c");
+        let mut request = Leaf::DefaultEmail.request();
+        assert!(leaves.knows(&request));
+        request.principal = Principal::Stranger;
+        assert!(!leaves.knows(&request));
     }
 
     #[test]

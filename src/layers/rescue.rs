@@ -145,7 +145,7 @@ impl RescueLayer {
         match error {
             Error::Overloaded(overload) => self.metrics.shed((*overload).into(), Some(peer)),
             // Logged where the metadata server's health changes.
-            Error::Upstream(_) => {}
+            Error::Upstream(_) | Error::Token(_) => {}
             _ => {
                 if let Some(count) = self.metrics.refusal_line_due() {
                     tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");
@@ -194,7 +194,7 @@ pub(crate) fn status_of(error: &Error) -> StatusCode {
         // The policy says whether it is there and forbidden, or as good as not there.
         Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
-        Error::Overloaded(_) | Error::Upstream(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Error::Overloaded(_) | Error::Upstream(_) | Error::Token(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -218,7 +218,7 @@ fn outcome_of(error: &Error) -> RequestOutcome {
     match error {
         Error::Request(_) | Error::Concealed(_) | Error::TooLarge(_) => RequestOutcome::Refused,
         Error::Overloaded(_) => RequestOutcome::Shed,
-        Error::Upstream(_) => RequestOutcome::Failed,
+        Error::Upstream(_) | Error::Token(_) => RequestOutcome::Failed,
     }
 }
 

@@ -1,5 +1,7 @@
 //! [`Principal`]: on whose behalf a request is answered.
 
+use std::fmt;
+
 /// The caller as the proxy knows it.
 ///
 /// There is one value today: every pod acts as the node. Workload Identity will add pods; whatever is kept for a caller
@@ -9,4 +11,18 @@
 pub enum Principal {
     /// The node, whose metadata server is behind the proxy.
     Node,
+    /// Somebody else, for tests: nothing that is kept for the node may reach it.
+    #[cfg(test)]
+    Stranger,
+}
+
+/// As in logs and on pages.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Node => "node",
+            #[cfg(test)]
+            Self::Stranger => "stranger",
+        })
+    }
 }

@@ -12,7 +12,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::breaker::Breaker;
 use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
-use crate::failure::{DEADLINE, Failure};
+use crate::failure::{DEADLINE, Failure, TokenFailure};
+use crate::metadata::Principal;
 use crate::metadata::identity;
 use crate::metadata::token::AccessToken;
 use crate::reply::Body;
@@ -66,9 +67,17 @@ impl MetadataServer {
 }
 
 impl TokenSource for MetadataServer {
+    fn deadline(&self) -> Duration {
+        DEADLINE
+    }
+
     async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+        // It knows no callers: whoever asks it gets the node's token.
+        if key.principal != Principal::Node {
+            return Err(TokenFailure::ForeignPrincipal.into());
+        }
         if !self.breaker.lets_through(client, Instant::now()) {
-            return Err(Failure::Resting.into());
+            return Err(TokenFailure::Resting.into());
         }
         // A second try included.
         let answer = timeout(DEADLINE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(DEADLINE)));
@@ -94,14 +103,14 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
         TokenKind::Access => {
             let parsed = AccessToken::parse(&body);
             wipe(body);
-            let (token, expires_in) = parsed.map_err(Failure::NotAToken)?;
+            let (token, expires_in) = parsed.map_err(TokenFailure::from)?;
             Ok(Fetched::Access(token, expires_in))
         }
         TokenKind::Identity => {
             let expires_in = identity::seconds_left(&body, SystemTime::now());
             let jwt = Bytes::from_owner(Zeroizing::new(body.to_vec()));
             wipe(body);
-            Ok(Fetched::Identity(jwt, expires_in.map_err(Failure::NotAToken)?))
+            Ok(Fetched::Identity(jwt, expires_in.map_err(TokenFailure::from)?))
         }
     }
 }
@@ -110,5 +119,29 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
 fn wipe(body: Bytes) {
     if let Ok(mut body) = body.try_into_mut() {
         body.as_mut().zeroize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Target;
+    use crate::room::{CutUnread, Room};
+    use crate::telemetry::Metrics;
+    use crate::upstream;
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_the_node_gets_no_token_of_the_nodes() {
+        let target = Target::parse("http://127.0.0.1:1").expect("a target");
+        let room = Room::new(0, CutUnread::never());
+        let client = upstream::Client::new(target, Arc::default(), room, Metrics::leak());
+        let source = MetadataServer::new(Forward::new(client));
+        let mut key = TokenKey::default_account();
+        key.principal = Principal::Stranger;
+        let outcome = source.fetch(&key, None).await;
+        assert!(
+            matches!(&outcome, Err(NoToken::Failed(why)) if matches!(**why, TokenFailure::ForeignPrincipal)),
+            "{outcome:?}"
+        );
     }
 }

@@ -7,6 +7,7 @@ mod metadata_server;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -15,7 +16,7 @@ pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
 
 use crate::error::Overload;
-use crate::failure::Failure;
+use crate::failure::TokenFailure;
 use crate::metadata::token::AccessToken;
 use crate::shares::Client;
 
@@ -24,9 +25,12 @@ use crate::shares::Client;
 /// There is one source today, the node's metadata server. Workload Identity will add one that exchanges a pod's own
 /// credentials.
 pub trait TokenSource: Send + Sync + 'static {
-    /// Asks for a token, once, and answers within 2.5 s. Whoever calls this decides how often. `client` is the one that
-    /// asked first, or none for the proxy itself; a source that leaves a failing server alone must not let one client's
-    /// keys decide for all others.
+    /// The longest that [`TokenSource::fetch`] takes, and that a client waits for a token.
+    fn deadline(&self) -> Duration;
+
+    /// Asks for a token, once, and answers within the deadline. The caller decides how often. `client` is the one that asked
+    /// first, or none for the proxy itself; a source that leaves a failing server alone must not let one client's keys decide
+    /// for all others. A key of a principal that is not the source's own is refused with [`TokenFailure::ForeignPrincipal`].
     fn fetch(&self, key: &TokenKey, client: Client) -> impl Future<Output = Result<Fetched, NoToken>> + Send;
 }
 
@@ -46,7 +50,7 @@ pub enum NoToken {
     Refused(Arc<Refused>),
     /// It did not answer, or what it answered is no token.
     #[error(transparent)]
-    Failed(Arc<Failure>),
+    Failed(Arc<TokenFailure>),
     /// It was not asked, or not to the end, since others needed the room.
     #[error(transparent)]
     Overloaded(Overload),
@@ -85,9 +89,9 @@ impl Refused {
     }
 }
 
-impl From<Failure> for NoToken {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(Arc::new(failure))
+impl<F: Into<TokenFailure>> From<F> for NoToken {
+    fn from(failure: F) -> Self {
+        Self::Failed(Arc::new(failure.into()))
     }
 }
 

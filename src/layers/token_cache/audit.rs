@@ -43,6 +43,7 @@ impl Asked {
         tracing::info!(
             target: AUDIT_TARGET,
             client = self.client.map(tracing::field::display),
+            principal = %self.key.principal,
             kind,
             account = %self.key.account,
             scopes = self.key.param(Param::Scopes),

@@ -11,7 +11,7 @@ use super::freshness::{self, Freshness, IDENTITY, UNUSED};
 use super::store::{Entry, Found, Kept, Known, Remembered, Store, Token};
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
-use crate::failure::Failure;
+use crate::failure::TokenFailure;
 use crate::metadata::token::TokenError;
 use crate::telemetry::metrics::{FlightCause, FlightOutcome};
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
@@ -229,7 +229,7 @@ fn kept(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<Kept, NoToke
         Fetched::Identity(jwt, seconds) => Kept::new(Token::Identity(jwt), asked, asked + life(seconds).min(IDENTITY)),
     };
     match freshness::judge(kept.expires, now) {
-        Freshness::Expired => Err(Failure::NotAToken(TokenError::Life).into()),
+        Freshness::Expired => Err(TokenFailure::from(TokenError::Life).into()),
         Freshness::Fresh(_) | Freshness::Stale(_) => Ok(kept),
     }
 }
@@ -238,7 +238,7 @@ fn remembered_for(why: &NoToken) -> Duration {
     match why {
         NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND => UNKNOWN_ACCOUNT,
         NoToken::Refused(refused) if !refused.status.is_server_error() => REFUSAL,
-        NoToken::Failed(failure) if matches!(**failure, Failure::Resting) => {
+        NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting) => {
             Duration::from_millis(fastrand::u64(RESTING))
         }
         NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {

@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::HeaderValue;
 use http::{HeaderMap, Response, StatusCode};
@@ -16,7 +17,7 @@ use super::freshness::Freshness;
 use super::store::{Entry, Found, Kept, Known, Store};
 use crate::clock::BootTime;
 use crate::error::{Error, Overload};
-use crate::failure::{DEADLINE, Failure};
+use crate::failure::{Failure, TokenFailure};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::metadata::token::{Form, TokenError};
@@ -59,7 +60,7 @@ impl<T: TokenSource> Tokens<T> {
             Found::Nothing => {
                 let (known, _) = entry.join(None);
                 drop(entry);
-                landing(known).await.map(drop)
+                landing(known, self.source.deadline()).await.map(drop)
             }
         }
     }
@@ -159,7 +160,7 @@ where
                 let outcome = if is_first { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
                 count(outcome);
                 // Many may wait at once, so what they wait with is all that is kept: no request, and no entry.
-                Outcome::pending(waiting(known, form, content_type, asked(outcome)))
+                Outcome::pending(waiting(known, self.tokens.source.deadline(), form, content_type, asked(outcome)))
             }
         }
     }
@@ -168,17 +169,18 @@ where
 /// The answer that a flight leads to.
 pub(super) async fn waiting(
     known: watch::Receiver<Known>,
+    deadline: Duration,
     form: Form,
     content_type: HeaderValue,
     asked: Option<Asked>,
 ) -> Result<Response<Body>, Error> {
-    let landed = landing(known).await;
+    let landed = landing(known, deadline).await;
     answer(landed, form, content_type, asked, HeaderMap::new())
 }
 
-/// Waits until a flight has ended, or for as long as a client has patience. The flight is the keeper's: it goes on
+/// Waits until a flight has ended, or until the source's deadline. The flight is the keeper's: it goes on
 /// whoever stops waiting for it.
-async fn landing(mut known: watch::Receiver<Known>) -> Result<(Arc<Kept>, Freshness), NoToken> {
+async fn landing(mut known: watch::Receiver<Known>, deadline: Duration) -> Result<(Arc<Kept>, Freshness), NoToken> {
     let landed = async {
         let mut change = Change::None;
         loop {
@@ -187,13 +189,13 @@ async fn landing(mut known: watch::Receiver<Known>) -> Result<(Arc<Kept>, Freshn
                 (Found::Failure(why), _) => return Err(why),
                 (Found::Nothing, Change::None) => {}
                 // A token that was over before it could be handed out.
-                (Found::Nothing, Change::Told) => return Err(Failure::NotAToken(TokenError::Life).into()),
+                (Found::Nothing, Change::Told) => return Err(TokenFailure::from(TokenError::Life).into()),
                 (Found::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
             }
             change = known.changed().await.map_or(Change::Ended, |()| Change::Told);
         }
     };
-    timeout(DEADLINE, landed).await.unwrap_or_else(|_| Err(Failure::TimedOut(DEADLINE).into()))
+    timeout(deadline, landed).await.unwrap_or_else(|_| Err(TokenFailure::from(Failure::TimedOut(deadline)).into()))
 }
 
 /// What has happened to an entry since a caller began to wait.
@@ -230,7 +232,7 @@ fn answer(
             Ok(reply::local_in(room, StatusCode::OK, content_type, kept.body(form, seconds)))
         }
         Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
-        Err(NoToken::Failed(failure)) => Err(Error::Upstream(failure)),
+        Err(NoToken::Failed(failure)) => Err(Error::Token(failure)),
         Err(NoToken::Overloaded(overload)) => Err(overload.into()),
     }
 }

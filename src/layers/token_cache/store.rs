@@ -24,8 +24,8 @@ use super::flights::{Flights, Waited};
 use super::freshness::{self, Freshness};
 use crate::clock::BootTime;
 use crate::error::Overload;
-use crate::metadata::ServiceAccount;
 use crate::metadata::token::{AccessToken, Form};
+use crate::metadata::{Principal, ServiceAccount};
 use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::FlightCause;
@@ -225,9 +225,11 @@ impl Store {
         })
     }
 
-    /// The key under which a token is kept: the default account's e-mail is but another name of it.
+    /// The key under which a token is kept: the default account's e-mail is another name of it. For the node only, since
+    /// another principal has another default account.
     pub(super) fn canonical(&self, mut key: TokenKey) -> TokenKey {
-        if let (ServiceAccount::Email(email), Some(default)) = (&key.account, self.default_email.get())
+        if let (Principal::Node, ServiceAccount::Email(email), Some(default)) =
+            (key.principal, &key.account, self.default_email.get())
             && email == default
         {
             key.account = ServiceAccount::Default;

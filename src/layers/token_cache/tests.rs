@@ -16,7 +16,7 @@ use super::Audit;
 use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
-use crate::failure::Failure;
+use crate::failure::{DEADLINE, Failure, TokenFailure};
 use crate::metadata::token::{AccessToken, TokenError};
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError};
 use crate::reply::Body;
@@ -128,6 +128,10 @@ impl Drop for Flying<'_> {
 }
 
 impl TokenSource for Source {
+    fn deadline(&self) -> Duration {
+        DEADLINE
+    }
+
     async fn fetch(&self, key: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
         let server = &self.0;
         server.fetches.lock().expect("fetches").push((key.clone(), Instant::now()));
@@ -155,11 +159,11 @@ impl TokenSource for Source {
                 let (token, left) = AccessToken::parse(body).expect("a token");
                 Ok(Fetched::Access(token, left))
             }
-            Mode::Closes => Err(Failure::Closed.into()),
-            Mode::Garbles => Err(Failure::NotAToken(TokenError::Shape).into()),
+            Mode::Closes => Err(TokenFailure::from(Failure::Closed).into()),
+            Mode::Garbles => Err(TokenFailure::from(TokenError::Shape).into()),
             Mode::Hangs => {
                 sleep(Duration::from_millis(2480)).await;
-                Err(Failure::TimedOut(Duration::from_millis(2500)).into())
+                Err(TokenFailure::from(Failure::TimedOut(Duration::from_millis(2500))).into())
             }
         }
     }
@@ -216,7 +220,7 @@ impl Cache {
                 }
             }
             Ok(response) => Got::Status(response.status().as_u16()),
-            Err(Error::Upstream(_)) => Got::Unavailable,
+            Err(Error::Token(_)) => Got::Unavailable,
             Err(Error::Overloaded(Overload::Tokens)) => Got::TooMany,
             Err(error) => panic!("{target}: {error}"),
         }
@@ -696,12 +700,23 @@ async fn an_entry_takes_no_more_than_is_counted() {
     assert!(entry + keeper + 400 <= store::ENTRY, "entry {entry}, keeper {keeper}");
 }
 
+#[test]
+fn the_default_accounts_email_is_another_name_of_it_for_the_node_alone() {
+    let store = Store::new(usize::MAX, Metrics::leak());
+    store.know_default_email("a@b.c");
+    let mut key = TokenKey::of(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
+    assert!(store.canonical(key.clone()).is_default_account());
+    key.principal = Principal::Stranger;
+    assert_eq!(store.canonical(key.clone()), key);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_that_waits_holds_little() {
     let cache = Cache::before(&Server::new());
     let entry = cache.store.find_or_make(TokenKey::default_account(), None, BootTime::now()).expect("room").0;
     let known = entry.join(None).0;
-    let waiting = service::waiting(known, crate::metadata::token::Form::Json, http::HeaderValue::from_static(""), None);
+    let waiting =
+        service::waiting(known, DEADLINE, crate::metadata::token::Form::Json, http::HeaderValue::from_static(""), None);
     assert!(size_of_val(&waiting) <= 1024, "{}", size_of_val(&waiting));
 }
 
