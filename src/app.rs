@@ -65,11 +65,11 @@ pub enum StartError {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the process that listens there, or choose another address",
+        io::ErrorKind::AddrInUse => "stop the process that uses it, or choose another address",
         io::ErrorKind::PermissionDenied => {
-            "a port below 1024 needs root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
+            "a port below 1024 requires root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
         }
-        io::ErrorKind::AddrNotAvailable => "this machine does not have that address; choose another",
+        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
         _ => "choose another address",
     }
 }
@@ -197,7 +197,7 @@ impl App {
         if cut > 0 {
             tracing::warn!(
                 connections = cut,
-                "requests were still in flight after the drain time-out of {:?} and are cut",
+                "drain timeout of {:?} reached with requests in flight; closing their connections",
                 config.drain_timeout
             );
         }
@@ -216,7 +216,7 @@ fn budget(config: &Config, pressure: &Pressure) -> Budget {
         connections = budget.connections,
         tokens = budget.tokens,
         answers = budget.answers,
-        "memory budget in bytes"
+        "memory budget, in bytes"
     );
     budget
 }
@@ -227,8 +227,8 @@ fn want_migration() {
     let switch = fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req");
     if switch.is_ok_and(|value| value.trim() == "0") {
         tracing::warn!(
-            "net.ipv4.tcp_migrate_req is 0: when another process takes over by --reuse-port, a connection that is just being \
-             opened may be reset; set it to 1 on the node"
+            "net.ipv4.tcp_migrate_req is 0: connections that are being opened may be reset when another process takes over \
+             with --reuse-port; set it to 1 on the node"
         );
     }
 }
@@ -241,10 +241,10 @@ fn want_files(connections: usize) {
         Ok(allowed) => tracing::warn!(
             allowed,
             wanted,
-            "fewer open files are allowed than --max-connections, --max-in-flight and --max-hanging need; raise the hard \
-             limit (ulimit -Hn) or lower them"
+            "the open file limit is too low for --max-connections, --max-in-flight and --max-hanging; raise the hard limit \
+             (ulimit -Hn) or lower the flags"
         ),
-        Err(error) => tracing::warn!(%error, wanted, "the limit of open files cannot be raised"),
+        Err(error) => tracing::warn!(%error, wanted, "cannot raise the open file limit"),
     }
 }
 
@@ -289,6 +289,6 @@ fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> 
 fn announce(listener: &TcpListener, what: &str) {
     match listener.local_addr() {
         Ok(addr) => tracing::info!(%addr, "{what}"),
-        Err(error) => tracing::warn!(%error, "{what} on an address that the system does not tell"),
+        Err(error) => tracing::warn!(%error, "{what}, on an unknown address"),
     }
 }

@@ -20,7 +20,7 @@ pub enum Error {
     #[error("Bad request: {0}.")]
     Malformed(#[from] Malformed),
     /// A request target that is too long, as it came or as it would go upstream.
-    #[error("Refused: the request target has {bytes} bytes, percent-encoded where it has to be; {limit} are allowed.")]
+    #[error("Refused: the percent-encoded request target is {bytes} bytes long; the limit is {limit} bytes.")]
     TargetTooLong {
         /// Its length in bytes.
         bytes: usize,
@@ -28,30 +28,30 @@ pub enum Error {
         limit: usize,
     },
     /// Only reading is let through.
-    #[error("Refused: the method {0} is not allowed here, only GET and HEAD are.")]
+    #[error("Refused: the method {0} is not allowed; use GET or HEAD.")]
     Method(http::Method),
     /// A `Host` (or the authority of an absolute target) that was not let in.
-    #[error("Refused: {0}; use metadata.google.internal or 169.254.169.254, or let the name in with --allowed-host.")]
+    #[error("Refused: {0}; use metadata.google.internal or 169.254.169.254, or allow the name with --allowed-host.")]
     Host(HostError),
     /// The request came through another proxy.
-    #[error("Refused: requests with the header {0} are not allowed, because they came through another proxy.")]
+    #[error("Refused: requests with the header {0} are not allowed, because they were forwarded by another proxy.")]
     Forwarded(HeaderName),
     /// The proof that the client means the metadata server is missing or wrong.
-    #[error("Refused: the header `Metadata-Flavor: Google` is missing or has another value.")]
+    #[error("Refused: the header `Metadata-Flavor: Google` is missing or has a different value.")]
     Flavor,
     /// A path that is refused or names nothing.
-    #[error("Refused: the path cannot be served: {0}.")]
+    #[error("Refused: invalid path: {0}.")]
     Path(#[from] PathError),
     /// A query that could be read in two ways.
-    #[error("Refused: the query cannot be served: {0}.")]
+    #[error("Refused: invalid query: {0}.")]
     Query(#[from] QueryError),
     /// The policy conceals what was asked for.
     #[error(transparent)]
     Concealed(#[from] Concealed),
     /// An answer above so many bytes, which cannot be held as a whole.
     #[error(
-        "Refused: the answer is larger than {0} bytes, and larger ones are neither redacted nor watched; ask for its \
-         directories or values one by one."
+        "Refused: the response is larger than {0} bytes and cannot be redacted or watched; request its directories or \
+         values one by one."
     )]
     TooLarge(usize),
     /// There is no room for the request.
@@ -66,7 +66,7 @@ pub enum Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 without one where one is needed.
-    #[error("exactly one Host header is needed")]
+    #[error("exactly one Host header is required")]
     HostCount,
     /// A `Host` that is no authority.
     #[error("the Host header is not a host name or address with an optional port")]
@@ -75,10 +75,10 @@ pub enum Malformed {
     #[error("the request target must be a path, or an http:// URL of the metadata server")]
     Target,
     /// A body where none has a meaning; what it holds might be another request.
-    #[error("a request for metadata has no body")]
+    #[error("a metadata request must not have a body")]
     Body,
     /// An `Upgrade` header: another protocol would go round every rule.
-    #[error("only HTTP/1.1 is spoken here, without Upgrade")]
+    #[error("only HTTP/1.1 without Upgrade is supported")]
     Upgrade,
 }
 
@@ -86,20 +86,20 @@ pub enum Malformed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Overload {
     /// Requests that wait for the metadata server.
-    #[error("as many requests as --max-in-flight allows wait for the metadata server")]
+    #[error("too many requests are waiting for the metadata server (--max-in-flight)")]
     InFlight,
     /// Memory for answers that are held as a whole: redacted trees, and what watches have seen.
     #[error("all memory for large answers is in use")]
     LargeAnswers,
     /// Values that are being watched.
-    #[error("as many wait_for_change requests as --max-hanging allows are waiting")]
+    #[error("too many wait_for_change requests are waiting (--max-hanging)")]
     Hanging,
     /// Tokens that one pod asks for: those kept, or those being fetched, beyond its share.
-    #[error("this pod asks for too many different tokens at once")]
+    #[error("this pod requests too many different tokens at once")]
     Tokens,
     /// The same, and this one was waiting: its client has the most watches.
     #[error(
-        "this wait_for_change request was ended for one of another pod; this pod has the most, and --max-hanging is reached"
+        "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
     )]
     HangingGaveWay,
 }

@@ -29,7 +29,9 @@ impl Question {
     pub fn answer(&self) -> Result<String, LoadError> {
         Ok(match self {
             Self::Explain(choice, url) => explain(&choice.load()?, url),
-            Self::Show(source) => source.texts()?.join("\n# What it extends; these rules come after its own:\n\n"),
+            Self::Show(source) => {
+                source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
+            }
             Self::Check(source) => {
                 let policy = Choice { source: source.clone(), recursive: None }.load()?;
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
@@ -48,7 +50,7 @@ fn explain(policy: &Policy, url: &str) -> String {
     let request = match read(url) {
         Ok(request) => request,
         Err(error) => {
-            told.line("read as", "nothing: it is refused before any policy is asked");
+            told.line("read as", "invalid: it is refused before the policy applies");
             told.line("upstream", "nothing is sent");
             told.line("client", error);
             return told.0;
@@ -87,7 +89,7 @@ fn tell_rule(told: &mut Told, policy: &Policy, decision: Decision<'_>, subject: 
                 told.line("source", source);
             }
         }
-        None => told.line("rule", "none; the policy's general choices decide"),
+        None => told.line("rule", "none; the policy's general settings apply"),
     }
 }
 
@@ -97,9 +99,9 @@ fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: D
     let (verdict, upstream) = match decision {
         Decision::Allow => ("allow", sent(query)),
         Decision::Flat => {
-            ("allow, without `recursive`, which means nothing here", sent(query.without(Param::Recursive)))
+            ("allow, without `recursive`, which has no effect here", sent(query.without(Param::Recursive)))
         }
-        Decision::Redact => ("allow, and cut what is concealed out of the answer", sent(redact::asked(query))),
+        Decision::Redact => ("allow, with concealed values removed from the response", sent(redact::asked(query))),
         Decision::Redirect => ("redirect to the directory", "nothing is sent".to_owned()),
         Decision::Conceal(_) => ("conceal", "nothing is sent".to_owned()),
     };
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_explained_too() {
         let text = explained("compat", "/computeMetadata/v1/instance%2Fid");
-        assert!(text.contains("client     Refused: the path cannot be served: it hides a `/`"), "{text}");
+        assert!(text.contains("client     Refused: invalid path: it hides a `/`"), "{text}");
         let text = explained("compat", "not a url");
         assert!(text.contains("client     Bad request: the request target must be a path"), "{text}");
     }

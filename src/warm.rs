@@ -49,7 +49,7 @@ impl<T: TokenSource> WarmStart<T> {
             pause = (pause * 2).min(BACK_OFF.1);
         }
         readiness.warm();
-        tracing::info!("the default token and the values that clients ask for first are known");
+        tracing::info!("cache warmed up: the default token and common values are cached");
         loop {
             sleep(AGAIN).await;
             self.fetch(Leaf::all().collect()).await;

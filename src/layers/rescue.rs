@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(response.headers()["server"], "gce-metadata-proxy");
         assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
         assert_eq!(response.headers()["allow"], "GET, HEAD");
-        assert_eq!(body_of(response), "Refused: the method POST is not allowed here, only GET and HEAD are.\n");
+        assert_eq!(body_of(response), "Refused: the method POST is not allowed; use GET or HEAD.\n");
     }
 
     #[test]

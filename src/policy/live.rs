@@ -67,20 +67,14 @@ impl LivePolicy {
         match found {
             Ok(policy) => {
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
-                tracing::info!(
-                    name,
-                    version,
-                    hash,
-                    rules = policy.rule_count(),
-                    "the policy's file has changed: in force"
-                );
+                tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
                 metrics.policy_in_force(&policy);
                 metrics.policy_reloaded(Reload::Applied);
                 self.policy.store(Arc::new(policy));
             }
             Err(error) => {
                 let name = self.current().name().to_owned();
-                tracing::error!(%error, in_force = name, "the policy's file cannot be used: the policy before it stays");
+                tracing::error!(%error, in_force = name, "invalid policy file; keeping the previous policy");
                 metrics.policy_reloaded(Reload::Rejected);
             }
         }

@@ -133,7 +133,7 @@ where
                 Err(error) => {
                     if told.is_none_or(|told| told.elapsed() >= TELL) {
                         told = Some(Instant::now());
-                        tracing::warn!(%error, "cannot accept connections; trying again every {} ms", BACK_OFF.as_millis());
+                        tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
                     sleep(BACK_OFF).await;
                 }

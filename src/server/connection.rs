@@ -180,11 +180,11 @@ impl<I: Socket, S: Stack> Connection<I, S> {
                 let stack = parts.service.stack.into_inner();
                 return Some(Self { io, inbox, peer, stack, timeouts, last_call, activity, place });
             }
-            Ended::Useless => tracing::debug!(%peer, "a connection was useless for too long"),
+            Ended::Useless => tracing::debug!(%peer, "closing a connection that made no progress"),
             Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
             Ended::Closed(Ok(())) if activity.body_announced() => linger(io).await,
             Ended::Closed(Err(error)) => {
-                tracing::debug!(%peer, %error, "a connection ended early");
+                tracing::debug!(%peer, %error, "client connection failed");
                 if error.is_parse() {
                     linger(io).await;
                 }

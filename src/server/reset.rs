@@ -6,5 +6,5 @@
 
 /// In place of an answer: the connection is to be reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the connection is reset in place of an answer")]
+#[error("the connection is reset instead of sending a response")]
 pub struct Reset;

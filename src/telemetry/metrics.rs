@@ -321,7 +321,7 @@ impl Metrics {
             Error::Upstream(_) => {}
             _ => {
                 if let Some(count) = self.refusal_log.due(Instant::now()) {
-                    tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");
+                    tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
                 }
             }
         }
@@ -347,7 +347,7 @@ impl Metrics {
             count,
             peer = peer.map(tracing::field::display),
             last_minute = talkers.join("; "),
-            "overloaded: refusing or closing what there is no room for"
+            "overloaded: shedding requests or connections"
         );
     }
 

@@ -169,7 +169,7 @@ impl Client {
         if let Some(pooled) = self.pool.take().await {
             match ask(pooled, write()).await {
                 Err(Failure::Closed) => {
-                    tracing::debug!("a pooled connection turned out dead; asking again on a fresh one");
+                    tracing::debug!("pooled upstream connection was dead; retrying on a new one");
                 }
                 outcome => return outcome,
             }

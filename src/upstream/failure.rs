@@ -9,7 +9,7 @@ use crate::metadata::token::TokenError;
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// No connection was made.
-    #[error("{address} could not be connected to ({error})")]
+    #[error("cannot connect to {address} ({error})")]
     Connect {
         /// Host and port, as configured.
         address: String,
@@ -20,25 +20,25 @@ pub enum Failure {
     #[error("it did not answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
     /// The connection ended before the answer's head was there.
-    #[error("it closed the connection without an answer")]
+    #[error("it closed the connection without a response")]
     Closed,
     /// The connection ended inside the answer.
-    #[error("its answer was cut short")]
+    #[error("its response was cut short")]
     CutShort,
     /// What came is not HTTP/1.
-    #[error("what it answered is not HTTP")]
+    #[error("its response is not HTTP")]
     NotHttp,
     /// A body beyond this many bytes where only a small one has a meaning.
-    #[error("its answer is larger than {0} bytes")]
+    #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
     /// A success that was to be a token and is none.
-    #[error("its answer is not a token: {0}")]
+    #[error("its response is not a token: {0}")]
     NotAToken(TokenError),
     /// It failed several times in a row and is left alone for a moment.
-    #[error("it failed several times in a row and is asked again in a moment")]
+    #[error("it failed several times in a row and will be retried shortly")]
     Resting,
     /// A success without `Metadata-Flavor: Google`: something else listens at its address.
-    #[error("its answer lacks `Metadata-Flavor: Google`, so something else answers in its place")]
+    #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]
     NoFlavor,
 }
 

@@ -32,13 +32,13 @@ impl Health {
 
     pub(super) fn answered(&self) {
         if self.lock().answered() {
-            tracing::info!("the metadata server answers again");
+            tracing::info!("metadata server available again");
         }
     }
 
     pub(super) fn failed(&self, failure: &Failure) {
         if self.lock().failed(failure, Instant::now()) {
-            tracing::warn!("the metadata server fails: {failure}; pods get 503 for what it alone knows");
+            tracing::warn!("metadata server unavailable: {failure}; requests that are not cached get 503");
         }
     }
 
