@@ -1,4 +1,4 @@
-//! [`App`]: sockets bound, everything assembled, run until told to stop.
+//! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
 use std::fs;
 use std::future::Future;
@@ -33,7 +33,7 @@ use crate::tokens::MetadataServer;
 use crate::upstream::{Client, Forward, Health};
 use crate::warm::WarmStart;
 
-/// A proxy that has its sockets and has not begun to serve.
+/// A proxy with bound sockets that is not serving yet.
 #[derive(Debug)]
 pub struct App {
     config: Config,
@@ -42,7 +42,7 @@ pub struct App {
     admin: TcpListener,
 }
 
-/// Why the start failed.
+/// Why the proxy could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be listened on.
@@ -50,12 +50,12 @@ pub enum StartError {
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// The flag that it came from.
+        /// The flag that specifies it.
         flag: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// The policy cannot be used.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
     /// A socket that was passed in `LISTEN_FDS` cannot be used.
@@ -75,7 +75,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl App {
-    /// Takes the sockets, all of them or none. Sockets that systemd passed take the place of `--addr`.
+    /// Binds all sockets. Sockets passed by systemd replace `--addr`.
     ///
     /// # Panics
     ///
@@ -95,17 +95,17 @@ impl App {
         Ok(Self { config, policy, listeners, admin })
     }
 
-    /// Where pods are served; with a port of 0 in the configuration, the port that was given.
+    /// The addresses for pods. If the configured port is 0, with the assigned port.
     pub fn addrs(&self) -> io::Result<Vec<SocketAddr>> {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Where operators are served.
+    /// The address for operators.
     pub fn metrics_addr(&self) -> io::Result<SocketAddr> {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves, then finishes what is in flight within the drain time-out.
+    /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { config, policy, listeners, admin } = self;
         let metrics = Metrics::leak();
@@ -201,13 +201,13 @@ impl App {
                 config.drain_timeout
             );
         }
-        // When the last request is over, and while its metrics can still be seen.
+        // After the last request, and while metrics are still served.
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
 }
 
-/// How the memory limit is divided.
+/// Divides the memory limit.
 fn budget(config: &Config, pressure: &Pressure) -> Budget {
     let exchanges = config.max_in_flight + config.max_hanging;
     let budget = Budget::new(pressure.limit(), Demand { connections: config.max_connections, exchanges });
@@ -221,8 +221,9 @@ fn budget(config: &Config, pressure: &Pressure) -> Budget {
     budget
 }
 
-/// When a listener closes, the kernel resets connections that are just being opened to it, unless it may hand them to another
-/// listener of the same address (Linux 5.14 and later; docs.kernel.org, ip-sysctl).
+/// Warns if connections may be reset during a takeover. When a listener closes, the kernel resets connections
+/// that are being opened, unless it may migrate them to another listener of the same address (Linux 5.14 and
+/// later; docs.kernel.org, ip-sysctl).
 fn want_migration() {
     let switch = fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req");
     if switch.is_ok_and(|value| value.trim() == "0") {
@@ -233,7 +234,8 @@ fn want_migration() {
     }
 }
 
-/// Has the system allow as many open files as the limits need: one a connection on either side, and a few besides.
+/// Raises the open file limit to what the limits need: one per client and upstream connection, and a few
+/// others.
 fn want_files(connections: usize) {
     let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
     match rlimit::increase_nofile_limit(wanted) {
@@ -248,11 +250,11 @@ fn want_files(connections: usize) {
     }
 }
 
-/// Operators are served to the very end: that is when they look.
+/// Serves operators until the process ends, so that the drain can be observed.
 fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     announce(&listener, "serving operators");
     let drain = Drain::default();
-    // What operators do here is not counted among what pods do.
+    // Requests of operators are not counted with those of pods.
     let metrics = Metrics::leak();
     let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), metrics));
     let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
@@ -260,7 +262,7 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     drain
 }
 
-/// Brings the gauges about memory up to date.
+/// Updates the memory gauges.
 fn report_memory(metrics: &Metrics, pressure: &Pressure, connections: &Connections) {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let usage = pressure.usage().unwrap_or_default();
@@ -273,7 +275,7 @@ fn report_memory(metrics: &Metrics, pressure: &Pressure, connections: &Connectio
     memory.connections_limit.set(gauge(limit as u64));
 }
 
-/// Brings the gauges up to date that are read from elsewhere.
+/// Updates gauges whose values are kept elsewhere.
 fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> impl Fn(&Metrics) + use<> {
     let (store, watches) = (Arc::clone(store), Arc::clone(watches));
     let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);

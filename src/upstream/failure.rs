@@ -1,11 +1,11 @@
-//! [`Failure`]: how an upstream can let us down.
+//! [`Failure`]: why an upstream request failed.
 
 use std::io;
 use std::time::Duration;
 
 use crate::metadata::token::TokenError;
 
-/// Why there is no whole answer of the upstream's. The text is part of what the client reads, and of the log.
+/// Why the upstream gave no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// No connection was made.
@@ -13,37 +13,37 @@ pub enum Failure {
     Connect {
         /// Host and port, as configured.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// Nothing, or not enough, was heard within this time.
+    /// No complete response within this time.
     #[error("it did not answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
-    /// The connection ended before the answer's head was there.
+    /// The connection was closed before the response head.
     #[error("it closed the connection without a response")]
     Closed,
-    /// The connection ended inside the answer.
+    /// The connection was closed within the response.
     #[error("its response was cut short")]
     CutShort,
-    /// What came is not HTTP/1.
+    /// The response is not HTTP/1.
     #[error("its response is not HTTP")]
     NotHttp,
-    /// A body beyond this many bytes where only a small one has a meaning.
+    /// A body larger than this many bytes where only a small one is valid.
     #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
-    /// A success that was to be a token and is none.
+    /// A successful response that is not a valid token.
     #[error("its response is not a token: {0}")]
     NotAToken(TokenError),
-    /// It failed several times in a row and is left alone for a moment.
+    /// The circuit breaker is open: the upstream failed several times in a row.
     #[error("it failed several times in a row and will be retried shortly")]
     Resting,
-    /// A success without `Metadata-Flavor: Google`: something else listens at its address.
+    /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
     #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]
     NoFlavor,
 }
 
 impl Failure {
-    /// A name from a closed set, for metric labels and logs.
+    /// A label from a fixed set, for metrics and logs.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "upstream_connect",
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// What an error of the HTTP client before the answer's head means.
+    /// Maps an error of the HTTP client before the response head.
     pub(super) fn before_head(error: &hyper::Error) -> Self {
         if error.is_parse() { Self::NotHttp } else { Self::Closed }
     }
