@@ -1,4 +1,4 @@
-//! [`App`]: sockets bound, everything assembled, run until told to stop.
+//! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
 use std::fs;
 use std::future::Future;
@@ -35,7 +35,7 @@ use crate::tokens::MetadataServer;
 use crate::upstream::{Client, Forward, Health};
 use crate::warm::WarmStart;
 
-/// A proxy that has its sockets and has not begun to serve.
+/// A proxy with bound sockets that is not serving yet.
 #[derive(Debug)]
 pub struct App {
     config: Config,
@@ -44,7 +44,7 @@ pub struct App {
     admin: TcpListener,
 }
 
-/// Why the start failed.
+/// Why the proxy could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be listened on.
@@ -52,12 +52,12 @@ pub enum StartError {
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// The flag that it came from.
+        /// The flag that specifies it.
         flag: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// The policy cannot be used.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
     /// A socket that was passed in `LISTEN_FDS` cannot be used.
@@ -67,17 +67,17 @@ pub enum StartError {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the process that listens there, or choose another address",
+        io::ErrorKind::AddrInUse => "stop the process that uses it, or choose another address",
         io::ErrorKind::PermissionDenied => {
-            "a port below 1024 needs root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
+            "a port below 1024 requires root or CAP_NET_BIND_SERVICE; grant it, or choose a higher port"
         }
-        io::ErrorKind::AddrNotAvailable => "this machine does not have that address; choose another",
+        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
         _ => "choose another address",
     }
 }
 
 impl App {
-    /// Takes the sockets, all of them or none. Sockets that systemd passed take the place of `--addr`.
+    /// Binds all sockets. Sockets passed by systemd replace `--addr`.
     ///
     /// # Panics
     ///
@@ -97,17 +97,17 @@ impl App {
         Ok(Self { config, policy, listeners, admin })
     }
 
-    /// Where pods are served; with a port of 0 in the configuration, the port that was given.
+    /// The addresses for pods. If the configured port is 0, with the assigned port.
     pub fn addrs(&self) -> io::Result<Vec<SocketAddr>> {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Where operators are served.
+    /// The address for operators.
     pub fn metrics_addr(&self) -> io::Result<SocketAddr> {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves, then finishes what is in flight within the drain time-out.
+    /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { config, policy, listeners, admin } = self;
         let metrics = Metrics::leak();
@@ -199,11 +199,11 @@ impl App {
         if cut > 0 {
             tracing::warn!(
                 connections = cut,
-                "requests were still in flight after the drain time-out of {:?} and are cut",
+                "drain timeout of {:?} reached with requests in flight; closing their connections",
                 config.drain_timeout
             );
         }
-        // When the last request is over, and while its metrics can still be seen.
+        // After the last request, and while metrics are still served.
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
@@ -216,13 +216,7 @@ async fn follow(live: &LivePolicy, metrics: &Metrics) {
     let report = |reloaded: Reloaded<'_>| match reloaded {
         Reloaded::Applied(policy) => {
             let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
-            tracing::info!(
-                name,
-                version,
-                hash,
-                rules = policy.rule_count(),
-                "policy file changed; the new policy is in force"
-            );
+            tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
             in_force(policy);
             metrics.policy_reloaded(Reload::Applied);
         }
@@ -234,7 +228,7 @@ async fn follow(live: &LivePolicy, metrics: &Metrics) {
     live.follow(report).await;
 }
 
-/// How the memory limit is divided.
+/// Divides the memory limit.
 fn budget(config: &Config, pressure: &Pressure) -> Budget {
     let exchanges = config.max_in_flight + config.max_hanging;
     let budget = Budget::new(pressure.limit(), Demand { connections: config.max_connections, exchanges });
@@ -243,24 +237,26 @@ fn budget(config: &Config, pressure: &Pressure) -> Budget {
         connections = budget.connections,
         tokens = budget.tokens,
         answers = budget.answers,
-        "memory budget in bytes"
+        "memory budget, in bytes"
     );
     budget
 }
 
-/// When a listener closes, the kernel resets connections that are just being opened to it, unless it may hand them to another
-/// listener of the same address (Linux 5.14 and later; docs.kernel.org, ip-sysctl).
+/// Warns if connections may be reset during a takeover. When a listener closes, the kernel resets connections
+/// that are being opened, unless it may migrate them to another listener of the same address (Linux 5.14 and
+/// later; docs.kernel.org, ip-sysctl).
 fn want_migration() {
     let switch = fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req");
     if switch.is_ok_and(|value| value.trim() == "0") {
         tracing::warn!(
-            "net.ipv4.tcp_migrate_req is 0: when another process takes over by --reuse-port, a connection that is just being \
-             opened may be reset; set it to 1 on the node"
+            "net.ipv4.tcp_migrate_req is 0: connections that are being opened may be reset when another process takes over \
+             with --reuse-port; set it to 1 on the node"
         );
     }
 }
 
-/// Has the system allow as many open files as the limits need: one a connection on either side, and a few besides.
+/// Raises the open file limit to what the limits need: one per client and upstream connection, and a few
+/// others.
 fn want_files(connections: usize) {
     let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
     match rlimit::increase_nofile_limit(wanted) {
@@ -268,18 +264,18 @@ fn want_files(connections: usize) {
         Ok(allowed) => tracing::warn!(
             allowed,
             wanted,
-            "fewer open files are allowed than --max-connections, --max-in-flight and --max-hanging need; raise the hard \
-             limit (ulimit -Hn) or lower them"
+            "the open file limit is too low for --max-connections, --max-in-flight and --max-hanging; raise the hard limit \
+             (ulimit -Hn) or lower the flags"
         ),
-        Err(error) => tracing::warn!(%error, wanted, "the limit of open files cannot be raised"),
+        Err(error) => tracing::warn!(%error, wanted, "cannot raise the open file limit"),
     }
 }
 
-/// Operators are served to the very end: that is when they look.
+/// Serves operators until the process ends, so that the drain can be observed.
 fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     announce(&listener, "serving operators");
     let drain = Drain::default();
-    // What operators do here is not counted among what pods do.
+    // Requests of operators are not counted with those of pods.
     let metrics = Metrics::leak();
     let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), metrics));
     let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
@@ -287,7 +283,7 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     drain
 }
 
-/// Brings the gauges about memory up to date.
+/// Updates the memory gauges.
 fn report_memory(metrics: &Metrics, pressure: &Pressure, connections: &Connections) {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let usage = pressure.usage().unwrap_or_default();
@@ -300,7 +296,7 @@ fn report_memory(metrics: &Metrics, pressure: &Pressure, connections: &Connectio
     memory.connections_limit.set(gauge(limit as u64));
 }
 
-/// Brings the gauges up to date that are read from elsewhere.
+/// Updates gauges whose values are kept elsewhere.
 fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> impl Fn(&Metrics) + use<> {
     let (store, watches) = (Arc::clone(store), Arc::clone(watches));
     let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
@@ -316,6 +312,6 @@ fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> 
 fn announce(listener: &TcpListener, what: &str) {
     match listener.local_addr() {
         Ok(addr) => tracing::info!(%addr, "{what}"),
-        Err(error) => tracing::warn!(%error, "{what} on an address that the system does not tell"),
+        Err(error) => tracing::warn!(%error, "{what}, on an unknown address"),
     }
 }

@@ -1,12 +1,12 @@
-//! This process's own control group: where the kernel shows its limits, by version 2 or version 1 of its interface.
+//! Finds the files of this process's control group, in version 2 or version 1.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel shows control groups.
+/// Mount point of control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Which interface a folder has.
+/// Interface version of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// A hierarchy for each controller.
@@ -15,13 +15,13 @@ pub enum Version {
     Two,
 }
 
-/// The folders in which a controller's files of this process may be, the likeliest first; by version 2 where the controller
-/// has no hierarchy of its own.
+/// The folders that may contain a controller's files for this process, the most likely first. Version 2 if
+/// the controller has no hierarchy of its own.
 pub fn folders(controller: &str) -> Vec<(Version, PathBuf)> {
     folders_in(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), Path::new(ROOT), controller)
 }
 
-/// As [`folders`], by the text of `/proc/self/cgroup`.
+/// Like [`folders`], given the text of `/proc/self/cgroup`.
 pub(crate) fn folders_in(groups: &str, root: &Path, controller: &str) -> Vec<(Version, PathBuf)> {
     let mut folders = Vec::new();
     for line in groups.lines() {
@@ -30,10 +30,10 @@ pub(crate) fn folders_in(groups: &str, root: &Path, controller: &str) -> Vec<(Ve
         };
         let path = path.trim_start_matches('/');
         if controllers.is_empty() {
-            // A container sees its own group at the top.
+            // A container sees its own group as the root.
             folders.extend([(Version::Two, root.join(path)), (Version::Two, root.to_owned())]);
         } else if controllers.split(',').any(|found| found == controller) {
-            // Or under the path that it has on the host.
+            // Or under its path on the host.
             let own = [root.join(controller).join(path), root.join(controllers).join(path), root.join(controller)];
             folders.splice(..0, own.map(|folder| (Version::One, folder)));
         }
@@ -41,7 +41,7 @@ pub(crate) fn folders_in(groups: &str, root: &Path, controller: &str) -> Vec<(Ve
     folders
 }
 
-/// The text of the first file of this name.
+/// Reads the first existing file of this name.
 pub(crate) fn first(folders: &[(Version, PathBuf)], version: Version, file: &str) -> Option<String> {
     let mut of_version = folders.iter().filter(|(found, _)| *found == version);
     of_version.find_map(|(_, folder)| fs::read_to_string(folder.join(file)).ok())

@@ -1,4 +1,4 @@
-//! The command line: what a person types, and what it comes to. Nothing else knows clap.
+//! The command line: parses flags and environment variables into a [`Command`]. The only module that uses clap.
 
 mod check;
 #[cfg(feature = "otlp")]
@@ -23,15 +23,15 @@ use crate::metadata::host::AllowedHosts;
 use crate::policy::{Choice, Recursive, Source};
 use crate::telemetry::logging::{Format, Levels, LevelsError};
 
-/// Exit code for bad usage, from BSD's sysexits: it tells a supervisor that another try will not help.
+/// Exit code for a usage error, `EX_USAGE` of BSD's sysexits: a supervisor need not retry.
 pub const USAGE: u8 = 64;
 
-/// Flags as they are typed. Values are text here, so that all mistakes can be reported at once.
+/// Flags as typed. Values stay text until [`Args::resolve`], so that all mistakes are reported at once.
 #[derive(Debug, Parser)]
 #[command(name = "gce-metadata-proxy", version, about, long_about = LONG_ABOUT, max_term_width = 100)]
 #[command(after_help = AFTER_HELP, disable_help_subcommand = true)]
 struct Args {
-    /// Address to serve pods on; may be repeated
+    /// Address to listen on for pods. May be repeated
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -41,21 +41,22 @@ struct Args {
     )]
     addr: Vec<String>,
 
-    /// Address to serve operators on: /statusz in a browser, /metrics, /healthz, /readyz, ...
+    /// Address to listen on for operators: /metrics, /healthz, /readyz, /statusz and others
     #[arg(long, value_name = "HOST:PORT", env = "METADATA_PROXY_METRICS_ADDR", default_value = "127.0.0.1:989")]
     metrics_addr: String,
 
-    /// A name under which operators may reach the proxy, such as a node's in a scraper's configuration, besides localhost and
-    /// any IP address; may be repeated
+    /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
+    /// scraper uses. May be repeated
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
     metrics_allowed_host: Vec<String>,
 
-    /// The metadata server; only http:// for now
+    /// URL of the metadata server. Only http:// is supported
     #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
     upstream: String,
 
-    /// What pods must not read: a built-in policy (`compat`: what k8s-metadata-proxy conceals and what else is known
-    /// to be secret; `strict`: all but what GKE's own server shows), or a file, which is read anew when it changes
+    /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
+    /// other known secrets, `strict` allows only what GKE's own server shows, FILE is a policy file, which is reloaded when
+    /// it changes
     #[arg(
         long,
         value_name = "compat|strict|FILE",
@@ -65,62 +66,60 @@ struct Args {
     )]
     policy: String,
 
-    /// Whether the policy is carried out, or what it would refuse is only logged
+    /// Enforce the policy, or only log what it would refuse
     #[arg(long, value_name = "enforce|audit", env = "METADATA_PROXY_POLICY_MODE", default_value = "enforce")]
     policy_mode: String,
 
-    /// What becomes of recursive reads, whatever the policy says: they are refused, or answered without what is
-    /// concealed
+    /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
     #[arg(long, value_name = "refuse|redact", env = "METADATA_PROXY_RECURSIVE", global = true)]
     recursive: Option<String>,
 
-    /// A name under which clients may reach the proxy, besides metadata.google.internal, metadata,
-    /// metadata.goog, localhost and any IP address; may be repeated
+    /// Host name to accept from clients, in addition to metadata.google.internal, metadata, metadata.goog, localhost and
+    /// IP addresses. May be repeated
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
 
-    /// Let another process listen on the same addresses, so that a new one can start before the old one ends
+    /// Set SO_REUSEPORT on the listening sockets, so that a new process can start before the old one exits
     #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
     reuse_port: bool,
 
-    /// Most requests in flight; those beyond are refused at once, save what is known without asking.
-    /// Each costs up to 56 KiB while it waits, 25 KiB as a rule
+    /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
+    /// A waiting request uses 25 KiB of memory, at most 56 KiB
     #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_IN_FLIGHT", default_value = config::MAX_IN_FLIGHT)]
     max_in_flight: String,
 
-    /// Most connections of clients; beyond, the one that got nowhere for longest gives way, or else the newcomer
-    /// is reset. Each costs 2 KiB when idle and 14 KiB when in use
+    /// Maximum concurrent client connections. At the limit, the connection that has made no progress for longest is closed,
+    /// or the new one is reset. A connection uses 2 KiB of memory when idle and 14 KiB when active
     #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_CONNECTIONS", default_value = config::MAX_CONNECTIONS)]
     max_connections: String,
 
-    /// Most `wait_for_change` requests to the metadata server (clients that watch the same share one); those
-    /// beyond get 503
+    /// Maximum concurrent `wait_for_change` requests to the metadata server. Clients that watch the same value share one.
+    /// Excess requests get 503
     #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_HANGING", default_value = config::MAX_HANGING)]
     max_hanging: String,
 
-    /// What becomes of a request beyond --max-in-flight: its connection is reset, or it gets 503
+    /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
     #[arg(long, value_name = "reset|unavailable", env = "METADATA_PROXY_OVERLOAD", default_value = "reset")]
     overload: String,
 
-    /// Form of the log lines on standard error: text for a terminal, json for a cluster
+    /// Log format on standard error: text for a terminal, json for a cluster
     #[arg(long, value_name = "text|json", env = "METADATA_PROXY_LOG_FORMAT", default_value = "text")]
     log_format: String,
 
-    /// Which log lines are written: a level, or levels by module as in `info,gce_metadata_proxy=debug`
+    /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`
     #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = config::LOG)]
     log: String,
 
-    /// Write a line for each token that is handed out: client, account, scopes, how it was answered, expiry; never
-    /// the token
+    /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
     #[arg(long, env = "METADATA_PROXY_AUDIT")]
     audit: bool,
 
-    /// How long requests in flight may take after SIGTERM or SIGINT, as in 10s, 500ms or 1m
+    /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
     #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = config::DRAIN_TIMEOUT)]
     drain_timeout: String,
 
-    /// Redirect this node's pods to the first --addr while serving, as `redirect install --keep` does. Needs nft or
-    /// iptables, root, and the capability `NET_ADMIN`
+    /// Redirect metadata requests from this node's pods to the first --addr while serving, as `redirect install --keep`
+    /// does. Requires nft or iptables, root, and the capability `NET_ADMIN`
     #[arg(long, env = "METADATA_PROXY_REDIRECT")]
     redirect: bool,
 
@@ -137,89 +136,89 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Subcommands {
-    /// Tell what the policy makes of a request, and why
+    /// Explain whether the policy allows a request, and why
     Explain {
-        /// A URL of the metadata server, or its path and query alone
+        /// URL of the metadata server, or only its path and query
         #[arg(value_name = "URL")]
         url: String,
     },
-    /// Look at policies
+    /// Print and validate policies
     #[command(subcommand)]
     Policy(Policies),
-    /// Bring pods' requests for metadata to the proxy, and close the ways round it
+    /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
-    /// Tell whether this pod, or this node, is protected: exit code 0 if so, 1 if something is open, 2 if something else
-    /// does not work
+    /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if a secret or another route is exposed, 2 if
+    /// a check could not be completed or failed for another reason
     Check(check::CheckArgs),
-    /// Run a mock metadata server alone
+    /// Run a mock metadata server
     #[cfg(feature = "mock")]
     Mock {
         /// Address to listen on
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
         addr: String,
     },
-    /// Run a mock metadata server and the proxy in front of it, and print what to try
+    /// Run the proxy in front of a mock metadata server, and print requests to try
     #[cfg(feature = "mock")]
     Demo,
 }
 
 #[derive(Debug, Subcommand)]
 enum Policies {
-    /// Print the policy that --policy names, and the one that it extends
+    /// Print the policy selected by --policy, and the policy it extends
     Show,
-    /// Look for mistakes in a policy file
+    /// Validate a policy file
     Check {
-        /// The file
+        /// Policy file to validate
         #[arg(value_name = "FILE")]
         file: String,
     },
-    /// Print the JSON Schema of policy files
+    /// Print the JSON schema of policy files
     Schema,
 }
 
 const LONG_ABOUT: &str = "\
-A proxy in front of the Google Compute Engine metadata server, one on every Kubernetes node.
+A proxy for the Google Compute Engine metadata server that runs on every Kubernetes node.
 
-It answers pods in the metadata server's place, conceals what they must not read (kube-env, identity \
-tokens, ssh keys, start-up scripts, ...), and passes on the rest.";
+It serves metadata to pods, conceals secrets from them (kube-env, identity tokens, SSH keys, startup \
+scripts and others), and forwards all other requests to the metadata server.";
 
 const AFTER_HELP: &str = "\
-Each flag can be set in the environment under the name shown with it; the command line wins, and lists are \
-separated by commas. Go's single dash (-addr=HOST:PORT) is understood too.
+Flags can also be set through the environment variables shown; the command line takes precedence. Separate list \
+values with commas. Flags with a single dash, as in Go (-addr=HOST:PORT), are accepted.
 
-Exit codes: 0 after SIGTERM or SIGINT; 64 for bad usage; 1 when the start fails (a port is taken, say) or a \
-second signal ends the drain at once.";
+Exit codes: 0 after SIGTERM or SIGINT, 64 for a usage error, 1 if the proxy cannot start (for example because a \
+port is in use) or if a second signal ends the drain early.";
 
-/// What the process is to do.
+/// What to run.
 #[derive(Debug)]
 pub enum Command {
     /// Serve as a proxy.
     Serve(Config),
     /// Answer a question about policies.
     Ask(Question),
-    /// Tell whether this place is protected.
+    /// Check whether this pod or node is protected.
     Check(crate::check::Format),
-    /// Change or look at the kernel's rules; and log like this.
+    /// Change or check the kernel's redirect rules, with this log format and these levels.
     Redirect(crate::redirect::Command, Format, Levels),
     /// Serve as a mock metadata server.
     #[cfg(feature = "mock")]
     Mock(SocketAddr),
-    /// Both, with a tour.
+    /// Serve as a mock metadata server and a proxy, with examples to try.
     #[cfg(feature = "mock")]
     Demo(Config),
 }
 
-/// Why there is nothing to run: text to print, and whether it was asked for.
+/// Why there is nothing to run, with the text to print.
 #[derive(Debug)]
 pub enum Stop {
     /// `--help` or `--version`.
     Shown(String),
-    /// Mistakes, all of them, a line each.
+    /// Usage errors, one per line.
     Usage(String),
 }
 
-/// Reads the command line and the environment.
+/// Parses the command line and the environment.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
     let mut mistakes = Vec::new();
     let args = parse_known(args.into_iter().map(with_two_dashes).collect(), &mut mistakes)?;
@@ -234,7 +233,7 @@ fn usage(mistakes: &[String]) -> String {
     format!("{}\nTry 'gce-metadata-proxy --help'.\n", lines.join("\n"))
 }
 
-/// Go's flag package takes one dash or two, and that is how the flags of k8s-metadata-proxy stand in manifests.
+/// Go's flag package accepts one dash or two, and manifests for k8s-metadata-proxy use either.
 fn with_two_dashes(arg: OsString) -> OsString {
     let name = arg.to_str().and_then(|text| text.strip_prefix('-')).and_then(|text| text.split('=').next());
     match (name, arg.to_str()) {
@@ -245,8 +244,8 @@ fn with_two_dashes(arg: OsString) -> OsString {
     }
 }
 
-/// clap stops at the first argument that it does not know; those are taken out one by one, so that the rest is judged
-/// too. Nothing is returned when what remains cannot be understood, which is then among the mistakes.
+/// clap stops at the first unknown argument. Removes unknown arguments one by one, so that the others are checked too.
+/// Returns `None`, and adds a mistake, if the remaining arguments cannot be parsed.
 fn parse_known(mut args: Vec<OsString>, mistakes: &mut Vec<String>) -> Result<Option<Args>, Stop> {
     loop {
         let error = match Args::try_parse_from(&args) {
@@ -277,7 +276,7 @@ fn parse_known(mut args: Vec<OsString>, mistakes: &mut Vec<String>) -> Result<Op
 }
 
 impl Args {
-    /// Turns text into values. What cannot be turned is added to the mistakes.
+    /// Parses the values, and adds the invalid ones to `mistakes`.
     fn resolve(self, mistakes: &mut Vec<String>) -> Option<Command> {
         let mut read = Reader { mistakes };
         #[cfg(feature = "mock")]
@@ -322,7 +321,7 @@ impl Args {
         let otlp = self.otlp.resolve(&mut read);
         #[cfg(not(feature = "otlp"))]
         let otlp = Some(crate::telemetry::otlp::Settings {});
-        // Only now, when every mistake has been written down.
+        // Return early only here, after every mistake has been recorded.
         let config = Config {
             addrs,
             metrics_addr: metrics_addr?,
@@ -355,9 +354,9 @@ const ADDRESS: &str = "HOST:PORT with an IP address or localhost for HOST, such 
 const UPSTREAM: &str = "http://HOST or http://HOST:PORT, without a path";
 const HOST_NAME: &str = "a host name without a port";
 const LIMIT: &str = "a whole number, at least 1";
-const DURATION: &str = "a number with ms, s or m behind it, such as 10s";
+const DURATION: &str = "a number followed by ms, s or m, such as 10s";
 
-/// Reads values, and writes down what was wrong with the flag's name and what was expected.
+/// Parses values, and records invalid ones with the flag's name and the expected format.
 struct Reader<'a> {
     mistakes: &'a mut Vec<String>,
 }
@@ -383,14 +382,14 @@ impl Reader<'_> {
     }
 }
 
-/// The environment's name for a flag of the proxy itself.
+/// The environment variable of a top-level flag.
 fn variable_of(flag: &str) -> Option<String> {
     let (command, name) = (Args::command(), flag.strip_prefix("--")?);
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
     Some(arg.get_env()?.to_str()?.to_owned())
 }
 
-/// Go's `:988` means every address of the machine.
+/// Parses an address as Go does: `:988` is every IPv4 address of the machine.
 fn address(text: &str) -> Option<SocketAddr> {
     let spelt = match text.rsplit_once(':')? {
         ("", port) => format!("0.0.0.0:{port}"),

@@ -1,7 +1,8 @@
-//! [`BootTime`]: the time by which a token's life is judged.
+//! [`BootTime`]: the clock for token lifetimes.
 //!
-//! A token's life goes on while its machine is suspended. `CLOCK_MONOTONIC`, which tokio's timers and [`std::time::Instant`]
-//! use, stops then; `CLOCK_BOOTTIME` does not. Both are read without a system call.
+//! A token also ages while its machine is suspended. `CLOCK_MONOTONIC`, which tokio's timers and
+//! [`std::time::Instant`] use, stops during suspension; `CLOCK_BOOTTIME` does not. Both are read without a
+//! system call.
 //!
 //! In unit tests the time is that of tokio's clock, which can be paused, plus what `suspend` added.
 
@@ -10,13 +11,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Longest sleep without a look at the clock. Timers stop while the machine is suspended, so this is also how long after
-/// a resume it takes until everything that became due is done.
+/// Maximum sleep without reading the clock. Timers stop during suspension, so this also bounds the delay of
+/// due work after a resume.
 const NAP: Duration = Duration::from_secs(30);
 
 const NANOS: u64 = 1_000_000_000;
 
-/// A moment, in nanoseconds since the machine was started, suspension included.
+/// A point in time, in nanoseconds since boot, including suspension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootTime(u64);
 
@@ -45,7 +46,7 @@ impl BootTime {
         Self(nanos)
     }
 
-    /// Time from an earlier moment to this one; nothing if that one is later.
+    /// Time since an earlier moment, or zero if it is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -56,7 +57,7 @@ impl BootTime {
     }
 }
 
-/// The earliest and the latest moment are the limits.
+/// Saturates at the earliest and latest moment.
 impl Add<Duration> for BootTime {
     type Output = Self;
 

@@ -1,4 +1,4 @@
-//! [`Config`]: the resolved configuration, as plain data, and every default with its reason.
+//! [`Config`]: the resolved configuration as plain data, and all defaults with their reasons.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,49 +13,49 @@ use crate::server::Timeouts;
 use crate::telemetry::logging::{self, Format, Levels};
 use crate::telemetry::otlp;
 
-/// Everything that a person can choose.
+/// The configuration of the proxy.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where pods are served.
+    /// Addresses to listen on for pods.
     pub addrs: Vec<SocketAddr>,
-    /// Where operators are served: metrics, health, readiness.
+    /// Address to listen on for operators: metrics, health, readiness.
     pub metrics_addr: SocketAddr,
-    /// Names under which operators are served, besides `localhost` and every address.
+    /// Host names accepted from operators, in addition to `localhost` and IP addresses.
     pub metrics_allowed_hosts: Vec<String>,
     /// The metadata server.
     pub upstream: Target,
-    /// What pods must not read.
+    /// The policy that decides what is concealed from pods.
     pub policy: Choice,
-    /// Whether that is carried out.
+    /// Whether the policy is enforced or only logged.
     pub policy_mode: Mode,
-    /// Names to be let in besides the well-known ones.
+    /// Host names accepted from clients, in addition to the well-known ones.
     pub allowed_hosts: Vec<String>,
     /// Whether another process may listen on the same addresses.
     pub reuse_port: bool,
-    /// Most requests in flight, at least 1.
+    /// Maximum requests in flight, at least 1.
     pub max_in_flight: usize,
-    /// Most connections of clients, at least 1.
+    /// Maximum client connections, at least 1.
     pub max_connections: usize,
-    /// Most `wait_for_change` requests to the metadata server.
+    /// Maximum `wait_for_change` requests to the metadata server.
     pub max_hanging: usize,
-    /// What becomes of a request above `max_in_flight`.
+    /// How to refuse a request beyond `max_in_flight`.
     pub on_overload: OnOverload,
-    /// How log lines look.
+    /// Log format.
     pub log_format: Format,
-    /// Which log lines there are.
+    /// Log levels.
     pub log: Levels,
-    /// Whether each token that is handed out is written down.
+    /// Whether to log each token that is issued.
     pub audit: Audit,
-    /// Whether requests are traced.
+    /// Tracing settings.
     pub otlp: otlp::Settings,
-    /// How long requests in flight may take once the process is told to stop.
+    /// How long to wait for requests in flight during shutdown.
     pub drain_timeout: Duration,
-    /// Whether pods are redirected here, and which ways round the proxy then stay open.
+    /// Whether to redirect pods to the proxy, and which other routes stay open.
     pub redirect: Option<Opened>,
 }
 
 impl Config {
-    /// Each flag with its value in force, as it would be typed.
+    /// All flags with their current values, as on the command line.
     pub fn flags(&self) -> Vec<(&'static str, String)> {
         let list = |values: Vec<String>| values.join(",");
         let mut flags = vec![
@@ -73,7 +73,7 @@ impl Config {
             ("--max-hanging", self.max_hanging.to_string()),
             ("--overload", self.on_overload.to_string()),
             ("--log-format", self.log_format.to_string()),
-            // It may have been changed since the start.
+            // May have changed since the start.
             ("--log", logging::in_force().as_ref().unwrap_or(&self.log).to_string()),
             ("--audit", (self.audit == Audit::On).to_string()),
             ("--redirect", self.redirect.is_some().to_string()),
@@ -85,49 +85,50 @@ impl Config {
     }
 }
 
-/// The port that k8s-metadata-proxy has always had, on loopback: pods come by a redirect, nobody else can.
+/// The port of k8s-metadata-proxy, on loopback, which only redirected pods can reach.
 pub const ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 988);
 
-/// Its neighbour, likewise.
+/// The metrics port of k8s-metadata-proxy, on loopback.
 pub const METRICS_ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 989);
 
-/// The address of the metadata server on every machine of Google's; a name would have to be resolved first.
+/// The address of the metadata server on every GCE machine. A name would have to be resolved first.
 pub const UPSTREAM: &str = "http://169.254.169.254";
 
-/// What clusters have been tested against for years.
+/// The policy that clusters have been tested with for years.
 pub const POLICY: &str = "compat";
 
-/// What k8s-metadata-proxy was measured at, and more than the pods of one node (110) ask at once in earnest.
+/// What k8s-metadata-proxy was measured at, and more than the 110 pods of a node send at once.
 pub const MAX_IN_FLIGHT: &str = "200";
 
-/// Five for each seat, for clients that keep theirs idle: with 14 KiB each they take half of 25 MiB when all are in use.
+/// Five per seat, for clients that keep idle connections. At 14 KiB each they take half of 25 MiB if all are
+/// active.
 pub const MAX_CONNECTIONS: &str = "1000";
 
-/// Watched values of one node; its agents watch a handful.
+/// Watched values of one node; its agents watch only a few.
 pub const MAX_HANGING: &str = "64";
 
-/// Memory for large answers, in bytes. A tree of half of this can be redacted and watched; all custom metadata of a machine may
-/// have 512 KiB, and a tree has the rest of the machine's metadata besides.
+/// Memory for large responses, in bytes. A tree of up to half of this can be redacted and watched. Custom
+/// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
 pub const LARGE_ANSWERS: usize = 1536 * 1024;
 
-/// Operators are few: a scraper, a kubelet, a person or two.
+/// Maximum connections on the admin listener. Its clients are few: a scraper, the kubelet and operators.
 pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
-/// What changes, and what is wrong; not every request.
+/// Logs changes and errors, not every request.
 pub const LOG: &str = "info";
 
-/// One request in a hundred: what is common shows within minutes, and a node that is asked a hundred times a second exports
-/// no more than nine spans a second.
+/// One request in a hundred: common patterns show within minutes, and a node with a hundred requests per
+/// second exports at most nine spans per second.
 #[cfg(feature = "otlp")]
 pub const OTLP_SAMPLE_RATIO: &str = "0.01";
 
-/// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s that
-/// Kubernetes gives a pod.
+/// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s
+/// that Kubernetes allows.
 pub const DRAIN_TIMEOUT: &str = "10s";
 
-/// Not a choice yet. 10 s for a head is what slow networks need and slow attackers do not like; and an idle connection
-/// outlives the minute that client libraries keep theirs for, lest they write into a closing one. Once the process is told
-/// to end, a connection that is in use gets one more request in, so that none is sent into a closing connection.
+/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle
+/// timeout exceeds the minute for which client libraries keep connections, so that they do not send a request
+/// into a closing one. During shutdown, an active connection serves one more request for the same reason.
 pub const TIMEOUTS: Timeouts = Timeouts {
     header: Duration::from_secs(10),
     idle: Duration::from_secs(90),

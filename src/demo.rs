@@ -1,4 +1,4 @@
-//! The mock alone, and the demo: both sides in one process, and what to try on them.
+//! The commands `mock` and `demo`: a mock metadata server, alone or with a proxy in front of it.
 
 use std::error::Error;
 use std::future::Future;
@@ -12,11 +12,11 @@ use crate::metadata::Target;
 use crate::mock::Mock;
 use crate::telemetry::logging;
 
-/// Unprivileged ports beside the real ones; if one is taken, any other does.
+/// Unprivileged ports. If one is in use, the demo uses any free ports.
 const PORT: u16 = 8988;
 const METRICS_PORT: u16 = 8989;
 
-/// Runs a mock metadata server until told to stop.
+/// Runs a mock metadata server until `stop` resolves.
 pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
     let mock = Mock::bind(addr).await.map_err(|error| format!("cannot listen on {addr}: {error}"))?;
     println!("mock metadata server on http://{}", mock.local_addr());
@@ -24,7 +24,7 @@ pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<()
     Ok(())
 }
 
-/// Runs a mock metadata server and a proxy in front of it, and prints what to try, until told to stop.
+/// Runs a mock metadata server with a proxy in front of it and prints examples, until `stop` resolves.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
     logging::start(config.log_format, &config.log);
     let mock = Mock::start().await;
@@ -40,7 +40,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), B
 
     let (told, stopped) = oneshot::channel::<()>();
     let proxy = tokio::spawn(app.run(async {
-        // A sender that is gone is as good as a word.
+        // A dropped sender also ends the proxy.
         let _ = stopped.await;
     }));
     print!("{}", tour(addr, metrics_addr));
@@ -55,18 +55,18 @@ fn tour(addr: SocketAddr, metrics_addr: SocketAddr) -> String {
     let v1 = format!("http://{addr}/computeMetadata/v1");
     format!(
         "\
-A mock metadata server is running, and the proxy in front of it. Try, in another terminal:
+A mock metadata server and the proxy in front of it are running. Try in another terminal:
 
-A token; expires_in is what is left of its life:
+A token, with the seconds until it expires:
   curl -s -H 'Metadata-Flavor: Google' {v1}/instance/service-accounts/default/token
 
 A plain value:
   curl -s -H 'Metadata-Flavor: Google' {v1}/instance/zone
 
-A secret of the node's, concealed:
+A secret of the node, which is concealed:
   curl -s -H 'Metadata-Flavor: Google' {v1}/instance/attributes/kube-env
 
-What operators see:
+Metrics:
   curl -s http://{metrics_addr}/metrics
 
 Ctrl-C ends both.

@@ -1,7 +1,7 @@
-//! [`Error`]: every refusal and every failure that a request can meet.
+//! [`Error`]: every reason to refuse or fail a request.
 //!
-//! A layer that will not or cannot answer returns one of these; `layers::rescue` alone turns it into an answer. The
-//! text of a variant is what the client reads: one sentence that says what was refused and why.
+//! A layer that refuses or fails a request returns an [`Error`]; only `layers::rescue` turns it into a
+//! response. The text of a variant is sent to the client: one sentence that says what was refused and why.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::failure::{Failure, TokenFailure};
 use crate::metadata::RequestError;
 use crate::policy::Concealed;
 
-/// Why a request got no answer of the upstream's.
+/// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request cannot be read in exactly one way, or is not one that this protocol allows.
+    /// Not a valid HTTP/1.1 or metadata request.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The policy conceals what was asked for.
+    /// The policy conceals the requested path.
     #[error(transparent)]
     Concealed(#[from] Concealed),
-    /// An answer above so many bytes, which cannot be held as a whole.
+    /// A response larger than this many bytes, which cannot be buffered as a whole.
     #[error(
-        "Refused: the answer is larger than {0} bytes, and larger ones are neither redacted nor watched; ask for its \
-         directories or values one by one."
+        "Refused: the response is larger than {0} bytes and cannot be redacted or watched; request its directories or \
+         values one by one."
     )]
     TooLarge(usize),
-    /// There is no room for the request.
+    /// The request was shed under overload.
     #[error("Refused: {0}; try again in a second.")]
     Overloaded(#[from] Overload),
-    /// The metadata server did not give a whole answer.
+    /// The metadata server returned no complete response.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
     /// The source of tokens did not give one. Shared, because everybody who waited for the token gets it.
@@ -35,30 +35,30 @@ pub enum Error {
     Token(Arc<TokenFailure>),
 }
 
-/// Of what there is too much.
+/// Which limit was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Overload {
     /// Requests that wait for the metadata server.
-    #[error("as many requests as --max-in-flight allows wait for the metadata server")]
+    #[error("too many requests are waiting for the metadata server (--max-in-flight)")]
     InFlight,
-    /// Memory for answers that are held as a whole: redacted trees, and what watches have seen.
+    /// Memory for buffered responses: redacted trees, and values seen by watches.
     #[error("all memory for large answers is in use")]
     LargeAnswers,
     /// Values that are being watched.
-    #[error("as many wait_for_change requests as --max-hanging allows are waiting")]
+    #[error("too many wait_for_change requests are waiting (--max-hanging)")]
     Hanging,
-    /// Tokens that one pod asks for: those kept, or those being fetched, beyond its share.
-    #[error("this pod asks for too many different tokens at once")]
+    /// Tokens of one pod: cached or being fetched, beyond its share.
+    #[error("this pod requests too many different tokens at once")]
     Tokens,
-    /// The same, and this one was waiting: its client has the most watches.
+    /// Watched values: this request was waiting and was ended, because its client has the most watches.
     #[error(
-        "this wait_for_change request was ended for one of another pod; this pod has the most, and --max-hanging is reached"
+        "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
     )]
     HangingGaveWay,
 }
 
 impl Error {
-    /// A name from a closed set, for metric labels and logs.
+    /// A label from a fixed set, for metrics and logs.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Request(error) => error.reason(),

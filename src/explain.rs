@@ -34,7 +34,9 @@ impl Question {
     pub fn answer(&self) -> Result<String, LoadError> {
         Ok(match self {
             Self::Explain(choice, url) => explain(&choice.load()?, url),
-            Self::Show(source) => source.texts()?.join("\n# What it extends; these rules come after its own:\n\n"),
+            Self::Show(source) => {
+                source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
+            }
             Self::Check(source) => {
                 let policy = Choice { source: source.clone(), recursive: None }.load()?;
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
@@ -53,7 +55,7 @@ pub fn explain(policy: &Policy, url: &str) -> String {
     let request = match read(url) {
         Ok(request) => request,
         Err(error) => {
-            told.line("read as", "nothing: it is refused before any policy is asked");
+            told.line("read as", "invalid: it is refused before the policy applies");
             told.line("upstream", "nothing is sent");
             let error = Error::from(error);
             told.line("client", format_args!("{}: {error}", rescue::status_of(&error)));
@@ -93,7 +95,7 @@ fn tell_rule(told: &mut Told, policy: &Policy, decision: Decision<'_>, subject: 
                 told.line("source", source);
             }
         }
-        None => told.line("rule", "none; the policy's general choices decide"),
+        None => told.line("rule", "none; the policy's general settings apply"),
     }
 }
 
@@ -103,9 +105,9 @@ fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: D
     let (verdict, upstream) = match decision {
         Decision::Allow => ("allow", sent(query)),
         Decision::Flat => {
-            ("allow, without `recursive`, which means nothing here", sent(query.without(Param::Recursive)))
+            ("allow, without `recursive`, which has no effect here", sent(query.without(Param::Recursive)))
         }
-        Decision::Redact => ("allow, and cut what is concealed out of the answer", sent(redact::asked(query))),
+        Decision::Redact => ("allow, with concealed values removed from the response", sent(redact::asked(query))),
         Decision::Redirect => ("redirect to the directory", "nothing is sent".to_owned()),
         Decision::Conceal(_) => ("conceal", "nothing is sent".to_owned()),
     };

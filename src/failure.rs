@@ -1,47 +1,47 @@
-//! [`Failure`]: why the metadata server gave no whole answer. [`TokenFailure`]: why a source gave no token.
+//! [`Failure`]: why an upstream request failed. [`TokenFailure`]: why a source gave no token.
 
 use std::io;
 use std::time::Duration;
 
 use crate::metadata::token::TokenError;
 
-/// Time in which an answer must be there (its head, and its body if that is held). Python's and Node's libraries give up
-/// after 3 s, and a 503 that they see beats a time-out that they do not understand.
+/// Deadline of a response (its head, and its body if it is buffered). Python's and Node's libraries give up
+/// after 3 s, and a 503 is clearer to them than a timeout.
 pub const DEADLINE: Duration = Duration::from_millis(2500);
 
-/// Why there is no whole answer of the upstream's. The text is part of what the client reads, and of the log.
+/// Why the upstream gave no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// No connection was made.
-    #[error("{address} could not be connected to ({error})")]
+    #[error("cannot connect to {address} ({error})")]
     Connect {
         /// Host and port, as configured.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// Nothing, or not enough, was heard within this time.
+    /// No complete response within this time.
     #[error("it did not answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
-    /// The connection ended before the answer's head was there.
-    #[error("it closed the connection without an answer")]
+    /// The connection was closed before the response head.
+    #[error("it closed the connection without a response")]
     Closed,
-    /// The connection ended inside the answer.
-    #[error("its answer was cut short")]
+    /// The connection was closed within the response.
+    #[error("its response was cut short")]
     CutShort,
-    /// What came is not HTTP/1.
-    #[error("what it answered is not HTTP")]
+    /// The response is not HTTP/1.
+    #[error("its response is not HTTP")]
     NotHttp,
-    /// A body beyond this many bytes where only a small one has a meaning.
-    #[error("its answer is larger than {0} bytes")]
+    /// A body larger than this many bytes where only a small one is valid.
+    #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
-    /// A success without `Metadata-Flavor: Google`: something else listens at its address.
-    #[error("its answer lacks `Metadata-Flavor: Google`, so something else answers in its place")]
+    /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
+    #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]
     NoFlavor,
 }
 
 impl Failure {
-    /// A name from a closed set, for metric labels and logs.
+    /// A label from a fixed set, for metrics and logs.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "upstream_connect",
@@ -54,7 +54,7 @@ impl Failure {
         }
     }
 
-    /// What an error of the HTTP client before the answer's head means.
+    /// Maps an error of the HTTP client before the response head.
     pub(crate) fn before_head(error: &hyper::Error) -> Self {
         if error.is_parse() { Self::NotHttp } else { Self::Closed }
     }
@@ -67,10 +67,10 @@ pub enum TokenFailure {
     #[error(transparent)]
     Upstream(#[from] Failure),
     /// A success that should have been a token and is not.
-    #[error("its answer is not a token: {0}")]
+    #[error("its response is not a token: {0}")]
     NotAToken(#[from] TokenError),
     /// The server failed several times in a row and is not asked for a moment.
-    #[error("it failed several times in a row and is asked again in a moment")]
+    #[error("it failed several times in a row and will be retried shortly")]
     Resting,
     /// The source has no tokens for this caller.
     #[error("it has no tokens for this caller")]

@@ -1,4 +1,4 @@
-//! The process: read the command line, start, run, exit.
+//! Entry point: parses the command line, runs the command and sets the exit code.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -61,7 +61,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
     })
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
+/// Prints to standard output. Ignores errors, because a reader may close the pipe early (`| head`).
 fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }
@@ -73,14 +73,14 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     }
 }
 
-/// The first signal begins the drain; whoever sends a second wants the end.
+/// Serves until a signal starts the drain. A second signal ends the drain early.
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
     let opened = config.redirect.clone();
     let app = App::bind(config)?;
     if let Some(opened) = opened {
-        // From here on pods come to sockets that are bound already.
+        // The sockets are bound, so redirected requests find a listener.
         let redirect = Redirect::to_first(&app.addrs()?, opened)?;
         redirect.install().await?;
         tokio::spawn(redirect.keep());
@@ -92,13 +92,13 @@ async fn serve(config: Config) -> Outcome<()> {
     });
     let urged = async {
         let signal = signals.next().await;
-        tracing::info!("{signal}: draining; a second signal ends at once");
+        tracing::info!("received {signal}: draining; a second signal exits immediately");
         let _ = tell.send(());
         signals.next().await
     };
     tokio::select! {
         () = running => Ok(()),
-        signal = urged => Err(format!("{signal} during the drain: ended at once, requests in flight were cut").into()),
+        signal = urged => Err(format!("received {signal} while draining: exited immediately and cut requests in flight").into()),
     }
 }
 

@@ -67,7 +67,7 @@ impl Readiness {
         } else if is_warm {
             State::Ready
         } else {
-            State::Degraded("the metadata server has not yet given all that pods ask for first".to_owned())
+            State::Degraded("the metadata server has not yet provided the default token and common values".to_owned())
         }
     }
 }

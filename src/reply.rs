@@ -1,4 +1,4 @@
-//! An answer on its way to a client: made here, or the upstream's.
+//! Responses to clients: made by the proxy or passed on from the upstream.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,16 +15,16 @@ use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
 /// The body of an answer.
 pub enum Body {
-    /// All of it; empty once it was taken.
+    /// The complete body; empty once taken.
     Whole(Bytes),
-    /// Still on its way from the upstream. Boxed, since every layer moves every answer, and few are of this kind.
+    /// Streamed from the upstream. Boxed, because every layer moves every response, and few are streamed.
     Streamed(Pin<Box<Streamed>>),
 }
 
-/// A body on its way from the upstream.
+/// A body that is streamed from the upstream.
 pub type Streamed = dyn http_body::Body<Data = Bytes, Error = Failure> + Send;
 
-/// An answer may hold a token, so only its size is told.
+/// Shows only the size, because the body may contain a token.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -58,9 +58,9 @@ impl http_body::Body for Body {
     }
 }
 
-/// A body that may be there as a whole when its answer is.
+/// A body that may be in memory when its response head is.
 pub trait AtHand: http_body::Body {
-    /// How many bytes it has, if all of them are in memory.
+    /// Number of bytes, if all of them are in memory.
     fn at_hand(&self) -> Option<usize>;
 }
 
@@ -73,23 +73,23 @@ impl AtHand for Body {
     }
 }
 
-/// Room for so many headers is kept for an answer: enough for ours, and no more than a connection may cost, since hyper keeps it
-/// for the next request.
+/// Capacities of a header map that is reused for a response: at least enough for the proxy's headers, and
+/// bounded because hyper keeps the map for the next request.
 const ROOM: Range<usize> = 4..24;
 
-/// What answers made here are signed with, so that they can be told from the upstream's.
+/// `Server` header of responses made by the proxy, which distinguishes them from the upstream's.
 pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
 
-/// `text/plain`, for sentences. Metadata values have the server's own odd types.
+/// `text/plain`, for sentences. Metadata values have the server's own types.
 pub const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// An answer made here, as the server would make it. It carries `Metadata-Flavor: Google` whatever it says, since a client
-/// library takes an answer without it for somebody else's.
+/// A response made by the proxy, as the metadata server would make it. It always carries `Metadata-Flavor:
+/// Google`, because client libraries reject a response without it.
 pub fn local(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
     local_in(HeaderMap::new(), status, content_type, body)
 }
 
-/// As [`local`], where the request's headers stood: memory for a map costs as much as all that is written into it.
+/// Like [`local`], reusing the request's header map: allocating a map costs as much as filling it.
 pub fn local_in(
     mut headers: HeaderMap,
     status: StatusCode,
@@ -110,7 +110,7 @@ pub fn local_in(
     response
 }
 
-/// An answer in words, which may repeat what the client has sent; so no browser may take them for anything else.
+/// A response with a sentence that may quote the client's input, so browsers must not sniff its type.
 pub fn sentence(status: StatusCode, sentence: impl Into<Bytes>) -> Response<Body> {
     let mut response = local(status, PLAIN_TEXT, sentence);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,28 +1,28 @@
-//! [`Room`]: memory for large answers, shared by all clients.
+//! [`Room`]: memory for large responses, shared by all clients.
 //!
-//! An answer that is held in memory as a whole is charged to the client that asked for it, in bytes, and gives them back
-//! when its last byte has been written to the client or is dropped. Three kinds of answer are held: bodies of up to 32 KiB
-//! that must be complete before the first byte is sent (`upstream::body`), trees that are redacted (`layers::conceal`), and
-//! what a watch has seen (`layers::hanging`).
+//! A response that is buffered as a whole is charged to the requesting client, in bytes, until its last byte
+//! has been written or dropped. Three kinds of response are buffered: bodies of up to 32 KiB, which must be
+//! complete before the first byte is sent (`upstream::body`), trees that are redacted (`layers::conceal`),
+//! and values seen by a watch (`layers::hanging`).
 //!
 //! # Who gets room
 //!
-//! - A client that is alone may have all of it.
-//! - When there is not enough, requests wait in line, up to [`DEADLINE`]. The client that holds least goes first; those that
-//!   hold the same take turns. Nobody overtakes the first in line, however large its answer is, so a
-//!   client that holds little waits for the others' answers to be read, and for nothing else.
-//! - While anybody waits, answers of the client that holds most are given up if they were sent 250 ms ago and are not
-//!   being read: their connections are closed. If there are none, the same goes for everybody's answers. So a client that
-//!   does not read, or reads a few bytes now and then, keeps nobody out.
-//! - A body that need not be held does not wait. It is streamed instead.
+//! - A single client may use all of it.
+//! - When there is not enough, requests queue for up to [`DEADLINE`]. The client that holds least goes first;
+//!   clients that hold the same take turns. No request overtakes the first in the queue, however large its
+//!   response is, so a client that holds little waits only for the responses of others to be read.
+//! - While a request waits, connections of the client that holds most are closed if their responses were sent
+//!   250 ms ago and are not being read. If there are none, the same applies to all clients. So a client that
+//!   does not read, or reads slowly, cannot block others.
+//! - A body that need not be buffered does not wait. It is streamed instead.
 //!
-//! [`Shares::room_for`] is of no use here: it compares pieces of equal size.
+//! [`Shares::room_for`] does not fit here, because it compares items of equal size.
 //!
 //! # Why nobody waits for ever
 //!
-//! Redaction needs an answer twice: as the server sent it, and as it was made from that. What the server sent may fill half of
-//! the room only. The other half is for what is made from it, which depends on nothing but a client that reads. A request that
-//! needs both takes both at once.
+//! Redaction needs memory twice: for the original response and for the redacted one. Originals may fill only
+//! half of the room. The other half is for redacted responses, which are released as soon as clients read
+//! them. A request that needs both takes both at once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -41,27 +41,29 @@ use crate::failure::{DEADLINE, Failure};
 use crate::reply::Body;
 use crate::shares::{Client, Shares};
 
-/// Largest answer that needs no room, in bytes, where a request holds a seat until its answer is read. 200 seats hold at
-/// most 1.6 MiB of them.
+/// Maximum response that needs no room, in bytes, for requests that hold a seat until the response is read.
+/// 200 seats hold at most 1.6 MiB of them.
 pub const SMALL: usize = 8 * 1024;
 
-/// Largest answer that needs no room, in bytes, where the request holds no seat. Seats end at the same size.
+/// Maximum response that needs no room, in bytes, for requests without a seat. Seats are released at the same
+/// size.
 pub const SMALL_WITHOUT_SEAT: usize = 1024;
 
-/// How often the first in line looks for a connection that does not read.
+/// Interval at which the first in the queue looks for connections that do not read.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a client may take to read an answer for which others wait. On the same node the largest takes some milliseconds.
+/// Maximum time to read a response while others wait. On the same node the largest response takes some
+/// milliseconds.
 const SLOW: Duration = Duration::from_millis(250);
 
-/// Closes the connections that do not read, of those whose clients have these addresses and ports. False if all of them read.
+/// Closes connections with these peers that do not read. Returns `false` if all of them are reading.
 #[derive(Clone)]
 pub struct CutUnread(Arc<Cut>);
 
 type Cut = dyn Fn(&[SocketAddr]) -> bool + Send + Sync;
 
 impl CutUnread {
-    /// Calls this.
+    /// Calls this function.
     pub fn by(cut: impl Fn(&[SocketAddr]) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(cut))
     }
@@ -78,7 +80,7 @@ impl fmt::Debug for CutUnread {
     }
 }
 
-/// Memory for large answers.
+/// Memory for large responses.
 #[derive(Debug)]
 pub struct Room {
     limit: usize,
@@ -89,34 +91,35 @@ pub struct Room {
 #[derive(Debug)]
 struct State {
     shares: Shares,
-    /// Of what is in use: bytes of answers as the server sent them.
+    /// Bytes in use by original responses.
     sent: usize,
     next: u64,
     waiting: Vec<Waiting>,
     readers: HashMap<u64, Reader>,
 }
 
-/// How much room an answer needs, in bytes.
+/// Room that a response needs, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// For the answer as the server sent it.
+    /// For the original response.
     pub sent: usize,
-    /// For what is made from it.
+    /// For the response made from it.
     pub made: usize,
 }
 
-/// A request in line.
+/// A queued request.
 #[derive(Debug)]
 struct Waiting {
     number: u64,
-    /// Its client's turn, among clients that hold the same. It comes after all who waited when the client was last served.
+    /// Its client's turn among clients that hold the same amount: after all clients that were waiting when it
+    /// was last served.
     turn: u64,
     account: Account,
     amount: Amount,
     granted: oneshot::Sender<Charge>,
 }
 
-/// A connection to which an answer is being written, and the client that is charged for the answer.
+/// A connection to which a response is being written, and the client charged for it.
 #[derive(Debug, Clone, Copy)]
 struct Reader {
     peer: SocketAddr,
@@ -124,40 +127,40 @@ struct Reader {
     since: Instant,
 }
 
-/// Who is charged: the client at the other end of a connection, or nobody for the proxy's own requests.
+/// The client to charge, or nobody for the proxy's own requests.
 #[derive(Debug, Clone)]
 pub struct Account {
     room: Arc<Room>,
     peer: Option<SocketAddr>,
 }
 
-/// Room that is in use. It is given back when this is dropped.
+/// Room in use. Released on drop.
 #[derive(Debug)]
 pub struct Charge {
     account: Account,
     amount: Amount,
 }
 
-/// An answer that was read as a whole.
+/// A fully buffered response.
 #[derive(Debug)]
 pub struct Whole {
     /// Its body.
     pub bytes: Bytes,
-    /// Its room; none if it is small.
+    /// Its room, or `None` if it is small.
     pub charge: Option<Charge>,
 }
 
-/// The place of a request in line. When it is dropped, the request has given up.
+/// The place of a request in the queue. Dropping it cancels the request.
 struct Place<'a> {
     number: u64,
     room: &'a Room,
 }
 
-/// Bytes that are being written to a client, with their room.
+/// Bytes being written to a client, with their room.
 struct Held {
     bytes: Bytes,
     charge: Arc<Charge>,
-    /// The number of its reader; none for the proxy's own requests.
+    /// The ID of its reader, or `None` for the proxy's own requests.
     reader: Option<u64>,
 }
 
@@ -174,19 +177,20 @@ impl Amount {
 }
 
 impl Room {
-    /// For this many bytes in all. The largest answer that can be redacted or watched has half of them.
+    /// Creates room for this many bytes in total. Half of it is the maximum response that can be redacted or
+    /// watched.
     pub fn new(limit: usize, cut_unread: CutUnread) -> Arc<Self> {
         let state =
             State { shares: Shares::new(limit), sent: 0, next: 0, waiting: Vec::new(), readers: HashMap::new() };
         Arc::new(Self { limit, cut_unread, state: Mutex::new(state) })
     }
 
-    /// The account of the client at the other end of a connection.
+    /// The account of a peer's client.
     pub fn account(self: &Arc<Self>, peer: Option<SocketAddr>) -> Account {
         Account { room: Arc::clone(self), peer }
     }
 
-    /// Size of the largest answer that can be redacted or watched, in bytes.
+    /// Maximum size of a response that can be redacted or watched, in bytes.
     pub fn largest(&self) -> usize {
         self.limit / 2
     }
@@ -196,7 +200,7 @@ impl Room {
         self.lock().shares.used()
     }
 
-    /// Bytes in all.
+    /// Total bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -214,10 +218,10 @@ impl Room {
         self.serve_line();
     }
 
-    /// Gives room to the first in line, as long as there is enough.
+    /// Gives room to queued requests in order, while there is enough.
     fn serve_line(&self) {
         while let Some(Waiting { account, amount, granted, .. }) = self.next_served() {
-            // If the request has given up in this moment, the charge is dropped here, and its room given back.
+            // If the request was cancelled concurrently, the charge is dropped here, which releases its room.
             drop(granted.send(Charge { account, amount }));
         }
     }
@@ -234,7 +238,7 @@ impl Room {
         Some(waiting)
     }
 
-    /// Closes connections that do not read, if this request is the first in line. One request looks for all.
+    /// Closes connections that do not read, if this request is the first in the queue.
     fn make_room_for(&self, number: u64) {
         let (of_largest, all) = {
             let state = self.lock();
@@ -253,7 +257,7 @@ impl Room {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No change of the state can be interrupted by a panic.
+        // No update of the state can panic midway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -269,7 +273,7 @@ impl State {
         self.next
     }
 
-    /// The other requests of a client go behind all who wait now.
+    /// Moves the client's other requests behind all clients that are waiting now.
     fn ends_turn_of(&mut self, client: Client) {
         let turn = self.number();
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.account.client() == client) {
@@ -277,7 +281,7 @@ impl State {
         }
     }
 
-    /// Where the request stands that goes first.
+    /// Index of the request that goes first.
     fn first_in_line(&self) -> Option<usize> {
         let held = |waiting: &Waiting| self.shares.held_by(waiting.account.client());
         let order = |waiting: &Waiting| (held(waiting), waiting.turn, waiting.number);
@@ -286,22 +290,22 @@ impl State {
 }
 
 impl Account {
-    /// Who is charged.
+    /// The client charged.
     pub fn client(&self) -> Client {
         self.peer.map(|peer| peer.ip().to_canonical())
     }
 
-    /// The other end of the connection.
+    /// The peer address of the connection.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
 
-    /// Size of the largest answer that can be read as a whole, in bytes.
+    /// Maximum size of a response that can be buffered as a whole, in bytes.
     pub fn largest(&self) -> usize {
         self.room.largest()
     }
 
-    /// Takes room if there is enough, and nobody waits for it.
+    /// Takes room if there is enough and no request is waiting.
     pub fn try_take(&self, amount: Amount) -> Option<Charge> {
         let mut state = self.room.lock();
         if !state.waiting.is_empty() || !self.room.fits(&state, amount) {
@@ -312,7 +316,7 @@ impl Account {
         Some(Charge { account: self.clone(), amount })
     }
 
-    /// Takes room, or waits for it no longer than the upstream may take for an answer.
+    /// Takes room, waiting at most as long as the upstream may take to respond.
     pub async fn take(&self, amount: Amount) -> Result<Charge, Overload> {
         timeout(DEADLINE, self.wait_for(amount)).await.ok().flatten().ok_or(Overload::LargeAnswers)
     }
@@ -334,8 +338,9 @@ impl Account {
         }
     }
 
-    /// Reads an answer as a whole, with room for it and for what will be made from it: so many bytes for an answer of a given
-    /// size. An answer needs no room if neither is larger than `small`. One that is in memory already was charged before.
+    /// Buffers a response, with room for it and for the response made from it, whose size the function
+    /// computes. No room is needed if neither is larger than `small`. A response that is in memory already
+    /// was charged before.
     pub async fn read(&self, body: Body, small: usize, made: impl Fn(usize) -> usize) -> Result<Whole, Error> {
         let is_here = matches!(body, Body::Whole(_));
         let needs = |bytes: usize| Amount { sent: if is_here { 0 } else { bytes }, made: made(bytes) };
@@ -353,14 +358,14 @@ impl Account {
     }
 }
 
-/// Most bytes that a body can have; none if it has more than the largest.
+/// Maximum bytes of a body, or `None` if it exceeds the maximum.
 fn bound_of(body: &Body, largest: usize) -> Option<usize> {
     let announced = body.size_hint().exact();
     let bound = announced.map_or(largest, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     (bound <= largest).then_some(bound)
 }
 
-/// All of a body; none if it has more bytes than the bound.
+/// Reads a whole body. Returns `None` if it exceeds the bound.
 async fn collect(mut body: Body, bound: usize) -> Result<Option<Bytes>, Error> {
     if let Body::Whole(bytes) = body {
         return Ok(Some(bytes));
@@ -377,7 +382,7 @@ async fn collect(mut body: Body, bound: usize) -> Result<Option<Bytes>, Error> {
 }
 
 impl Charge {
-    /// Gives back what is not needed.
+    /// Releases unneeded room.
     pub fn reduce_to(&mut self, amount: Amount) {
         let less = Amount {
             sent: self.amount.sent.saturating_sub(amount.sent),
@@ -387,13 +392,13 @@ impl Charge {
         self.account.room.give_back(self.account.client(), less);
     }
 
-    /// Bytes on their way to the client that is charged.
+    /// Attaches the room to bytes sent to the client charged.
     pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
         let peer = self.account.peer;
         Arc::new(self).read_by(peer, bytes.into())
     }
 
-    /// Bytes on their way to a client. The room is given back when nobody has them any more.
+    /// Attaches the room to bytes sent to a client. Released when the last reference is dropped.
     pub fn read_by(self: &Arc<Self>, peer: Option<SocketAddr>, bytes: Bytes) -> Bytes {
         let reader = peer.map(|peer| {
             let mut state = self.account.room.lock();
@@ -419,7 +424,7 @@ impl Drop for Place<'_> {
         let has_given_up = state.waiting.len() < before;
         drop(state);
         if has_given_up {
-            // It may have stood before others that need less.
+            // It may have blocked others that need less.
             self.room.serve_line();
         }
     }

@@ -1,25 +1,27 @@
-//! [`Shares`]: who holds how much of something scarce, and who gives way.
+//! [`Shares`]: counts how much of a limited resource each client holds, and decides who gives way.
 //!
-//! Connections, seats, watches, token flights, kept tokens and bytes of memory are all scarce, and all are shared by one rule:
+//! Connections, seats, watches, token flights, cached tokens and bytes of memory are all limited, and shared
+//! between clients by one rule:
 //!
-//! - While there is room, anyone may take it. A client that is alone may have everything.
-//! - When there is no room, whoever holds most gives way to a client that holds clearly less.
-//! - A client that holds most itself gives up something of its own, or is refused.
+//! - While there is room, any client may take more. A single client may take everything.
+//! - When there is no room, the client that holds most gives way to a client that holds clearly less.
+//! - The client that holds most must give up something of its own, or is refused.
 //!
 //! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting for a
 //! seat) is up to the owner of the resource.
 
 use std::net::IpAddr;
 
-/// Who asks: an address, which stands for a pod. The proxy's own requests have none.
+/// A client: an IP address, which identifies a pod, or `None` for the proxy's own requests.
 pub type Client = Option<IpAddr>;
 
-/// What each client holds of a resource, in the resource's own unit (pieces or bytes).
+/// How much of a resource each client holds, in the resource's unit (items or bytes).
 #[derive(Debug)]
 pub struct Shares {
     limit: usize,
     used: usize,
-    /// Every client that holds anything. A list: a node has some hundred pods, and most hold nothing at any moment.
+    /// All clients that hold anything. A list is enough: a node has about a hundred pods, and most hold
+    /// nothing at any time.
     holders: Vec<(Client, usize)>,
 }
 
@@ -28,29 +30,30 @@ pub struct Shares {
 pub enum Room {
     /// There is room.
     Free,
-    /// There is none until this client has given something up: it holds most, and clearly more than the one that asks.
+    /// No room until this client gives something up: it holds most, and clearly more than the requesting
+    /// client.
     From(Client),
-    /// There is none, and the client that asks holds most: it may only replace something of its own.
+    /// No room, and the requesting client holds most: it may only replace something of its own.
     FromItself,
-    /// There is none, and nobody holds clearly more than the client that asks.
+    /// No room, and no client holds clearly more than the requesting one.
     None,
 }
 
 impl Shares {
-    /// Nobody holds anything, and all together may hold this much.
+    /// Creates empty shares with this total limit.
     pub fn new(limit: usize) -> Self {
         Self { limit, used: 0, holders: Vec::new() }
     }
 
-    /// Whether a client may take this much more. Nothing is taken yet.
+    /// Whether a client may take this amount. Takes nothing.
     ///
-    /// "Clearly more" means that the other one still holds at least as much once the amount has changed hands. So two clients
-    /// never take the same piece from each other in turn.
+    /// "Clearly more" means that the other client still holds at least as much after the transfer, so that
+    /// two clients never take the same amount from each other in turn.
     pub fn room_for(&self, client: Client, amount: usize) -> Room {
         self.room_beside(client, amount, 0)
     }
 
-    /// The same where this much has to stay free.
+    /// Like [`Shares::room_for`], with a reserve that must stay free.
     pub fn room_beside(&self, client: Client, amount: usize, spare: usize) -> Room {
         if self.used.saturating_add(amount).saturating_add(spare) <= self.limit {
             return Room::Free;
@@ -64,7 +67,7 @@ impl Shares {
         }
     }
 
-    /// The client takes this much, whether there is room or not.
+    /// Adds this amount to the client's share, whether there is room or not.
     pub fn take(&mut self, client: Client, amount: usize) {
         if amount == 0 {
             return;
@@ -76,7 +79,7 @@ impl Shares {
         }
     }
 
-    /// The client gives this much back.
+    /// Removes this amount from the client's share.
     pub fn give_back(&mut self, client: Client, amount: usize) {
         let Some(place) = self.holders.iter().position(|(other, _)| *other == client) else { return };
         let held = &mut self.holders[place].1;
@@ -88,33 +91,33 @@ impl Shares {
         }
     }
 
-    /// Whether a client holds less than an equal share of the limit among all that hold anything. What cannot be divided
-    /// evenly counts for everybody.
+    /// Whether a client holds less than an equal share of the limit among all clients that hold anything. The
+    /// share is rounded up.
     pub fn is_below_share(&self, client: Client) -> bool {
         self.held_by(client) < self.limit.div_ceil(self.holders.len().max(1))
     }
 
-    /// What a client holds.
+    /// The amount that a client holds.
     pub fn held_by(&self, client: Client) -> usize {
         self.holders.iter().find(|(other, _)| *other == client).map_or(0, |(_, held)| *held)
     }
 
-    /// The client that holds most, and how much.
+    /// The client that holds most, and its amount.
     pub fn largest(&self) -> Option<(Client, usize)> {
         self.holders.iter().copied().max_by_key(|(_, held)| *held)
     }
 
-    /// What all hold together.
+    /// The total amount held.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// What all may hold together.
+    /// The limit on the total amount.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// How many clients hold anything.
+    /// Number of clients that hold anything.
     pub fn holders(&self) -> usize {
         self.holders.len()
     }

@@ -1,16 +1,17 @@
-//! How many threads to serve with: as many as the cgroup's CPU quota has whole cores, and one without a quota.
+//! Number of worker threads: the whole cores of the cgroup's CPU quota, or one without a quota.
 //!
-//! One thread answers some tens of thousands of requests a second, far more than a node's pods ask; a second one costs
-//! memory, and every request a little more. So only a quota of two cores or more, which somebody meant, gives more than one.
+//! One thread answers tens of thousands of requests per second, far more than a node's pods send. A second
+//! one costs memory and makes every request slightly slower. So only an explicit quota of two or more cores
+//! gives more than one.
 
 use std::path::PathBuf;
 
 use crate::cgroup::{self, Version};
 
-/// More would only wait for each other: the token cache and the limits are shared.
+/// More threads would only contend for the shared token cache and limits.
 const MOST: usize = 4;
 
-/// How many threads this process should serve with.
+/// Number of worker threads for this process.
 pub fn count() -> usize {
     quota(&cgroup::folders("cpu")).map_or(1, |cores| whole(cores).clamp(1, MOST))
 }

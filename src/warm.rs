@@ -1,4 +1,5 @@
-//! The warm start: what every pod will ask for first is fetched before the proxy says that it is ready, and kept fresh.
+//! Cache warmup: fetches the default token and common values before the proxy reports readiness, and keeps
+//! them fresh.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +15,27 @@ use crate::reply::Body;
 use crate::tokens::{NoToken, TokenKey, TokenSource};
 use crate::upstream::Forward;
 
-/// The leaves are fetched again this often. They do not change while a machine runs, as far as is known.
+/// Interval to refresh the common values. They are not known to change while a machine runs.
 const AGAIN: Duration = Duration::from_secs(10 * 60);
 
-/// Between two rounds of a warm start, at first and at most.
+/// Initial and maximum interval between attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// What a warm start fills.
+/// What the warmup fills.
 #[derive(Debug)]
 pub struct WarmStart<T> {
-    /// Asks the metadata server.
+    /// Sends requests to the metadata server.
     pub forward: Forward,
     /// Values that do not change.
     pub leaves: Arc<Leaves>,
-    /// Is told the default account's e-mail.
+    /// Receives the default account's email.
     pub store: Arc<Store>,
     /// Fetches the default account's token.
     pub tokens: Tokens<T>,
 }
 
 impl<T: TokenSource> WarmStart<T> {
-    /// Fetches everything, tells readiness, and goes on for as long as it is polled.
+    /// Fetches everything, reports readiness, and keeps refreshing while polled.
     pub async fn run(self, readiness: Readiness) {
         let mut pending: Vec<Leaf> = Leaf::all().collect();
         let mut has_token = false;
@@ -49,14 +50,14 @@ impl<T: TokenSource> WarmStart<T> {
             pause = (pause * 2).min(BACK_OFF.1);
         }
         readiness.warm();
-        tracing::info!("the default token and the values that clients ask for first are known");
+        tracing::info!("cache warmed up: the default token and common values are cached");
         loop {
             sleep(AGAIN).await;
             self.fetch(Leaf::all().collect()).await;
         }
     }
 
-    /// Fetches these leaves; returns those on which the server had no word yet.
+    /// Fetches these leaves. Returns those without an answer yet.
     async fn fetch(&self, leaves: Vec<Leaf>) -> Vec<Leaf> {
         let mut without = Vec::new();
         for leaf in leaves {
@@ -74,7 +75,8 @@ impl<T: TokenSource> WarmStart<T> {
         without
     }
 
-    /// The server's word on a leaf. A machine without a service account has no e-mail: that is a word too.
+    /// The server's answer for a leaf. A machine without a service account has no email, which is an answer
+    /// too.
     async fn ask(&self, leaf: Leaf) -> Option<(StatusCode, HeaderMap, Bytes)> {
         let (head, body) = self.forward.ask(&leaf.request()).await.ok()?.into_parts();
         match body {
@@ -93,8 +95,8 @@ impl<T: TokenSource> WarmStart<T> {
     }
 }
 
-/// Whether an answer is the server's word: the value, or that there is none where there may be none. Anything else is a
-/// server that is not itself yet, or is not the metadata server.
+/// Whether a response is final: the value, or its absence where that is valid. Anything else comes from a
+/// server that is not ready, or is not the metadata server.
 fn is_word_on(leaf: Leaf, status: StatusCode) -> bool {
     let may_be_missing =
         matches!(leaf, Leaf::UniverseDomain | Leaf::DefaultEmail | Leaf::DefaultAccount | Leaf::Accounts);

@@ -90,7 +90,7 @@ class Serving(unittest.TestCase):
         with self.proxy() as proxy:
             metrics = address(proxy.line("serving operators"))
             v1 = address(proxy.line("serving pods")) + "/computeMetadata/v1/instance/"
-            proxy.line("are known")
+            proxy.line("cache warmed up")
             status, token = ask(v1 + "service-accounts/default/token")
             self.assertEqual((status, json.loads(token)["token_type"]), (200, "Bearer"))
             self.assertGreater(json.loads(token)["expires_in"], 0)
@@ -129,7 +129,7 @@ class Privileges(unittest.TestCase):
         manifest = rendered.container("overlays/self-managed", "redirect")
         ready = manifest["readinessProbe"]["exec"]["command"]
         with Container(REDIRECT, manifest["args"], *as_in_a_pod(manifest), *AS_KUBE_PROXY) as redirect:
-            redirect.line("the redirect is installed")
+            redirect.line("redirect installed")
             redirect.execute(*ready)
             self.assertIn("127.0.0.1:988", redirect.execute("nft", "list", "ruleset"))
             print(f"{redirect.peak_memory() >> 10} KiB at most", end=" ", flush=True)

@@ -31,14 +31,14 @@ const CONTENT_POLICY: HeaderValue =
 const INDEX: &str = "\
 gce-metadata-proxy
 
-/statusz               what goes on, on one page, for a browser; from this machine only
-/statusz?format=json   the same as JSON
-/flagz                 the flags in force; from this machine only
+/statusz               status page for a browser; from this machine only
+/statusz?format=json   status as JSON
+/flagz                 flags with their current values; from this machine only
 /metrics               Prometheus metrics
-/healthz               200 as long as the process lives; does not depend on the metadata server
-/readyz                200 ready or degraded, 503 starting or draining
-/readyz?verbose        the same as JSON
-/loglevel              which lines are logged; from this machine: PUT /loglevel?levels=info,gce_metadata_proxy=debug
+/healthz               200 while the process is alive; does not depend on the metadata server
+/readyz                200 if ready or degraded, 503 if starting or draining
+/readyz?verbose        readiness as JSON
+/loglevel              log levels; from this machine: PUT /loglevel?levels=info,gce_metadata_proxy=debug
 ";
 
 /// Answers operators.
@@ -63,7 +63,7 @@ impl Admin {
         }
         let (method, uri) = (request.method(), request.uri());
         if !is_for(method, uri.path(), peer) {
-            return text(StatusCode::FORBIDDEN, "This is for this machine only (by its loopback address).\n");
+            return text(StatusCode::FORBIDDEN, "Only available from this machine, through its loopback address.\n");
         }
         match (method, uri.path()) {
             (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()),
@@ -94,7 +94,7 @@ impl Admin {
                 StatusCode::OK,
                 logging::in_force().map_or_else(|| "off\n".to_owned(), |levels| format!("{levels}\n")),
             ),
-            _ => text(StatusCode::NOT_FOUND, "There is no such page; / lists them.\n"),
+            _ => text(StatusCode::NOT_FOUND, "Not found; / lists all pages.\n"),
         }
     }
 
@@ -131,12 +131,12 @@ fn is_meant<B>(hosts: &AllowedHosts, request: &Request<B>) -> Result<(), HostErr
 fn not_meant(error: &HostError) -> Page {
     match error {
         HostError::Malformed => {
-            text(StatusCode::BAD_REQUEST, "Exactly one Host header is needed, with a name or address.\n")
+            text(StatusCode::BAD_REQUEST, "Exactly one Host header with a name or address is required.\n")
         }
         HostError::NotAllowed(name) => text(
             StatusCode::FORBIDDEN,
             format!(
-                "Refused: {name:?} is not a name of this listener. Use an IP address or localhost, or let the name in with \
+                "Refused: {name:?} is not a name of this listener; use an IP address or localhost, or allow the name with \
                  --metrics-allowed-host.\n"
             ),
         ),
@@ -152,11 +152,11 @@ fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
 
 fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
     let Some(levels) = value(query, "levels") else {
-        return text(StatusCode::BAD_REQUEST, "PUT /loglevel?levels=LEVELS, please.\n");
+        return text(StatusCode::BAD_REQUEST, "Missing levels; use PUT /loglevel?levels=LEVELS.\n");
     };
     match levels.parse::<Levels>() {
         Ok(parsed) if logging::change(&parsed) => {
-            tracing::warn!(target: logging::CHANGES, %peer, levels = %parsed, "log levels were changed");
+            tracing::warn!(target: logging::CHANGES, %peer, levels = %parsed, "log levels changed");
             text(StatusCode::OK, format!("{parsed}\n"))
         }
         Ok(_) => text(StatusCode::CONFLICT, "This process does not log.\n"),
@@ -172,7 +172,7 @@ fn value(query: Option<&str>, key: &str) -> Option<String> {
 }
 
 fn not_allowed(allowed: &'static str) -> Page {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, format!("Only {allowed} are allowed here.\n"));
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, format!("Method not allowed; use {allowed}.\n"));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
 }

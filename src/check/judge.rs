@@ -44,19 +44,19 @@ pub struct Finding {
     pub milliseconds: Option<u64>,
 }
 
-const INSTALL: &str = "run 'gce-metadata-proxy redirect install' on this node; on the node itself, and in a pod with \
-                       hostNetwork: true, this is how it is, and only leaving the host's network helps";
-const CLOSE: &str = "unless it was left open on purpose (--redirect-allow): see with 'gce-metadata-proxy redirect check' on \
-                     the node whether the rules stand; if they do, its network does not pass through netfilter \
-                     (Dataplane V2), and a network policy must close this";
-const START: &str = "see whether the proxy of this node runs and is ready (its log, /readyz); until then nobody gets \
-                     metadata, and nobody gets the node's secrets";
-const CONCEAL: &str = "see that the proxy answers here (the first line), and which policy it has";
+const INSTALL: &str = "run 'gce-metadata-proxy redirect install' on this node; the node itself and pods with \
+                       hostNetwork: true cannot be redirected and must leave the host network to be protected";
+const CLOSE: &str = "unless --redirect-allow leaves it open on purpose, run 'gce-metadata-proxy redirect check' on the node; \
+                     if the rules are installed, the node's network bypasses netfilter (Dataplane V2), and a network \
+                     policy must block this";
+const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
+                     neither metadata nor the node's secrets";
+const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
 pub(super) fn proxied(asked: &Asked) -> Finding {
     let (verdict, seen, advice) = match &asked.outcome {
         Ok(answer) if is_ours(answer) => (Verdict::Protected, "the proxy answers".to_owned(), None),
-        Ok(answer) => (Verdict::Unprotected, format!("not the proxy answers, but {}", who(answer)), Some(INSTALL)),
+        Ok(answer) => (Verdict::Unprotected, format!("answered by {}, not by the proxy", who(answer)), Some(INSTALL)),
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
     of("proxied", asked, verdict, seen, advice)
@@ -65,7 +65,7 @@ pub(super) fn proxied(asked: &Asked) -> Finding {
 pub(super) fn name(found: IpAddr, asked: &Asked) -> Finding {
     let mut finding = Finding { check: "name", ..proxied(asked) };
     if found != IpAddr::V4(METADATA_V4) {
-        finding.seen = format!("the name means {found}; there, {}", finding.seen);
+        finding.seen = format!("the name resolves to {found}; there, {}", finding.seen);
     }
     finding
 }
@@ -77,8 +77,8 @@ pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
         tried: format!("look up {name}"),
         seen: format!("it has no address: {error}"),
         advice: Some(
-            "see which resolver this place uses: it must ask the metadata server's (169.254.169.254, port 53) for this \
-             name, or set GCE_METADATA_HOST=169.254.169.254",
+            "check the DNS resolver used here: it must forward this name to the metadata server (169.254.169.254, port 53); \
+             or set GCE_METADATA_HOST=169.254.169.254",
         ),
         milliseconds: None,
     }
@@ -92,10 +92,10 @@ pub(super) fn secret(asked: &Asked) -> Finding {
     };
     let (verdict, seen, advice) = match &asked.outcome {
         Ok(answer) if answer.status.is_success() && holds_secrets(answer) => {
-            (Verdict::Unprotected, format!("{} hands it out", who(answer)), Some(CONCEAL))
+            (Verdict::Unprotected, format!("{} returns it", who(answer)), Some(CONCEAL))
         }
         Ok(answer) if answer.status.is_success() => {
-            (Verdict::Protected, "an answer without what is secret".to_owned(), None)
+            (Verdict::Protected, "answered without the secret values".to_owned(), None)
         }
         Ok(answer) => refused(answer),
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
@@ -106,9 +106,9 @@ pub(super) fn secret(asked: &Asked) -> Finding {
 pub(super) fn identity(asked: &Asked) -> Finding {
     let (verdict, seen, advice) = match &asked.outcome {
         Ok(answer) if answer.status.is_success() => {
-            let seen = format!("{} signs that this pod is the node", who(answer));
-            let advice = "see that the proxy answers here (the first line); if its policy allows identity tokens, see that \
-                          every pod of this node may pass for the node";
+            let seen = format!("{} issues an identity token of the node", who(answer));
+            let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, make sure \
+                          that every pod of this node may impersonate the node";
             (Verdict::Unprotected, seen, Some(advice))
         }
         Ok(answer) => refused(answer),
@@ -129,18 +129,18 @@ pub(super) fn token(asked: &Asked) -> Finding {
         }
         Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
             Ok(Token { expires_in }) if asked.took > SLOW => {
-                let advice = "see gce-metadata-proxy's upstream latency (/metrics): the server is slow, or refusing";
-                (Verdict::Trouble, format!("a token for {expires_in} s, slowly"), Some(advice))
+                let advice = "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests";
+                (Verdict::Trouble, format!("slow: a token for {expires_in} s"), Some(advice))
             }
             Ok(Token { expires_in }) => (Verdict::Protected, format!("a token for {expires_in} s"), None),
             Err(_) => {
-                let seen = format!("{} answers with something that is no token", who(answer));
-                (Verdict::Trouble, seen, Some("see who answers at this address (the first line)"))
+                let seen = format!("{} answers with something that is not a token", who(answer));
+                (Verdict::Trouble, seen, Some("check who answers at this address (the first line)"))
             }
         },
         Ok(answer) => {
-            let seen = format!("no token, but {} from {}", answer.status.as_u16(), who(answer));
-            (Verdict::Trouble, seen, Some("see the proxy's log and /readyz for what the metadata server says"))
+            let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
+            (Verdict::Trouble, seen, Some("check the proxy's log and /readyz for errors of the metadata server"))
         }
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
@@ -169,7 +169,7 @@ fn refused(answer: &Answer) -> (Verdict, String, Option<&'static str>) {
     match status {
         403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
         401 | 403..=405 => {
-            (Verdict::Protected, format!("{status}: {} does not have it, or refuses", who(answer)), None)
+            (Verdict::Protected, format!("{status}: {} does not have it or refuses it", who(answer)), None)
         }
         _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
     }
@@ -183,7 +183,7 @@ fn who(answer: &Answer) -> String {
     match &answer.server {
         _ if is_ours(answer) => "the proxy".to_owned(),
         Some(server) => format!("{server:?}"),
-        None => "somebody without a name".to_owned(),
+        None => "an unnamed server".to_owned(),
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) async fn connect(addr: SocketAddr) -> io::Result<()> {
 
 /// The first address of a name, by the means of the system.
 pub(super) async fn resolve(name: &str) -> io::Result<SocketAddr> {
-    let nothing = || io::Error::new(io::ErrorKind::NotFound, "no address");
+    let nothing = || io::Error::new(io::ErrorKind::NotFound, "no address found");
     within(async { lookup_host((name, 0)).await?.next().ok_or_else(nothing) }).await
 }
 
@@ -72,6 +72,6 @@ async fn exchange(addr: SocketAddr, host: &str, path: &str) -> io::Result<Answer
 }
 
 async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", PATIENCE.as_secs()));
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no response within {} s", PATIENCE.as_secs()));
     timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(late()))
 }

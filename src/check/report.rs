@@ -61,15 +61,13 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
             if let Some(advice) = finding.advice {
-                writeln!(f, "        to do: {advice}")?;
+                writeln!(f, "        fix: {advice}")?;
             }
         }
         f.write_str(match self.verdict {
-            Verdict::Protected => {
-                "Protected: the proxy stands before the metadata server here, and there is no way round it.\n"
-            }
-            Verdict::Trouble => "In trouble: nothing was found open here, but not everything works.\n",
-            Verdict::Unprotected => "Unprotected: what is marked OPEN can be reached from here.\n",
+            Verdict::Protected => "Protected: requests reach the metadata server only through the proxy.\n",
+            Verdict::Trouble => "Trouble: nothing is exposed, but some checks failed.\n",
+            Verdict::Unprotected => "Unprotected: everything marked OPEN can be reached from here.\n",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `check`.
+//! Flags of `check`.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use crate::check::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// text for a person, json for a script
+    /// Output format: text for people, json for scripts
     #[arg(long, value_name = "text|json", default_value = "text")]
     format: String,
 }

@@ -7,15 +7,15 @@ use crate::config;
 use crate::metadata::Target;
 use crate::telemetry::otlp::Settings;
 
-/// Their variables are those that OpenTelemetry has for the same.
+/// Uses OpenTelemetry's standard environment variables.
 #[derive(Debug, Args)]
 pub(super) struct OtlpArgs {
-    /// Trace requests, and export the spans to the OpenTelemetry collector there, by OTLP over HTTP; only http:// and no
-    /// path, such as `http://127.0.0.1:4318`
+    /// OpenTelemetry collector to export traces to, with OTLP over HTTP, such as `http://127.0.0.1:4318`. Only http:// and
+    /// no path. Tracing is off if not set
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
 
-    /// How many of the requests that bring no `traceparent` are traced, from 0 to 1; the others are traced if their sender is
+    /// Share of requests without a `traceparent` header to trace, from 0 to 1. Requests with one are traced if it is sampled
     #[arg(long, value_name = "RATIO", env = "OTEL_TRACES_SAMPLER_ARG", default_value = config::OTLP_SAMPLE_RATIO)]
     otlp_sample_ratio: String,
 }
@@ -29,7 +29,7 @@ impl OtlpArgs {
         let collector =
             endpoint.map(|text| read.value("--otlp-endpoint", text, ENDPOINT, |url| Target::parse(url).ok()));
         let sample_ratio = read.value("--otlp-sample-ratio", &self.otlp_sample_ratio, RATIO, ratio);
-        // What is wrong is a mistake already, and nothing is served then.
+        // An invalid endpoint is already recorded as a mistake, and the proxy does not start.
         Some(Settings { collector: collector.flatten(), sample_ratio: sample_ratio? })
     }
 }

@@ -1,4 +1,4 @@
-//! `redirect`, and the flags of it that the proxy itself has.
+//! Flags of `redirect`, and the redirect flags of the proxy itself.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -10,23 +10,23 @@ use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, To
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Subcommands {
-    /// Install the rules, in place of those of an earlier redirect. Ends at once; the rules stay until they are removed
+    /// Install the redirect rules, replacing those of an earlier redirect. The rules stay until they are removed
     Install {
         #[command(flatten)]
         wanted: RedirectArgs,
 
-        /// Stay, look at the rules every 30 s, and put them back where something flushed or changed them
+        /// Keep running, check the rules every 30 s, and restore them if they were flushed or changed
         #[arg(long, conflicts_with = "dry_run")]
         keep: bool,
 
-        /// Print the rules and change nothing
+        /// Print the rules without installing them
         #[arg(long)]
         dry_run: bool,
     },
-    /// Remove the rules, whatever they were installed with. Pods then reach the metadata server itself. End first what
-    /// keeps them (install --keep, or a proxy with --redirect): it would put them back
+    /// Remove the redirect rules of any tool. Pods then reach the metadata server directly. First stop any `redirect install
+    /// --keep` and any proxy with --redirect, which would restore the rules
     Remove,
-    /// Tell whether the rules stand as these flags would install them: exit code 0 if so, 1 if not
+    /// Check whether the rules match what these flags would install. Exits with 0 if they do, 1 if not
     Check {
         #[command(flatten)]
         wanted: RedirectArgs,
@@ -35,25 +35,26 @@ pub(super) enum Subcommands {
 
 #[derive(Debug, Args)]
 pub(super) struct RedirectArgs {
-    /// daemonset: run on the node, for its pods. sidecar: run in a pod (in an init container), for that pod alone
+    /// Which requests to redirect. daemonset: those of all pods, run on the node. sidecar: those of one pod, run in its init
+    /// container
     #[arg(long, value_name = "daemonset|sidecar", default_value = "daemonset")]
     mode: String,
 
-    /// Where the proxy listens: a loopback address, or, with daemonset, another of the node's
+    /// Address that the proxy listens on: a loopback address, or with daemonset any IPv4 address of the node
     #[arg(long, value_name = "HOST:PORT", default_value_t = config::ADDR.to_string())]
     to: String,
 
-    /// With sidecar: the user id that the proxy runs as, and no other container of the pod (61988 in the image). Its packets
-    /// alone reach the metadata server
+    /// sidecar only: user ID of the proxy (61988 in its image). No other container of the pod may use it, because its
+    /// packets reach the metadata server
     #[arg(long, value_name = "UID")]
     proxy_uid: Option<String>,
 
-    /// With daemonset: an interface by which no pod's packets come; may be repeated. As a rule it is found: the one to the
-    /// metadata server
+    /// daemonset only: network interface that carries no pod traffic. May be repeated. By default the interface on the route
+    /// to the metadata server
     #[arg(long, value_name = "INTERFACE")]
     uplink: Vec<String>,
 
-    /// The tool to use. As a rule nft if it works here, else iptables
+    /// Tool to install the rules with. By default nft if it works on this machine, otherwise iptables
     #[arg(long, value_name = "nft|iptables")]
     tool: Option<String>,
 
@@ -61,11 +62,11 @@ pub(super) struct RedirectArgs {
     opened: OpenedArgs,
 }
 
-/// Ways round the proxy that stay open.
+/// Routes to the metadata server that stay open beside the proxy.
 #[derive(Debug, Args)]
 pub(super) struct OpenedArgs {
-    /// A way round the proxy that the redirect leaves open: a TCP port of 169.254.169.254, or ipv6 for `fd20:ce::254`; may
-    /// be repeated. As a rule only DNS is
+    /// Route to the metadata server that the redirect does not block: a TCP port of 169.254.169.254, or ipv6 for
+    /// `fd20:ce::254`. May be repeated. DNS is always allowed
     #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
     redirect_allow: Vec<String>,
 }
@@ -90,7 +91,9 @@ impl RedirectArgs {
             _ => None,
         });
         let to = match is_sidecar {
-            Some(true) => read.value("--to", &self.to, "a loopback address and a port: the pod's own", loopback),
+            Some(true) => {
+                read.value("--to", &self.to, "a loopback address and a port, such as 127.0.0.1:988", loopback)
+            }
             _ => read.value("--to", &self.to, OF_THE_NODE, of_the_node),
         };
         let uid =
@@ -99,12 +102,12 @@ impl RedirectArgs {
             (Some(true), Some(uid)) => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
             (Some(true), None) => {
                 let wanted = format!(
-                    "the number that the proxy's container has as runAsUser ({SIDECAR_UID} in its image), and no other \
-                     container of the pod"
+                    "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod \
+                     may use"
                 );
                 read.value("--proxy-uid", "", &wanted, |_| None)
             }
-            (Some(false), Some(_)) => read.value("--proxy-uid", "", "to be left out with --mode daemonset", |_| None),
+            (Some(false), Some(_)) => read.value("--proxy-uid", "", "no value with --mode daemonset", |_| None),
             (Some(false), None) => {
                 let uplinks = read.values("--uplink", &self.uplink, "the name of an interface", interface);
                 Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
@@ -122,7 +125,7 @@ impl RedirectArgs {
 
 impl OpenedArgs {
     pub(super) fn resolve(&self, read: &mut Reader) -> Opened {
-        let expected = "a port number other than 80, which is redirected, or ipv6";
+        let expected = "ipv6 or a port number other than 80, which is always redirected";
         let ways = read.values("--redirect-allow", &self.redirect_allow, expected, |way| match way {
             "ipv6" => Some(None),
             port => port.parse().ok().filter(|port: &u16| !matches!(port, 0 | 80)).map(Some),
@@ -131,9 +134,9 @@ impl OpenedArgs {
     }
 }
 
-const OF_THE_NODE: &str = "HOST:PORT with an IPv4 address of the node's own, such as 127.0.0.1:988";
+const OF_THE_NODE: &str = "HOST:PORT with an IPv4 address of the node, such as 127.0.0.1:988";
 
-/// Every address at once is none: the guard could not tell what is the proxy's.
+/// Rejects 0.0.0.0: the guard rules could not distinguish the proxy's address.
 fn of_the_node(text: &str) -> Option<SocketAddrV4> {
     match address(text)? {
         SocketAddr::V4(to) if to.port() != 0 && *to.ip() != Ipv4Addr::UNSPECIFIED => Some(to),
@@ -145,7 +148,7 @@ fn loopback(text: &str) -> Option<SocketAddrV4> {
     of_the_node(text).filter(|to| to.ip().is_loopback())
 }
 
-/// The kernel's rule for names, and none that would have a meaning in the rules' text.
+/// Accepts what the kernel accepts as an interface name, without characters that are special in the rules' text.
 fn interface(text: &str) -> Option<String> {
     let is_name = text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
     is_name.then(|| text.to_owned())

@@ -148,7 +148,7 @@ impl RescueLayer {
             Error::Upstream(_) | Error::Token(_) => {}
             _ => {
                 if let Some(count) = self.metrics.refusal_line_due() {
-                    tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");
+                    tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
                 }
             }
         }

@@ -1,53 +1,54 @@
-//! [`Budget`]: how the memory limit is divided.
+//! [`Budget`]: divides the memory limit.
 
 const MIB: usize = 1024 * 1024;
 
-/// What an open connection weighs, in bytes: its task and its place (3 KiB), the kernel's socket (3 KiB) and full buffers of
-/// what was received and not read (4 KiB).
+/// Charge of an open connection, in bytes: its task and place (3 KiB), the kernel's socket (3 KiB) and a full
+/// receive buffer (4 KiB).
 pub const OPEN_BYTES: usize = 10 * 1024;
 
-/// What hyper's state and the answer in the kernel's send buffer weigh, in bytes.
+/// Charge of hyper's state and a full send buffer, in bytes.
 pub const SERVING_BYTES: usize = 24 * 1024;
 
-/// The process at rest, in bytes: its program, its runtime, its metrics and its policy.
+/// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
 const REST_BYTES: usize = 11 * MIB / 2;
 
-/// A request to the metadata server under way, in bytes: a connection with its buffers on either side of the kernel.
+/// Memory of an upstream request in flight, in bytes: a connection with its user-space and kernel buffers.
 const EXCHANGE_BYTES: usize = 15 * 1024;
 
-/// The most that tokens get, and large answers, in bytes.
+/// Maximum for tokens, and for large responses, in bytes.
 const LARGEST_PART_BYTES: usize = 3 * MIB / 2;
 
-/// The least that a part gets, in bytes, however small the limit is.
+/// Minimum of each part, in bytes, regardless of the limit.
 const LEAST_BYTES: usize = MIB / 2;
 
 /// The parts of the memory limit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Connections of clients, with what the kernel keeps for them.
+    /// Client connections, including kernel memory.
     pub connections: usize,
-    /// Kept tokens.
+    /// Cached tokens.
     pub tokens: usize,
-    /// Answers that are held because they are large.
+    /// Large responses held in memory.
     pub answers: usize,
 }
 
-/// How much may come at once, as the flags say.
+/// Maximum concurrency, from the flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand {
     /// `--max-connections`.
     pub connections: usize,
-    /// `--max-in-flight` and `--max-hanging`, since each may be a request to the metadata server.
+    /// Sum of `--max-in-flight` and `--max-hanging`, because each may be an upstream request.
     pub exchanges: usize,
 }
 
 impl Budget {
-    /// Divides a memory limit in bytes. A fifth of it stays free. Without a limit, connections and requests get what the flags
-    /// allow them.
+    /// Divides a memory limit in bytes. A fifth of it stays free. Without a limit, connections and requests
+    /// get as much as the flags allow.
     pub fn new(limit: Option<u64>, demand: Demand) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let total = (limit / 5 * 4).saturating_sub(REST_BYTES).min(demand.bytes());
-        // Tokens and answers take a tenth each of a limit of 25 MiB, and no more of a larger one.
+        // With a limit of 25 MiB, tokens and responses get a tenth each; with a larger limit they get no more
+        // than that.
         let part = (total / 10).clamp(LEAST_BYTES, LARGEST_PART_BYTES);
         let exchanges = (demand.exchanges * EXCHANGE_BYTES).min(total / 4);
         let connections = total.saturating_sub(2 * part + exchanges).max(LEAST_BYTES);
@@ -56,9 +57,9 @@ impl Budget {
 }
 
 impl Demand {
-    /// What all of it takes, in bytes.
+    /// Sum of all parts, in bytes.
     fn bytes(self) -> usize {
-        // Newcomers leave an eighth of it to requests.
+        // New connections leave an eighth of it to requests.
         let connections = self.connections * (OPEN_BYTES + SERVING_BYTES) / 7 * 8;
         connections + self.exchanges * EXCHANGE_BYTES + 2 * LARGEST_PART_BYTES
     }

@@ -1,13 +1,13 @@
-//! Memory: how much clients may make the proxy hold, and what happens when it runs short.
+//! Memory limits: how much memory clients can make the proxy use, and how load is shed when it runs short.
 //!
-//! The proxy must stay within its container's limit, or the kernel kills it and with it every connection. Since cgroup v2 the
-//! kernel's socket buffers count against that limit. Two things keep the proxy within it:
+//! If the proxy exceeds its container's memory limit, the kernel kills it. Under cgroup v2 socket buffers
+//! count against the limit too. Two mechanisms keep the proxy within it:
 //!
-//! - [`Budget`] divides the limit. Whatever a client can make the proxy keep is weighed in bytes before it is kept, at its
-//!   worst, and charged to a part of the budget: connections with their buffers, tokens, large answers. These bounds hold
-//!   within a single turn of the event loop.
-//! - [`Pressure`] measures what the control group really uses, and tells the steps in which the proxy sheds load as it nears
-//!   the limit. It is the last line, for whatever was weighed too lightly.
+//! - [`Budget`] divides the limit. Everything that a client can make the proxy store is charged to a part of
+//!   the budget in advance, at its maximum size: connections with their buffers, tokens, large responses.
+//!   These bounds hold at every moment.
+//! - [`Pressure`] measures the actual usage of the control group, and defines the levels at which the proxy
+//!   sheds load. It is the last line of defence, in case charges are too low.
 
 mod budget;
 mod pressure;

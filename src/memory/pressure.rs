@@ -1,4 +1,4 @@
-//! [`Pressure`]: how near the process is to the limit of its control group.
+//! [`Pressure`]: compares the memory usage of the control group with its limit.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,47 +8,48 @@ use crate::cgroup::{self, Version};
 use crate::telemetry::labels::labels;
 
 labels! {
-    /// The steps in which load is shed.
+    /// Levels of memory pressure.
     Level {
-        /// There is memory to spare.
+        /// No pressure.
         Normal = "normal",
-        /// From 60 % of the limit: connections that fall idle give their buffers up at once.
+        /// From 60 % of the limit: idle connections release their buffers immediately.
         Thrifty = "thrifty",
-        /// From 65 %: connections that get nowhere are closed, those of the client that holds most first.
+        /// From 65 %: connections that make no progress are closed, those of the client that holds most
+        /// first.
         Closing = "closing",
         /// From 80 %: the client that holds most gets no new connections, and its oldest ones are cut.
         Cutting = "cutting",
     }
 }
 
-/// From which part of the limit on each level holds, in percent. A level is left again [`SLACK`] percent lower.
+/// Threshold of each level, in percent of the limit. A level is left [`SLACK`] percent below its threshold.
 const FROM: [u64; Level::ALL.len()] = [0, 60, 65, 80];
 
-/// So that a level does not come and go with every connection, in percent of the limit.
+/// Hysteresis, in percent of the limit, so that the level does not flap with every connection.
 const SLACK: u64 = 3;
 
-/// The control group is looked at again when this many bytes were taken since the last look.
+/// Bytes charged since the last measurement that trigger a new one.
 const LOOK_BYTES: usize = 256 * 1024;
 
-/// What a control group uses, in bytes.
+/// Memory usage of a control group, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of its processes and, in version 2 and where version 1 counts them, of their sockets.
+    /// Current usage, including sockets in version 2 and if version 1 counts them.
     pub current: u64,
-    /// What it may use.
+    /// Memory limit.
     pub limit: u64,
 }
 
-/// The control group's memory. Without a limit there is never any pressure.
+/// Memory pressure of the control group. Without a limit there is never any pressure.
 #[derive(Debug, Default)]
 pub struct Pressure {
     group: Option<Group>,
     level: AtomicU8,
-    /// Bytes that were taken since the last look.
+    /// Bytes charged since the last measurement.
     taken: AtomicUsize,
 }
 
-/// A control group with a limit, and the files that say what it uses.
+/// A control group with a limit, and the files that report its usage.
 #[derive(Debug)]
 struct Group {
     limit: u64,
@@ -56,7 +57,7 @@ struct Group {
 }
 
 impl Pressure {
-    /// Of the control group that this process is in.
+    /// The control group of this process.
     pub fn of_this_process() -> Self {
         Self { group: Group::of(&cgroup::folders("memory")), ..Self::default() }
     }
@@ -66,18 +67,18 @@ impl Pressure {
         self.group.as_ref().map(|group| group.limit)
     }
 
-    /// What is used now; nothing without a limit.
+    /// Current usage, or `None` without a limit.
     pub fn usage(&self) -> Option<Usage> {
         self.group.as_ref()?.usage()
     }
 
-    /// The level as of the last look.
+    /// The level at the last measurement.
     pub fn level(&self) -> Level {
         Level::ALL[usize::from(self.level.load(Relaxed))]
     }
 
-    /// This many bytes were taken. Looks at the control group where much was taken since the last look: a crowd grows faster
-    /// than any timer fires.
+    /// Records that this many bytes were charged, and measures again if many were charged since the last
+    /// measurement: a burst grows faster than a timer fires.
     pub fn took(&self, bytes: usize) -> Level {
         if self.group.is_some() && self.taken.fetch_add(bytes, Relaxed) + bytes >= LOOK_BYTES {
             self.look();
@@ -85,8 +86,8 @@ impl Pressure {
         self.level()
     }
 
-    /// Looks at the control group, which takes about two microseconds. Returns the bytes above the level at which nothing
-    /// needs to be closed.
+    /// Measures the control group's usage, which takes about two microseconds. Returns the bytes in excess of
+    /// the highest usage at which nothing must be closed.
     pub fn look(&self) -> u64 {
         let Some(usage) = self.usage() else { return 0 };
         self.taken.store(0, Relaxed);
@@ -96,7 +97,7 @@ impl Pressure {
     }
 }
 
-/// The level that follows on a level at this usage.
+/// The next level, given the current one and the usage.
 fn level_at(usage: Usage, before: Level) -> Level {
     let percent = usage.current.saturating_mul(100) / usage.limit.max(1);
     let holds = |level: Level| {
@@ -125,7 +126,8 @@ impl Group {
     }
 }
 
-/// A limit in bytes. Version 2 says `max` for none, version 1 a number that no machine reaches.
+/// Parses a limit in bytes. Without a limit, version 2 reports `max`, and version 1 a number larger than any
+/// machine's memory.
 fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < 1 << 60)
 }

@@ -52,7 +52,7 @@ pub enum PathError {
     #[error("it writes {0:?} as a percent-escape, which the metadata server does not decode; write it literally")]
     NeedlessEscape(char),
     /// A character that no metadata path has: the server's names are made of letters, digits and `-_.@+!$'()*,:~`.
-    #[error("it contains the byte 0x{0:02x}, and no metadata path does")]
+    #[error("it contains the byte 0x{0:02x}, which no metadata path contains")]
     Foreign(u8),
 }
 

@@ -59,25 +59,25 @@ params! {
     BindingEnforcement = "binding-enforcement",
     /// The certificate that a token is to be bound to.
     BindCertificateFingerprint = "bindCertificateFingerprint",
-    /// OS Login: whose access is asked about.
+    /// OS Login: the user whose access is checked.
     Email = "email",
     /// Whether `scopes` narrows the token.
     EnforceScopes = "enforce_scopes",
-    /// `standard` or `full`, of an identity token.
+    /// `standard` or `full`: the format of an identity token.
     Format = "format",
     /// OS Login: a group's name.
     GroupName = "groupname",
-    /// With `wait_for_change`: the value that the client has.
+    /// With `wait_for_change`: the etag of the value that the client has.
     LastEtag = "last_etag",
-    /// `TRUE`: an identity token names the image's licences.
+    /// `TRUE`: include the image's licenses in an identity token.
     Licenses = "licenses",
     /// OS Login: page size.
     PageSize = "pagesize",
-    /// OS Login: which page.
+    /// OS Login: the page to return.
     PageToken = "pagetoken",
-    /// OS Login: which policy is asked about.
+    /// OS Login: the policy to check.
     Policy = "policy",
-    /// Ask for a whole subtree.
+    /// Return a whole subtree.
     Recursive = "recursive",
     /// The legacy trees' spelling of `scopes`.
     Scope = "scope",
@@ -85,15 +85,15 @@ params! {
     Scopes = "scopes",
     /// The legacy trees' way to name an account.
     ServiceAccount = "service_account",
-    /// With `wait_for_change`: whole seconds after which the current value is sent.
+    /// With `wait_for_change`: return the current value after this many whole seconds.
     TimeoutSec = "timeout_sec",
     /// `mtls` or `alts`: how the token will be used.
     Transport = "transport",
-    /// OS Login: a user's number.
+    /// OS Login: a user's numeric ID.
     Uid = "uid",
     /// OS Login: a user's name.
     Username = "username",
-    /// Answer only when the value changes.
+    /// Respond only when the value changes.
     WaitForChange = "wait_for_change",
 }
 
@@ -110,7 +110,7 @@ pub struct Query {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// `;` separates parameters for some servers and not for others.
-    #[error("it contains a `;`, which some servers take for a separator; write %3B inside a value")]
+    #[error("it contains a `;`, which some servers treat as a separator; write %3B in a value")]
     Semicolon,
     /// NUL, CR, LF and their kind, escaped or not.
     #[error("it contains a control character")]

@@ -6,20 +6,20 @@ use http::{HeaderValue, Uri};
 
 use super::host::host_and_port;
 
-/// Where a server is: the upstream, or one that takes traces. Only plain HTTP is spoken to them.
+/// The address of a server: the upstream or a trace collector. Only plain HTTP is supported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     host: Box<str>,
     port: u16,
 }
 
-/// What is wrong with an upstream's URL.
+/// An invalid upstream URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected http://HOST or http://HOST:PORT, without a path")]
 pub struct TargetError;
 
 impl Target {
-    /// Reads an upstream's URL.
+    /// Parses an upstream URL.
     pub fn parse(url: &str) -> Result<Self, TargetError> {
         let uri: Uri = url.parse().map_err(|_| TargetError)?;
         let authority = uri.authority().ok_or(TargetError)?;
@@ -33,18 +33,18 @@ impl Target {
         Ok(Self { host: host.into(), port })
     }
 
-    /// As a `Host` header.
+    /// The `Host` header.
     pub fn as_header(&self) -> HeaderValue {
         HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
     }
 
-    /// Where to connect to.
+    /// Host and port to connect to.
     pub fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
 }
 
-/// As an authority: the port is left out where it is HTTP's own.
+/// Formats an authority, without port 80.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = &self.host;

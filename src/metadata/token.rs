@@ -43,7 +43,7 @@ pub enum TokenError {
     #[error("it is not JSON with access_token, expires_in and token_type")]
     Shape,
     /// An `access_token` that is empty, or has characters that no token has.
-    #[error("its access_token is empty or has characters that no token has")]
+    #[error("its access_token is empty or contains invalid characters")]
     Secret,
     /// An `expires_in` of 0, or above [`MAX_LIFE`].
     #[error("its expires_in is not between 1 and {MAX_LIFE}")]

@@ -21,7 +21,7 @@ pub(super) fn serve(stream: TcpStream, state: Arc<State>) -> impl Future<Output 
     let open = Open::new(state);
     async move {
         if let Err(error) = run(stream, &open.0).await {
-            tracing::debug!(%error, "a connection to the mock broke");
+            tracing::debug!(%error, "mock connection failed");
         }
     }
 }

@@ -145,7 +145,7 @@ impl Mock {
                         connections.spawn(connection::serve(stream, Arc::clone(&state)));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the mock cannot accept a connection");
+                        tracing::warn!(%error, "the mock cannot accept connections; retrying");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },

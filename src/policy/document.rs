@@ -1,4 +1,4 @@
-//! The policy file: what a person writes, as types. The JSON Schema in `policies/schema.json` is made from them.
+//! The policy file format as types. The JSON schema in `policies/schema.json` is generated from them.
 
 use std::fmt;
 
@@ -10,50 +10,50 @@ use super::pattern::Pattern;
 use crate::metadata::Method;
 use crate::metadata::query::Param;
 
-/// A policy file. Whatever it leaves out is taken from the policy that it extends; if it extends none, from the most
-/// closed choice.
+/// A policy file. Omitted fields are inherited from the policy that it extends. Without one, they default to the most
+/// restrictive value.
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(test, schemars(title = "ConcealmentPolicy"))]
 pub struct Document {
     /// The version of this format.
-    #[allow(dead_code, reason = "that it can be read is all there is to know")]
+    #[allow(dead_code, reason = "parsing validates it; it has only one value")]
     pub api_version: FormatVersion,
     /// The kind of document.
-    #[allow(dead_code, reason = "that it can be read is all there is to know")]
+    #[allow(dead_code, reason = "parsing validates it; it has only one value")]
     pub kind: Kind,
-    /// What clients and metrics call it: lower-case letters, digits, `-` and `.`, at most 63 bytes.
+    /// Name of the policy, shown to clients and in metrics: lowercase letters, digits, `-` and `.`, at most 63 bytes.
     pub name: Label,
-    /// Its version, in a form of your own: lower-case letters, digits, `-` and `.`, at most 63 bytes.
+    /// Version of the policy, in a format of your choice: lowercase letters, digits, `-` and `.`, at most 63 bytes.
     pub version: Label,
-    /// The built-in policy whose rules come after the ones here, and whose other choices count where none is made here.
+    /// Built-in policy to extend. Its rules are appended to the rules here, and its values apply to omitted fields.
     pub extends: Option<BuiltIn>,
-    /// API versions that are served. Nothing else: v1.
+    /// API versions to serve. Default: v1.
     pub trees: Option<Vec<Tree>>,
-    /// Methods that are served. Nothing else: GET and HEAD, which are all that the proxy knows.
+    /// Methods to allow. Default: GET and HEAD, the only ones that the proxy supports.
     pub methods: Option<Vec<Method>>,
-    /// Query keys that go on to the metadata server. Nothing else: all that the metadata protocol knows.
+    /// Query keys to forward to the metadata server. Default: all keys of the metadata protocol.
     pub query_keys: Option<Vec<Param>>,
-    /// What becomes of a request with other query keys. Nothing else: refuse.
+    /// How to handle other query keys. Default: refuse.
     pub other_query_keys: Option<OtherKeys>,
-    /// The status of a refusal whose rule names none. Nothing else: 403.
+    /// Status of a refusal, unless the rule has its own. Default: 403.
     pub answer: Option<Answer>,
-    /// What becomes of a path that no rule matches. Nothing else: conceal.
+    /// Verdict for a path that no rule matches. Default: conceal.
     pub unmatched: Option<Ruling>,
-    /// What becomes of a recursive read. Nothing else: refuse.
+    /// How to handle recursive reads. Default: refuse.
     pub recursive: Option<Recursive>,
-    /// Directories whose recursive reads are answered, redacted, although others are refused.
+    /// Directories whose recursive reads are redacted even if recursive reads are otherwise refused.
     pub recursive_except: Option<Vec<Pattern>>,
-    /// What becomes of a directory's listing. Nothing else: redact.
+    /// How to handle directory listings. Default: redact.
     pub listings: Option<Listings>,
-    /// The first rule that matches a path decides.
+    /// Rules, in order of precedence: the first rule that matches a path applies.
     #[serde(default)]
     pub rules: Vec<Rule>,
 }
 
 impl Document {
-    /// This document with what it leaves out taken from another, and its rules before the other's.
+    /// Fills in omitted fields from `base`, and appends the rules of `base`.
     pub(super) fn over(self, base: Self) -> Self {
         Self {
             trees: self.trees.or(base.trees),
@@ -71,38 +71,38 @@ impl Document {
     }
 }
 
-/// What becomes of some paths, and why.
+/// A verdict for paths, with its reason.
 #[derive(Debug, Clone, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self")]
 pub struct Rule {
-    /// Which paths. A concealed path conceals all below it, in whatever spelling a lenient server might accept; an allowed
-    /// path is that path, letter by letter.
+    /// Patterns of the paths that the rule matches. A rule that conceals also matches every path below them, in any spelling
+    /// that a lenient server might accept. A rule that allows matches the exact spelling only.
     pub paths: Vec<Pattern>,
-    /// What becomes of them.
+    /// Whether to allow or conceal the paths.
     pub verdict: Ruling,
-    /// The status of the refusal; nothing else: the policy's `answer`.
+    /// Status of the refusal. Default: the policy's `answer`.
     pub answer: Option<Answer>,
-    /// What the client is told, as the end of a sentence: "... is concealed: REASON." Every rule that conceals has one.
+    /// Reason sent to the client, as the end of a sentence: "... is concealed: REASON." Required in a rule that conceals.
     pub reason: Option<Box<str>>,
-    /// Where the rule comes from, for whoever wonders later.
+    /// Origin of the rule, for reference.
     pub source: Option<Box<str>>,
 }
 
-/// What is wrong with a rule whose parts are all right.
+/// Why a rule is invalid although each of its fields is valid.
 #[derive(Debug, thiserror::Error)]
 enum RuleError {
-    #[error("a rule without `paths` decides nothing")]
+    #[error("a rule must have at least one path in `paths`")]
     NoPaths,
-    #[error("a rule that conceals needs a `reason`: the client is told it")]
+    #[error("a rule that conceals must have a `reason`, which is sent to the client")]
     NoReason,
-    #[error("a rule that allows has no `answer`: the answer is the metadata server's")]
+    #[error("a rule that allows must not have an `answer`: the response comes from the metadata server")]
     AnswerToAllow,
-    #[error("{0} conceals one name of an account that has two (default and its e-mail); write * for the name")]
+    #[error("{0} conceals only one of an account's two names (default and its email); write * for the name")]
     OneAccount(Pattern),
 }
 
-/// Its parts first, then the whole, so that a mistake is told with its place.
+/// Deserializes the fields, then validates the rule as a whole, so that an error has a position in the file.
 impl<'de> Deserialize<'de> for Rule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let rule = Self::deserialize(deserializer)?;
@@ -130,7 +130,7 @@ impl Rule {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum FormatVersion {
-    /// The only one so far.
+    /// The only version so far.
     #[serde(rename = "gce-metadata-proxy/v1")]
     V1,
 }
@@ -139,18 +139,18 @@ pub enum FormatVersion {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Kind {
-    /// This one.
+    /// A concealment policy.
     ConcealmentPolicy,
 }
 
-/// A policy that comes with the proxy.
+/// A built-in policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BuiltIn {
-    /// The verdicts of k8s-metadata-proxy, and what else is known to be secret.
+    /// Conceals what k8s-metadata-proxy conceals, and other known secrets.
     Compat,
-    /// What GKE's own metadata server serves.
+    /// Allows only what GKE's own metadata server serves.
     Strict,
 }
 
@@ -169,14 +169,14 @@ pub enum Tree {
     V01,
 }
 
-/// What a rule says of its paths.
+/// The verdict of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Ruling {
-    /// They are served.
+    /// The paths are served.
     Allow,
-    /// They are refused, and absent from what is redacted.
+    /// The paths are refused, and removed from redacted responses.
     Conceal,
 }
 
@@ -186,14 +186,14 @@ pub enum Ruling {
 #[serde(try_from = "u16")]
 #[cfg_attr(test, schemars(extend("enum" = [403, 404])))]
 pub enum Answer {
-    /// 403: it is there and not for you.
+    /// 403: access is denied.
     Forbidden,
-    /// 404: as if it were not there. Clients that only look whether something is there take this better.
+    /// 404: as if the path did not exist. Clients that only probe for a path handle this better.
     NotFound,
 }
 
 impl Answer {
-    /// As HTTP has it.
+    /// The HTTP status.
     pub fn status(self) -> StatusCode {
         match self {
             Self::Forbidden => StatusCode::FORBIDDEN,
@@ -209,34 +209,34 @@ impl TryFrom<u16> for Answer {
         match status {
             403 => Ok(Self::Forbidden),
             404 => Ok(Self::NotFound),
-            _ => Err("a refusal is answered with 403 or 404"),
+            _ => Err("the status of a refusal must be 403 or 404"),
         }
     }
 }
 
-/// What becomes of a query key that is not among those allowed. It never goes on.
+/// How to handle a query key that is not allowed. It is never forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OtherKeys {
-    /// The request is refused.
+    /// Refuse the request.
     Refuse,
-    /// The request goes on without it, as the metadata server ignores what it does not know.
+    /// Forward the request without the key, as the metadata server ignores unknown keys.
     Drop,
 }
 
-/// What becomes of a recursive read.
+/// How to handle recursive reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Recursive {
-    /// It is refused, but for `recursiveExcept`.
+    /// Refuse them, except for the directories in `recursiveExcept`.
     Refuse,
-    /// It is answered without what is concealed.
+    /// Answer them without the concealed values.
     Redact,
 }
 
-/// As it is typed.
+/// As written in the policy file and on the command line.
 impl fmt::Display for Recursive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -246,18 +246,18 @@ impl fmt::Display for Recursive {
     }
 }
 
-/// What becomes of a directory's listing.
+/// How to handle directory listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Listings {
-    /// It shows the names of what is concealed.
+    /// Include the names of concealed values.
     Whole,
-    /// It does not.
+    /// Remove the names of concealed values.
     Redact,
 }
 
-/// A name or version: lower-case letters, digits, `-` and `.`, 1 to 63 bytes, so that it is a metric label and no more.
+/// A name or version: 1 to 63 lowercase letters, digits, `-` and `.`, which are safe in a metric label.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(try_from = "String")]
@@ -278,7 +278,7 @@ impl TryFrom<String> for Label {
         if (1..=63).contains(&text.len()) && text.bytes().all(is_plain) {
             Ok(Self(text.into_boxed_str()))
         } else {
-            Err("a name or version has 1 to 63 lower-case letters, digits, `-` and `.`")
+            Err("a name or version must be 1 to 63 lowercase letters, digits, `-` and `.`")
         }
     }
 }

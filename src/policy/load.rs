@@ -38,7 +38,7 @@ pub enum Source {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error("cannot read the policy {path}: {error}", path = .path.display())]
+    #[error("cannot read policy file {path}: {error}", path = .path.display())]
     Read {
         /// Which.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum LoadError {
     },
     /// The file is no policy.
     #[error(
-        "{path}:{line}:{column}: {what} (`gce-metadata-proxy policy schema` prints what a policy may hold)",
+        "{path}:{line}:{column}: {what} (for the format, see `gce-metadata-proxy policy schema`)",
         path = .path.display()
     )]
     Invalid {
@@ -189,13 +189,13 @@ mod tests {
             ),
             ("extends: lax", "p.yaml:5:10: unknown variant `lax`, expected one of compat, strict"),
             ("queryKeys: [alt, foo]", "p.yaml:5:18: unknown variant `foo`, expected one of alt, audience,"),
-            ("answer: 418", "p.yaml:5:9: a refusal is answered with 403 or 404"),
+            ("answer: 418", "p.yaml:5:9: the status of a refusal must be 403 or 404"),
             ("name: other", "p.yaml:5:1: duplicate mapping key"),
             (
                 "rules:\n  - paths: [instance/id]\n    verdict: conceal\n",
-                "p.yaml:6:5: a rule that conceals needs a `reason`",
+                "p.yaml:6:5: a rule that conceals must have a `reason`",
             ),
-            ("rules:\n  - paths: []\n    verdict: allow\n", "p.yaml:6:5: a rule without `paths`"),
+            ("rules:\n  - paths: []\n    verdict: allow\n", "p.yaml:6:5: a rule must have at least one path"),
             (
                 "rules:\n  - paths: [instance/id]\n    verdict: allow\n    answer: 403\n",
                 "p.yaml:6:5: a rule that allows",
@@ -204,14 +204,14 @@ mod tests {
                 "rules:\n  - paths: [attributes/x]\n    verdict: allow\n",
                 "p.yaml:6:13: \"attributes/x\" matches nothing: ",
             ),
-            (default_token, "p.yaml:6:5: instance/service-accounts/default/token conceals one name of an account"),
+            (
+                default_token,
+                "p.yaml:6:5: instance/service-accounts/default/token conceals only one of an account's two names",
+            ),
         ] {
             let mistake = mistake(rest);
             assert!(mistake.starts_with(expected), "{mistake}");
-            assert!(
-                mistake.ends_with("(`gce-metadata-proxy policy schema` prints what a policy may hold)"),
-                "{mistake}"
-            );
+            assert!(mistake.ends_with("(for the format, see `gce-metadata-proxy policy schema`)"), "{mistake}");
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
     fn a_file_that_is_not_there_or_too_large_is_an_error() {
         let absent = Choice { source: Source::named("/nowhere/policy.yaml"), recursive: None }.load();
         let message = absent.expect_err("no file").to_string();
-        assert!(message.starts_with("cannot read the policy /nowhere/policy.yaml: "), "{message}");
+        assert!(message.starts_with("cannot read policy file /nowhere/policy.yaml: "), "{message}");
     }
 
     /// `UPDATE_SCHEMA=1 cargo test --lib policy` writes it anew.

@@ -36,16 +36,16 @@ pub(super) enum Segment {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// It has an empty segment, so also a slash at an end.
-    #[error("{0:?} has a `/` at an end or two in a row; write names with one `/` between them")]
+    #[error("{0:?} has a leading, trailing or double `/`; write names separated by one `/`")]
     EmptySegment(Box<str>),
     /// It begins with something that the tree does not have.
     #[error(
-        "{0:?} matches nothing: paths are written below the API version, so that they begin with instance, project, \
-         oslogin, universe, * or **"
+        "{0:?} matches nothing: paths are relative to the API version and must begin with instance, project, oslogin, \
+         universe, * or **"
     )]
     Top(Box<str>),
     /// No path holds this character, so the pattern would match nothing.
-    #[error("{0:?} holds {1:?}, and no metadata path does")]
+    #[error("{0:?} contains {1:?}, which no metadata path contains")]
     Foreign(Box<str>, char),
     /// One `**` says all there is to say; two make matching slow.
     #[error("{0:?} has more than one `**`")]
@@ -152,8 +152,8 @@ impl schemars::JsonSchema for Pattern {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "A path pattern below the API version; `*` stands for any run of characters within a segment, a \
-                            segment `**` for any number of segments.",
+            "description": "A path pattern, relative to the API version. `*` matches any number of characters within a \
+                            segment; the segment `**` matches any number of segments.",
             "type": "string",
             "pattern": format!("^({}|[^/]*[*][^/]*)(/[^/]+)*$", TOPS.join("|")),
         })

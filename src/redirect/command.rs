@@ -24,20 +24,20 @@ pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<boo
     match command {
         Command::Install(redirect) => {
             let tool = redirect.install().await?;
-            println!("the redirect is installed with {tool}; it stays until 'redirect remove'");
+            println!("redirect installed with {tool}; it stays until 'redirect remove'");
         }
         Command::Keep(redirect) => {
             let tool = redirect.install().await?;
-            tracing::info!(%tool, "the redirect is installed, and looked at every {} s", AGAIN.as_secs());
+            tracing::info!(%tool, "redirect installed; checking it every {} s", AGAIN.as_secs());
             tokio::select! {
                 () = redirect.keep() => {}
-                () = stop => tracing::info!("the redirect stays; 'redirect remove' removes it"),
+                () = stop => tracing::info!("exiting; the redirect stays installed until 'redirect remove'"),
             }
         }
         Command::Print(redirect) => print!("{}", redirect.text().await?),
         Command::Remove => {
             for tool in remove().await? {
-                println!("nothing of the redirect is left in {tool}");
+                println!("redirect removed from {tool}");
             }
         }
         Command::Check(redirect) => return Ok(tell(&redirect.state().await?)),
@@ -48,10 +48,12 @@ pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<boo
 fn tell(state: &State) -> bool {
     match state {
         State::Installed => println!("the redirect is installed"),
-        State::Absent => println!("the redirect is not installed; 'redirect install' with the same flags installs it"),
+        State::Absent => {
+            println!("the redirect is not installed; run 'redirect install' with the same flags to install it")
+        }
         State::Differs(what) => {
             println!(
-                "the redirect is not as these flags would have it: {what}; 'redirect install' with them repairs it"
+                "the redirect does not match these flags: {what}; run 'redirect install' with the same flags to repair it"
             );
         }
     }

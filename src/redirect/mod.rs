@@ -154,8 +154,8 @@ pub enum State {
 pub enum Error {
     /// There is nothing to change rules with.
     #[error(
-        "neither nft nor iptables-restore can be used here (not on PATH, or the kernel lacks it, or iptables-legacy lacks \
-         CAP_NET_RAW); run this on the node, or in an image that has nftables"
+        "neither nft nor iptables-restore is usable (not on PATH, not supported by the kernel, or iptables-legacy without \
+         CAP_NET_RAW); run this on the node, or in an image that contains nftables"
     )]
     NoTool,
     /// This process may not change the network.
@@ -165,8 +165,8 @@ pub enum Error {
     NoCapability,
     /// This process may, and the tools that it starts may not.
     #[error(
-        "CAP_NET_ADMIN does not pass to nft and iptables when they are started by a user that is not root; run this with \
-         runAsUser: 0, which needs no capability besides NET_ADMIN"
+        "nft and iptables do not inherit CAP_NET_ADMIN from a user other than root; run this with runAsUser: 0, which needs \
+         no capability other than NET_ADMIN"
     )]
     LostCapability,
     /// A tool failed.
@@ -179,15 +179,15 @@ pub enum Error {
     },
     /// The proxy listens where pods cannot be redirected to.
     #[error(
-        "--redirect needs an IPv4 address of the node's own as the first --addr, such as 127.0.0.1:988, not {0}: what is \
-         redirected must end at one address, which is kept from everybody else"
+        "--redirect requires an IPv4 address of the node as the first --addr, such as 127.0.0.1:988, not {0}: requests are \
+         redirected to this one address, and all others are blocked from it"
     )]
     Address(String),
     /// The kernel cannot be told to route loopback addresses.
     #[error(
-        "cannot set net.ipv4.conf.all.route_localnet ({0}), without which pods cannot be redirected to a loopback address; \
-         set it to 1 on the node, or make /proc/sys writable here (a privileged container), or let the proxy listen on the \
-         node's own address and name that with --to"
+        "cannot set net.ipv4.conf.all.route_localnet ({0}), which is required to redirect pods to a loopback address; set it \
+         to 1 on the node, or make /proc/sys writable here (a privileged container), or let the proxy listen on the node's \
+         own address and pass that as --to"
     )]
     RouteLocalnet(io::Error),
 }
@@ -239,7 +239,8 @@ impl Redirect {
         tool::may_change_the_network()?;
         let state = self.tool().await?.state(&self.plan()).await?;
         if state == State::Installed && self.needs_route_localnet() && !route_localnet::is_on() {
-            let what = "the rules are there, but net.ipv4.conf.all.route_localnet is 0: redirected packets are dropped";
+            let what =
+                "the rules are installed, but net.ipv4.conf.all.route_localnet is 0, so redirected packets are dropped";
             return Ok(State::Differs(what.to_owned()));
         }
         Ok(state)
@@ -252,12 +253,12 @@ impl Redirect {
             match self.reassert().await {
                 Ok(State::Installed) => {}
                 Ok(State::Absent) => tracing::error!(
-                    "the redirect was gone: pods may have reached the metadata server round the proxy in the last {} s; it \
-                     is back. Find out what flushes the rules",
+                    "the redirect was missing and has been restored: pods may have reached the metadata server directly in the \
+                     last {} s; find out what flushes the rules",
                     AGAIN.as_secs()
                 ),
-                Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed; it is back as it was"),
-                Err(error) => tracing::error!(%error, "the redirect cannot be looked after; trying again"),
+                Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
+                Err(error) => tracing::error!(%error, "cannot check or restore the redirect; retrying"),
             }
         }
     }

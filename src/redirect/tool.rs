@@ -44,7 +44,7 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
     };
     let output = timeout(PATIENCE, talk)
         .await
-        .map_err(|_| Error::Tool { tool, said: format!("no answer within {} s", PATIENCE.as_secs()) })?
+        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", PATIENCE.as_secs()) })?
         .map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

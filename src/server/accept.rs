@@ -20,64 +20,64 @@ use super::inbox::Inbox;
 use super::socket::{Cuttable, Socket};
 use crate::telemetry::Metrics;
 
-/// Connections that the kernel keeps for us until they are accepted: as many as it will. Its own bound, `net.core.somaxconn`, is
-/// 4096 since Linux 5.4 and 128 before. A connection that finds the queue full is opened anew by the client's kernel a second
-/// later.
+/// Listen backlog: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4
+/// and 128 before. If the queue is full, the client's kernel retries after a second.
 const BACKLOG: u32 = 4096;
 
-/// Pause after an error of `accept` that will not go away by itself at once (no file descriptor left, above all).
+/// Delay after an `accept` error that persists, such as running out of file descriptors.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// Between two lines about such errors.
+/// Minimum interval between log lines about such errors.
 const TELL: Duration = Duration::from_secs(10);
 
-/// The kernel's buffer for a client that does not read, in bytes; the kernel doubles it. Since cgroup v2 it counts against the
-/// pod's memory, and a process whose sockets exceed the limit is killed. An answer that is not read stays with the upstream.
+/// Kernel send buffer per connection, in bytes; the kernel doubles it. Under cgroup v2 socket buffers count
+/// against the container's memory limit, and exceeding it kills the process. The rest of an unread response
+/// stays with the upstream.
 const SEND_BUFFER_BYTES: u32 = 4 * 1024;
 
-/// The kernel's buffer for requests that are not read yet, in bytes; the kernel doubles it. Larger heads are read in pieces.
+/// Kernel receive buffer per connection, in bytes; the kernel doubles it. Larger heads are read in pieces.
 const RECEIVE_BUFFER_BYTES: u32 = 2 * 1024;
 
-/// A pod that vanished without a word is noticed after about two minutes, also while its answer is being made.
+/// TCP keepalive: detects a vanished pod after about two minutes, also while its request is in flight.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// So often other connections get their turn before a newcomer that is to wait looks for a place at intervals.
+/// Number of times a waiting newcomer yields to other connections before it polls for a place at an interval.
 const TURNS: u32 = 3;
 
-/// Between two looks for a place.
+/// Interval between attempts to get a place.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Newcomers wait no longer than this for places to come free, and then get them at a rate of [`NEWCOMERS_A_SECOND`].
+/// Maximum time that newcomers wait for free places. After that they get places at a rate of
+/// [`NEWCOMERS_A_SECOND`].
 const MOST_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Newcomers that get a place or a refusal in a second, at least, once patience is used up.
+/// Minimum rate at which newcomers are admitted or refused once patience is used up, per second.
 const NEWCOMERS_A_SECOND: u32 = 2_000;
 
-/// Longest time for what the kernel has accepted already when the process is told to end. Closing a listener resets what
-/// is in its queue.
+/// Maximum time to accept connections that are already in the queue when the drain begins. Closing a listener
+/// resets the connections in its queue.
 const LAST_ARRIVALS: Duration = Duration::from_millis(100);
 
-/// Binds a listening socket. An address that an earlier process used a moment ago is no obstacle; one that another process
-/// listens on is none if both share it.
+/// Binds a listening socket. The address may be in `TIME_WAIT`. With `share`, another process may listen on
+/// it too.
 pub fn bind(addr: SocketAddr, share: bool) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     if share {
         socket.set_reuseport(true)?;
     }
-    // What is set here, accepted sockets inherit.
+    // Accepted sockets inherit these options.
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE)?;
-    // Answers are written whole; waiting to fill a segment would only delay them.
+    // Responses are written in one piece; Nagle's algorithm would only delay them.
     socket.set_nodelay(true)?;
     socket.bind(addr)?;
     socket.listen(BACKLOG)
 }
 
-/// The listening sockets that systemd (or whoever started us) opened for us, by its convention `LISTEN_FDS`. The first call
-/// takes them.
+/// The listening sockets passed by systemd in `LISTEN_FDS`. The first call takes ownership of them.
 pub fn inherited() -> io::Result<Vec<TcpListener>> {
     let mut passed = ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -95,18 +95,18 @@ pub fn inherited() -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// A listener's part of the server.
+/// Everything a listener needs to serve connections.
 #[derive(Debug)]
 pub struct Server<S> {
     /// Answers.
     pub stack: S,
-    /// Bounds on each connection.
+    /// Timeouts of each connection.
     pub timeouts: Timeouts,
-    /// Bounds on their number.
+    /// Limits on the number and memory of connections.
     pub connections: Arc<Connections>,
-    /// When to end.
+    /// Signals when to stop.
     pub drain: Drain,
-    /// Counts what is accepted and what is reset.
+    /// Counts accepted and reset connections.
     pub metrics: &'static Metrics,
 }
 
@@ -114,7 +114,8 @@ impl<S> Server<S>
 where
     S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + 'static,
 {
-    /// Accepts and serves connections until the drain begins. Returns with the listener closed; what was accepted goes on.
+    /// Accepts and serves connections until the drain begins. Returns once the listener is closed; accepted
+    /// connections continue.
     pub async fn run(self, listener: TcpListener) {
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
@@ -128,12 +129,12 @@ where
             };
             match accepted {
                 Ok((stream, peer)) => self.take(stream, peer, &mut patience).await,
-                // The client was gone before we came to it.
+                // The client disconnected before the connection was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if told.is_none_or(|told| told.elapsed() >= TELL) {
                         told = Some(Instant::now());
-                        tracing::warn!(%error, "cannot accept connections; trying again every {} ms", BACK_OFF.as_millis());
+                        tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
                     sleep(BACK_OFF).await;
                 }
@@ -168,8 +169,8 @@ where
         self.connections.started(number, task);
     }
 
-    /// A place for a newcomer, if there is one. Where only connections could give way that have just come, they get their turn
-    /// first, as far as there is patience: whoever has sent a request is in flight then.
+    /// Gets a place for a newcomer, if there is one. If only very recent connections could give way, they get
+    /// their turn first while patience lasts, because those with a request will then be in flight.
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
         let began = Instant::now();
         patience.grow();
@@ -188,12 +189,13 @@ where
     }
 }
 
-/// How long newcomers may still be kept waiting.
+/// Remaining time that newcomers may be kept waiting.
 ///
-/// They wait in the kernel's queue, where they cost us nothing, and all of them wait: nothing tells whose connections are in
-/// there. A crowd that is served makes room by itself, many times faster than [`NEWCOMERS_A_SECOND`], and nobody has to be cut
-/// for its newcomers. A pod that floods us uses patience up, and then connections that have just come are cut for newcomers at
-/// once. So pods beside it wait for [`MOST_PATIENCE`] and the queue before them, at worst.
+/// They wait in the kernel's queue, which costs the proxy no memory. All of them wait, because their
+/// addresses are unknown until they are accepted. A burst of well-behaved clients frees places much faster
+/// than [`NEWCOMERS_A_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
+/// patience, and recent connections are then closed for newcomers immediately. Other pods therefore wait at
+/// most [`MOST_PATIENCE`] plus the queue ahead of them.
 #[derive(Debug)]
 struct Patience(Duration);
 
@@ -202,7 +204,7 @@ impl Patience {
         Self(MOST_PATIENCE)
     }
 
-    /// Another newcomer is here.
+    /// Records another newcomer.
     fn grow(&mut self) {
         self.0 = (self.0 + Duration::from_secs(1) / NEWCOMERS_A_SECOND).min(MOST_PATIENCE);
     }
@@ -216,9 +218,9 @@ impl Patience {
     }
 }
 
-/// What the kernel has accepted and we have not; nothing once the queue is empty.
+/// The next connection in the kernel's queue, or `None` if the queue is empty.
 async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStream, SocketAddr)> {
-    // A queue that is not empty gives its next at once.
+    // A non-empty queue returns the next connection immediately.
     let soon = (Instant::now() + Duration::from_millis(1)).min(end);
     timeout_at(soon, listener.accept()).await.ok()?.ok()
 }
@@ -233,7 +235,7 @@ mod tests {
         let mut waited = Duration::ZERO;
         for _ in 0..NEWCOMERS_A_SECOND {
             patience.grow();
-            // Each would wait for ever.
+            // Accepting from it would block forever.
             let wait = patience.0;
             assert!(!patience.lasts(wait));
             patience.spend(wait);

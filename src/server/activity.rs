@@ -1,7 +1,7 @@
-//! [`Activity`]: what a connection is doing, as its bytes and its service tell it.
+//! [`Activity`]: the state of a connection, and the deadline that applies to it.
 //!
-//! The socket sees bytes, the service sees requests, and the connection's timers need both; whoever looks for a connection
-//! to give up reads it too, from another task.
+//! The socket reports bytes and the service reports requests. The connection's timers need both. The task
+//! that selects connections to close reads the state too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,38 +9,38 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Shared between a connection's socket, its service and its timers, all of which run in the connection's task: nobody else
-/// writes here, so that nothing takes a locked instruction.
+/// Shared between a connection's socket, service and timers, which all run in the connection's task. There is
+/// a single writer, so updates need no locked instructions.
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
-    /// When the task was last woken; what it does until it waits again is done at this moment.
+    /// When the task was last woken. Serves as the current time until the task waits again.
     now: Moment,
-    /// When bytes last moved, either way.
+    /// When bytes were last sent or received.
     moved: Moment,
-    /// When the head under way began.
+    /// When the current head began.
     head_began: Moment,
-    /// Since when the client takes no bytes of an answer.
+    /// Since when the client has read no bytes of a response.
     blocked: Moment,
-    /// Since when a whole head waits for memory to be served in.
+    /// Since when a complete head has been waiting for memory.
     waiting: Moment,
-    /// Heads received whole.
+    /// Complete heads received.
     heads: AtomicU64,
-    /// Heads that became a request, i.e. that hyper could read.
+    /// Heads that hyper parsed into a request.
     requests: AtomicU64,
-    /// Requests whose answer has not ended.
+    /// Requests whose response has not ended.
     answering: AtomicU64,
     body_announced: AtomicBool,
-    /// More was sent than hyper has been given.
+    /// The client sent more bytes than hyper has read.
     has_more: AtomicBool,
-    /// A head was received whole since the task was last woken.
+    /// A complete head was received since the task was last woken.
     had_turn: AtomicBool,
-    /// The process is ending: answers say that the connection closes.
+    /// The process is draining: responses announce that the connection closes.
     last_call: AtomicBool,
-    /// The answer under way is the last one.
+    /// The current response is the last one.
     parting: AtomicBool,
     reset: AtomicBool,
-    /// The connection gives way to another. This alone is written by another task.
+    /// The connection was selected to be closed for another. The only field that another task writes.
     cut: AtomicBool,
 }
 
@@ -48,22 +48,22 @@ pub(super) struct Activity {
 #[derive(Debug, Default)]
 struct Moment(AtomicU64);
 
-/// Lives as long as a request's answer has not ended.
+/// Exists until the response of a request has ended.
 #[derive(Debug)]
 pub(super) struct Answering(Arc<Activity>);
 
-/// Bounds on a connection that does nothing useful.
+/// Timeouts of a connection that makes no progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the first byte of a request's head to its last.
+    /// From the first to the last byte of a request head.
     pub header: Duration,
     /// Without a request.
     pub idle: Duration,
-    /// Without a byte taken of an answer that is there.
+    /// Without the client reading any byte of an available response.
     pub write: Duration,
-    /// Until there is memory to serve a request in.
+    /// Waiting for memory to serve a request.
     pub room: Duration,
-    /// Without a request, once the process is told to end.
+    /// Without a request, once the process is draining.
     pub last_call: Duration,
 }
 
@@ -108,14 +108,14 @@ impl Activity {
         }
     }
 
-    /// The connection's task goes on.
+    /// The connection's task was woken.
     pub(super) fn tick(&self) {
         self.had_turn.store(false, Relaxed);
-        // A connection does not live for 584 million years.
+        // Overflows after 584 million years.
         self.now.0.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
     }
 
-    /// Bytes were received: so many heads have ended with them, and another has begun or has not.
+    /// Records received bytes, the number of heads that ended in them, and whether another has begun.
     pub(super) fn received(&self, ended_heads: u64, mid_head: bool, body_announced: bool) {
         self.moved.set(&self.now);
         if ended_heads > 0 {
@@ -132,7 +132,7 @@ impl Activity {
         }
     }
 
-    /// Bytes were sent; whether the client had taken none for a while.
+    /// Records sent bytes. Returns whether the client had not been reading.
     pub(super) fn sent(&self) -> bool {
         self.moved.set(&self.now);
         let was_blocked = self.blocked.is_set();
@@ -142,7 +142,7 @@ impl Activity {
         was_blocked
     }
 
-    /// The client takes no bytes; whether that is news.
+    /// Records that the client is not reading. Returns whether this is new.
     pub(super) fn blocked(&self) -> bool {
         let is_news = !self.blocked.is_set();
         if is_news {
@@ -158,74 +158,75 @@ impl Activity {
         Answering(Arc::clone(self))
     }
 
-    /// Whether what is being written can be hyper's own answer to a head that it could not read.
+    /// Whether the bytes being written may be hyper's own response to an invalid head.
     pub(super) fn has_unread_head(&self) -> bool {
         self.heads.load(Relaxed) > self.requests.load(Relaxed) || self.head_began.is_set()
     }
 
-    /// Whether a request said that a body follows.
+    /// Whether a request announced a body.
     pub(super) fn body_announced(&self) -> bool {
         self.body_announced.load(Relaxed)
     }
 
-    /// The process is ending.
+    /// Records that the process is draining.
     pub(super) fn call_last(&self) {
         self.last_call.store(true, Relaxed);
     }
 
-    /// Whether the connection closes after the answer under way.
+    /// Whether the connection closes after the current response.
     pub(super) fn closes(&self) -> bool {
         self.body_announced() || self.last_call.load(Relaxed)
     }
 
-    /// The connection closes behind the answer under way.
+    /// Records that the connection closes after the current response.
     pub(super) fn part(&self) {
         self.parting.store(true, Relaxed);
     }
 
-    /// Whether what is being written is the end of the last answer, so that the connection closes once it is written. A
-    /// client that still sends a body is listened to for a while before that.
+    /// Whether the bytes being written end the last response, after which the connection closes. If the
+    /// client announced a body, the connection lingers first.
     pub(super) fn writes_last(&self) -> bool {
         self.parting.load(Relaxed) && self.answering.load(Relaxed) == 0 && !self.body_announced()
     }
 
-    /// The connection is to be reset in place of an answer.
+    /// Records that the connection is to be reset instead of answered.
     pub(super) fn want_reset(&self) {
         self.reset.store(true, Relaxed);
     }
 
-    /// Whether it is.
+    /// Whether the connection is to be reset.
     pub(super) fn wants_reset(&self) -> bool {
         self.reset.load(Relaxed)
     }
 
-    /// Whether an answer is being made or written.
+    /// Whether a response is being made or written.
     fn is_busy(&self) -> bool {
         self.answering.load(Relaxed) > 0 || self.blocked.is_set()
     }
 
-    /// Whether hyper may have the next head: not before the answer under way is over, and one head each time the task is woken.
-    /// A client that pipelines would otherwise be answered many times before the other connections get their turn.
+    /// Whether hyper may read the next head: only after the current response has ended, and one head per
+    /// wakeup. Otherwise a client that pipelines would be answered many times before other connections get
+    /// their turn.
     pub(super) fn may_have_next_head(&self) -> bool {
         !self.is_busy() && !self.had_turn.load(Relaxed)
     }
 
-    /// Whether the client takes no bytes of its answer.
+    /// Whether the client is not reading its response.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_set()
     }
 
-    /// Takes note of whether more was sent than hyper has been given.
+    /// Records whether the client sent more bytes than hyper has read.
     pub(super) fn note_more(&self, has_more: bool) {
         self.has_more.store(has_more, Relaxed);
     }
 
-    /// Whether hyper was told to wait for bytes that it can be given now.
+    /// Whether hyper is waiting for bytes that it may read now.
     pub(super) fn has_withheld(&self) -> bool {
         self.has_more.load(Relaxed) && !self.is_busy()
     }
 
-    /// The connection waits for memory to be served in, or waits no longer.
+    /// Records whether the connection is waiting for memory.
     pub(super) fn wait_for_room(&self, waits: bool) {
         match (waits, self.waiting.is_set()) {
             (true, false) => self.waiting.set(&self.now),
@@ -234,13 +235,13 @@ impl Activity {
         }
     }
 
-    /// The connection gives way to another.
+    /// Selects the connection to be closed for another.
     pub(super) fn cut(&self) {
         self.cut.store(true, Relaxed);
     }
 
-    /// Whether the connection was cut while its client waits for something. A reset tells it to try again; an end before an
-    /// answer does not. Between two requests an end is what clients expect.
+    /// Whether the connection was closed while its client waits for a response. A reset tells the client to
+    /// retry; a normal close before a response does not. Between requests clients expect a normal close.
     pub(super) fn was_cut_short(&self) -> bool {
         let is_between = self.requests.load(Relaxed) > 0 && self.doing_nothing();
         self.cut.load(Relaxed) && !is_between
@@ -250,31 +251,32 @@ impl Activity {
         !self.is_busy() && !self.has_unread_head() && !self.waiting.is_set()
     }
 
-    /// When the connection last got anywhere; nothing while a request is in flight that its client still wants. A client
-    /// that does not read its answer does not.
+    /// When the connection last made progress, or `None` while a request is in flight. A client that does not
+    /// read its response makes no progress.
     pub(super) fn useless_since(&self) -> Option<Instant> {
         let is_asked = self.answering.load(Relaxed) > 0 || self.waiting.is_set();
         let is_wanted = is_asked && !self.blocked.is_set();
-        // Bytes of a head that does not end get nowhere.
+        // Bytes of an incomplete head are not progress.
         (!is_wanted).then(|| self.head_began.get(self.began).unwrap_or_else(|| self.moved_at()))
     }
 
-    /// When bytes last moved. While an answer is made, this is when its request came.
+    /// When bytes were last sent or received. While a response is being made, this is when its request
+    /// arrived.
     pub(super) fn moved_at(&self) -> Instant {
         self.moved.get(self.began).unwrap_or(self.began)
     }
 
-    /// Since when the client takes no bytes of its answer.
+    /// Since when the client has not been reading its response.
     pub(super) fn blocked_since(&self) -> Option<Instant> {
         self.blocked.get(self.began)
     }
 
-    /// When nothing is under way, since when.
+    /// Since when the connection is idle, or `None` if it is not.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
 
-    /// What the connection is doing, as far as its deadline depends on it. The rows are in order: the first that holds counts.
+    /// The state of the connection as far as its deadline depends on it. The first matching row applies.
     fn doing(&self) -> Doing {
         if let Some(since) = self.blocked.get(self.began) {
             return Doing::NotReading(since);
@@ -291,7 +293,7 @@ impl Activity {
         if self.last_call.load(Relaxed) { Doing::Leaving(self.moved_at()) } else { Doing::Idle(self.moved_at()) }
     }
 
-    /// When the connection is to be closed if it goes on like this; nothing while it may take as long as it takes.
+    /// When the connection is to be closed if its state does not change, or `None` if it has no deadline.
     pub(super) fn deadline(&self, timeouts: Timeouts) -> Option<Instant> {
         self.doing().deadline(timeouts)
     }
@@ -300,26 +302,26 @@ impl Activity {
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
-    /// Its client takes no bytes of an answer, since then.
+    /// The client has not been reading its response since then.
     NotReading(Instant),
-    /// An answer is being made.
+    /// A response is being made.
     Answering,
-    /// A whole head is here, and no memory to serve it in, since then.
+    /// A complete head has been waiting for memory since then.
     WaitingForRoom(Instant),
-    /// Its client is sending a head, since then.
+    /// The client has been sending a head since then.
     SendingHead(Instant),
-    /// Nothing since then, and the process ends.
+    /// Idle since then, and the process is draining.
     Leaving(Instant),
-    /// Nothing since then.
+    /// Idle since then.
     Idle(Instant),
 }
 
 impl Doing {
-    /// The table of deadlines: how long a client may go on like this.
+    /// The timeout of each state.
     fn deadline(self, timeouts: Timeouts) -> Option<Instant> {
         match self {
             Self::NotReading(since) => Some(since + timeouts.write),
-            // The upstream's deadlines bound it, and it ends with its client: see `Inbox::poll_end`.
+            // Bounded by the upstream's deadlines, and ends if the client disconnects: see `Inbox::poll_end`.
             Self::Answering => None,
             Self::WaitingForRoom(since) => Some(since + timeouts.room),
             Self::SendingHead(since) => Some(since + timeouts.header),
@@ -329,7 +331,7 @@ impl Doing {
     }
 }
 
-/// What has one writer needs no locked addition.
+/// With a single writer, no atomic addition is needed.
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Relaxed) + more, Relaxed);
 }

@@ -1,4 +1,4 @@
-//! [`Arrival`]: what the server hands to the stack.
+//! [`Arrival`]: a request with the client's address, as the server passes it to the stack.
 
 use std::net::SocketAddr;
 

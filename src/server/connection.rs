@@ -32,21 +32,22 @@ use super::reset::Reset;
 use super::socket::Socket;
 use super::wire::Watched;
 
-/// Most that is read, and longest, after a refusal to a client that still sends, so that it sees the refusal and not a
-/// reset: closing a socket with unread bytes in it resets it.
+/// Maximum bytes to read, and maximum time, after refusing a client that is still sending. Closing a socket
+/// with unread bytes resets it, and the client would not see the refusal.
 const LINGER: (u64, Duration) = (1024 * 1024, Duration::from_secs(1));
 
-/// From this size on, in bytes, a piece of an answer is written before hyper gets the next.
+/// Minimum size, in bytes, of a response chunk that must be written before hyper gets the next one.
 const LARGE_PIECE_BYTES: usize = 4 * 1024;
 
-/// Between two looks for memory to serve a request in.
+/// Interval between attempts to get memory to serve a request.
 const ROOM_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A connection that was idle for so long is kept by its socket alone, without hyper's state and buffers (about 13 KiB).
+/// Idle time after which a connection is parked: it keeps its socket and drops hyper's state and buffers
+/// (about 13 KiB).
 const PARK: Duration = Duration::from_secs(1);
 
-/// What answers requests: a tower service that turns its errors into answers itself, or has the connection reset. It is always
-/// ready: a request for which there is no room is refused by its error, not kept waiting before it.
+/// The service that answers requests. It turns errors into responses itself, or has the connection reset. It
+/// is always ready: excess requests are refused with an error and do not wait in front of it.
 pub trait Stack: Service<Arrival<Incoming>, Response = Response<Self::Body>, Error = Reset> + Clone {
     /// Of the answers.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
@@ -63,7 +64,7 @@ where
 /// One client's connection.
 pub(super) struct Connection<I, S> {
     pub(super) io: I,
-    /// What the client has sent and hyper has not read.
+    /// Bytes that the client has sent and hyper has not read.
     pub(super) inbox: Inbox,
     pub(super) peer: SocketAddr,
     pub(super) stack: S,
@@ -73,22 +74,22 @@ pub(super) struct Connection<I, S> {
     pub(super) place: Place,
 }
 
-/// What comes next on a connection without hyper's state.
+/// Next step of a parked connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// A request is to be read.
+    /// Read a request with hyper.
     Serve,
-    /// Nothing: the client has left, or got nowhere for too long.
+    /// Close: the client disconnected, or made no progress for too long.
     Leave,
-    /// There is no memory for what the client sends.
+    /// Reset: there is no memory for the client's bytes.
     Refuse,
 }
 
 impl<I: Socket, S: Stack> Connection<I, S> {
-    /// Serves until either side closes, the connection is useless for too long, or the process ends.
+    /// Serves until either side closes, a timeout expires, or the process ends.
     ///
-    /// As long as there is no whole head to read, there is only the socket and this future; hyper's state is made when
-    /// there is one, and given up when the connection falls idle.
+    /// Without a complete head, a connection consists of the socket and this future. hyper's state is created
+    /// when a head is complete, and dropped when the connection becomes idle.
     pub(super) async fn serve(mut self) {
         let mut bounds = pin!(Bounds::new(self.timeouts, &self.last_call, &self.activity));
         loop {
@@ -102,7 +103,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
         }
     }
 
-    /// Gathers the head of a request.
+    /// Reads until a request head is complete.
     async fn gather(&mut self, mut bounds: Pin<&mut Bounds>) -> Next {
         if !I::CAN_WAIT {
             return Next::Serve;
@@ -132,7 +133,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
         self.io.close_by_reset(true);
     }
 
-    /// Serves requests by hyper until the connection ends, or falls idle and is returned.
+    /// Serves requests with hyper until the connection ends. Returns it if it becomes idle.
     async fn serve_http(mut self, mut bounds: Pin<&mut Bounds>) -> Option<Self> {
         let serving = match self.place.serve(Reclaim::Yes) {
             Some(serving) => serving,
@@ -149,7 +150,8 @@ impl<I: Socket, S: Stack> Connection<I, S> {
         let service = PerConnection { stack: RefCell::new(stack), peer, activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
-            // As the real server writes them, for scripts that look for `Metadata-Flavor: Google` in what curl prints.
+            // Title case, as the real server writes them, for scripts that search curl's output for
+            // `Metadata-Flavor: Google`.
             .title_case_headers(true)
             .serve_connection(TokioIo::new(Watched::new(io, inbox, Arc::clone(&activity))), service);
         if last_call.has_come() {
@@ -161,12 +163,12 @@ impl<I: Socket, S: Stack> Connection<I, S> {
                 return Poll::Ready(Ended::Closed(ended));
             }
             if activity.has_withheld() {
-                // An answer was written, and another head is here: hyper was told to wait for it, and nothing else wakes it.
-                // Other connections get their turn first.
+                // A response was written, and another head is buffered. hyper is waiting for it, and nothing
+                // else wakes the task. Other connections get their turn first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // Behind hyper, since most connections are at their end by then and wait for nothing.
+            // Polled after hyper, because most connections have ended by then.
             let park = if serving.is_crowded() { Duration::ZERO } else { PARK };
             bounds.as_mut().poll(I::CAN_WAIT.then_some(park), cx)
         })
@@ -176,16 +178,16 @@ impl<I: Socket, S: Stack> Connection<I, S> {
         drop(serving);
         match ended {
             Ended::Idle => {
-                // An empty line at the most, or hyper would have more to do.
+                // At most an empty line, otherwise hyper would not be idle.
                 inbox.put_back(&parts.read_buf);
                 let stack = parts.service.stack.into_inner();
                 return Some(Self { io, inbox, peer, stack, timeouts, last_call, activity, place });
             }
-            Ended::Useless => tracing::debug!(%peer, "a connection was useless for too long"),
+            Ended::Useless => tracing::debug!(%peer, "closing a connection that made no progress"),
             Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
             Ended::Closed(Ok(())) if activity.body_announced() => linger(io).await,
             Ended::Closed(Err(error)) => {
-                tracing::debug!(%peer, %error, "a connection ended early");
+                tracing::debug!(%peer, %error, "client connection failed");
                 if error.is_parse() {
                     linger(io).await;
                 }
@@ -196,7 +198,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
     }
 }
 
-/// Waits until there is memory to serve a request in. An error says what comes instead.
+/// Waits until there is memory to serve a request. An error is the next step instead.
 async fn wait_for_room<I: Socket>(
     place: &Place,
     io: &mut I,
@@ -223,18 +225,19 @@ async fn wait_for_room<I: Socket>(
     waited
 }
 
-/// Why hyper's part is over.
+/// Why hyper stopped serving.
 enum Ended {
-    /// By the client, by an answer that closes, or by an error.
+    /// The connection closed: by the client, after a last response, or with an error.
     Closed(hyper::Result<()>),
-    /// Nothing was under way for a while.
+    /// The connection is idle.
     Idle,
-    /// Nothing useful happened for too long.
+    /// A timeout expired.
     Useless,
 }
 
 pin_project! {
-    /// What bounds a connection that does nothing useful: a timer, and word that the process ends.
+    /// The limits of a connection that makes no progress: a timer, and the signal that the process is
+    /// draining.
     struct Bounds {
         timeouts: Timeouts,
         activity: Arc<Activity>,
@@ -243,7 +246,7 @@ pin_project! {
         last_call: LastCall,
         #[pin]
         comes: WaitForCancellationFutureOwned,
-        // Whom the timer and the word wake: the connection's task, always the same.
+        // The waker of the connection's task, which timer and signal wake.
         wakes: Option<Waker>,
     }
 }
@@ -255,17 +258,18 @@ impl Bounds {
         Self { timeouts, activity: Arc::clone(activity), timer, last_call, comes, wakes: None }
     }
 
-    /// Ready when the connection has been useless for too long, or idle for as long as it may be.
+    /// Ready when the connection's timeout has expired.
     ///
-    /// There is one timer, and it is moved only when it fires, or when a deadline turns up that is earlier: deadlines mostly
-    /// move away, and a timer that fires for nothing costs less than one that is moved at every request. Neither it nor the
-    /// word is asked to wake a task that it wakes already, since that takes locks.
+    /// There is a single timer. It is reset only when it fires or when an earlier deadline appears, because
+    /// deadlines mostly move later, and a spurious wakeup costs less than resetting the timer on every
+    /// request. Timer and signal are not polled again while they hold the right waker, because that takes
+    /// locks.
     fn poll(self: Pin<&mut Self>, idle_for: Option<Duration>, cx: &mut Context<'_>) -> Poll<Ended> {
         let mut this = self.project();
         let mut is_set = this.wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()));
         if !is_set {
             *this.wakes = Some(cx.waker().clone());
-            // Whether it has come is looked at next.
+            // The deadline is checked next.
             let _ = this.comes.poll(cx);
         }
         if this.last_call.has_come() {
@@ -305,13 +309,13 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(mut io: I) {
         io.shutdown().await?;
         tokio::io::copy(&mut io.take(bytes), &mut tokio::io::sink()).await
     };
-    // Whatever comes of it, the connection is closed next.
+    // Errors do not matter, because the connection is closed next.
     let _ = timeout(time, drained).await;
 }
 
 /// The stack as one connection sees it.
 struct PerConnection<S> {
-    /// hyper calls it by reference, and never while it calls it.
+    /// hyper calls it through a shared reference, and never recursively.
     stack: RefCell<S>,
     peer: SocketAddr,
     activity: Arc<Activity>,
@@ -338,8 +342,8 @@ pin_project! {
     }
 }
 
-/// Whether the connection closes behind the answer because its client wants that (RFC 9112, section 9.3), as nearly as hyper
-/// judges it.
+/// Whether the connection closes after the response because the client asked for it (RFC 9112, section 9.3),
+/// by the same rules as hyper.
 fn wants_to_part<B>(request: &Request<B>) -> bool {
     let connection = request.headers().get(header::CONNECTION).map(HeaderValue::as_bytes);
     match connection {
@@ -374,13 +378,13 @@ where
 }
 
 pin_project! {
-    /// A body of an answer: the connection is in use until it has ended. A large piece of it is given to hyper only once the
-    /// one before is written, so that hyper holds one of them for a client that does not read.
+    /// A response body. The connection is in use until it has ended. hyper gets a large chunk only once the
+    /// previous one is written, so that it buffers a single chunk for a client that does not read.
     struct AnswerBody<B> {
         #[pin]
         inner: B,
         answering: Answering,
-        // A large piece was given, and hyper has had no turn to write it.
+        // hyper got a large chunk and has not had a chance to write it.
         is_unwritten: bool,
     }
 }
@@ -396,13 +400,14 @@ impl<B: http_body::Body> http_body::Body for AnswerBody<B> {
             return Poll::Pending;
         }
         if this.answering.activity().is_blocked() {
-            // The socket wakes this connection when it has taken something.
+            // The socket wakes this task when it becomes writable.
             return Poll::Pending;
         }
         let frame = ready!(this.inner.poll_frame(cx));
         *this.is_unwritten = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.remaining() >= LARGE_PIECE_BYTES));
         if matches!(frame, Some(Err(_))) {
-            // The end of the connection is the end of the answer for a client of HTTP/1.0; a reset is the end of neither.
+            // For an HTTP/1.0 client a normal close would end the response; a reset shows that it was cut
+            // short.
             this.answering.activity().want_reset();
         }
         Poll::Ready(frame)

@@ -1,23 +1,27 @@
-//! [`Connections`]: which connections may be open and be served, and which one gives way.
+//! [`Connections`]: limits the number and memory of connections, and decides which one to close when a limit
+//! is reached.
 //!
-//! Two things are scarce: places (`--max-connections`) and bytes of memory. Both are shared between clients by the rule of
-//! [`Shares`]: there is room for anyone until everything is taken; then whoever holds most gives way to
-//! a client that holds clearly less, and a client that holds most itself may only replace what is of no use to it.
+//! Two resources are limited: places (`--max-connections`) and bytes of memory. Both are shared between
+//! clients by the rule of [`Shares`]: until the limit is reached, any client may take more. Then the client
+//! that holds most gives way to a client that holds clearly less, and the client that holds most may only
+//! replace its own connections that make no progress.
 //!
-//! The connection that gives way is the one that has gone longest without getting anywhere: idle between requests, connected
-//! and silent, still sending its head, or not reading its answer. Only if the client that holds most has none of these, its
-//! oldest request in flight is cut; that is a hanging GET wherever there is one, since no other request takes long.
+//! The connection to close is the one that has made no progress for longest: idle between requests, connected
+//! and silent, still sending its head, or not reading its response. Only if the client that holds most has
+//! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
+//! request takes long.
 //!
-//! So neither a herd of idle clients nor a flood of slow heads or hanging requests locks an honest client out.
+//! So neither many idle clients nor a flood of slow heads or hanging requests can lock out a well-behaved
+//! client.
 //!
 //! # What a connection weighs
 //!
-//! [`OPEN_BYTES`] from when it is accepted and [`SERVING_BYTES`] more while it has hyper's state, each with what the kernel may
-//! keep for it, and its head while that is being gathered. The kernel charges a process's sockets to its control group since
-//! cgroup v2, and there is no way to refuse bytes once they were sent; so a connection is weighed with full buffers from the
-//! beginning. While less than three quarters of the memory are taken, idle connections keep hyper's state for a second, since the next
-//! request is cheaper then. Above that a connection has it only while it is being answered. Newcomers leave the last eighth to
-//! requests.
+//! [`OPEN_BYTES`] once accepted, and [`SERVING_BYTES`] more while it has hyper's state, each including kernel
+//! buffers, plus an incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that
+//! were sent cannot be refused, so a connection is charged with full buffers from the start. While less than
+//! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the
+//! next request cheaper. Above that, a connection has it only while it is being answered. New connections
+//! leave the last eighth to requests.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -34,30 +38,31 @@ use crate::shares::{Client, Room, Shares};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Shed;
 
-/// A connection that is younger may have sent a request that we have not come to read, or be about to. Whoever can wait does not
-/// have it cut.
+/// A younger connection may have sent a request that was not read yet. A newcomer that can wait does not
+/// replace it.
 const JUST_COME: Duration = Duration::from_secs(1);
 
-/// Under pressure, a connection that is younger than this is not closed for having got nowhere.
+/// Under memory pressure, a connection younger than this is not closed for lack of progress.
 const YOUNG: Duration = Duration::from_millis(250);
 
-/// A client on the same node takes what there is within a moment; one that has taken nothing for so long does not read.
+/// A client that has read nothing for this long is considered not reading. Clients on the same node normally
+/// read immediately.
 const UNREAD: Duration = Duration::from_millis(5);
 
-/// Between two looks at the control group's memory, while there is some to spare and while there is little.
+/// Intervals between checks of the control group's memory, without and with pressure.
 const CALM_INTERVAL: Duration = Duration::from_millis(200);
 const TENSE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A head up to this size, in bytes, is part of what an open connection weighs.
+/// Size of a head, in bytes, that is included in the charge of an open connection.
 const SMALL_HEAD_BYTES: usize = 2 * 1024;
 
 /// The open connections of all listeners.
 #[derive(Debug)]
 pub struct Connections {
     open: Mutex<Open>,
-    /// More than three quarters of the memory are taken.
+    /// More than three quarters of the memory is in use.
     is_crowded: AtomicBool,
-    /// The process is short of memory, whatever the connections weigh.
+    /// The process is short of memory, regardless of the connections' charges.
     is_pressed: AtomicBool,
     pressure: Arc<Pressure>,
     metrics: &'static Metrics,
@@ -77,13 +82,13 @@ struct Connection {
     peer: SocketAddr,
     client: Client,
     activity: Arc<Activity>,
-    /// What it weighs now.
+    /// Its current charge, in bytes.
     bytes: usize,
-    /// Nothing for the moment between its admission and its start.
+    /// `None` between its admission and its start.
     task: Option<AbortHandle>,
 }
 
-/// A connection's place among them. It goes back when it is dropped.
+/// The place of a connection. Released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     number: u64,
@@ -91,60 +96,60 @@ pub(super) struct Place {
     connections: Arc<Connections>,
 }
 
-/// The right to have hyper's state. It goes back when it is dropped.
+/// Permission to have hyper's state. Released on drop.
 #[derive(Debug)]
 pub(super) struct Serving {
     number: u64,
     connections: Arc<Connections>,
 }
 
-/// Whether connections of the same client are to give way. Looking for them takes some microseconds.
+/// Whether to close other connections of the same client. Finding them takes some microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reclaim {
     /// Yes.
     Yes,
-    /// No, only those of a client that holds more.
+    /// No, only connections of a client that holds more.
     No,
 }
 
-/// What becomes of a newcomer.
+/// Result of admitting a newcomer.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// It is in.
+    /// Admitted.
     Place(Place),
-    /// Only a connection could give way that has only just come. The newcomer should wait a moment.
+    /// Only a very recent connection could give way. The newcomer should retry shortly.
     Later,
     /// There is no room.
     Refused,
 }
 
-/// Who is to give way.
+/// The connection to close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Victim {
     number: u64,
     since: Instant,
-    /// It got nowhere; otherwise its request is in flight.
+    /// It made no progress; otherwise it has a request in flight.
     is_useless: bool,
 }
 
-/// Who wants room.
+/// The connection that needs room.
 #[derive(Debug, Clone, Copy)]
 struct Asks {
     client: Client,
-    /// A connection that is in already, and does not give way to itself.
+    /// An admitted connection, which must not close itself.
     number: Option<u64>,
 }
 
 impl Connections {
-    /// At most so many at once, which weigh at most so many bytes, in a process under this pressure.
+    /// Limits the number of connections and their total charge in bytes, and follows this memory pressure.
     pub fn new(limit: usize, bytes: usize, pressure: Arc<Pressure>, metrics: &'static Metrics) -> Self {
         let open =
             Open { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) };
         Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
     }
 
-    /// Cuts the connection whose client has not read its answer for longest, so that its seat is free in a moment. False
-    /// if every client reads.
+    /// Cuts the connection whose client has not read its response for longest, which soon frees its seat.
+    /// Returns `false` if all clients are reading.
     pub fn cut_unread(&self) -> bool {
         let mut open = self.lock();
         let Some(longest) = open.oldest(Connection::unread_since) else { return false };
@@ -153,7 +158,8 @@ impl Connections {
         true
     }
 
-    /// Cuts those of these clients' connections whose answers are not read. False if every one of them reads.
+    /// Cuts the connections with these peers that do not read their responses. Returns `false` if all of them
+    /// are reading.
     pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
         let peers: HashSet<_> = peers.iter().collect();
         let mut open = self.lock();
@@ -167,8 +173,8 @@ impl Connections {
         !unread.is_empty()
     }
 
-    /// Keeps the process within its memory limit for as long as it is polled. This is the last line: what connections weigh is
-    /// bounded before.
+    /// Keeps the process within its memory limit while polled. This is the last line of defence, beyond the
+    /// limit on charges.
     pub async fn tend(&self) {
         loop {
             let over = usize::try_from(self.pressure.look()).unwrap_or(usize::MAX);
@@ -178,7 +184,7 @@ impl Connections {
         }
     }
 
-    /// Sheds load as the level asks, where the usage is this many bytes above that at which nothing needs to be closed.
+    /// Sheds load according to the level. The usage exceeds the level without pressure by this many bytes.
     fn shed(&self, level: Level, over: usize) {
         self.is_pressed.store(level != Level::Normal, Relaxed);
         let may_cut = match level {
@@ -187,7 +193,7 @@ impl Connections {
             Level::Cutting => true,
         };
         let mut open = self.lock();
-        // Where they weigh little, closing them would not help.
+        // If they weigh little, closing them would not help.
         let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
         while open.memory.used() > goal {
             let largest = open.memory.largest().map(|(largest, _)| largest);
@@ -200,14 +206,14 @@ impl Connections {
         }
     }
 
-    /// What all connections weigh, and what they may weigh, in bytes.
+    /// Total charge of all connections and its limit, in bytes.
     pub fn weight(&self) -> (usize, usize) {
         let open = self.lock();
         (open.memory.used(), open.memory.limit())
     }
 
-    /// Lets a connection in, if there is room or another gives way. A patient newcomer waits for connections that have only
-    /// just come.
+    /// Admits a connection if there is room or another gives way. A patient newcomer does not replace very
+    /// recent connections.
     pub(super) fn admit(self: &Arc<Self>, peer: SocketAddr, activity: &Arc<Activity>, is_patient: bool) -> Admission {
         let client = Some(peer.ip().to_canonical());
         let mut open = self.lock();
@@ -235,14 +241,14 @@ impl Connections {
         Admission::Place(Place { number, client, connections: Arc::clone(self) })
     }
 
-    /// From now on the connection in this place can be made to give way.
+    /// Registers the connection in this place, so that it can be closed for another.
     pub(super) fn started(&self, number: u64, task: AbortHandle) {
         if let Some(connection) = self.lock().connections.get_mut(&number) {
             connection.task = Some(task);
         }
     }
 
-    /// Has others give way until there is room for this, by the rule that stands at the top of this file.
+    /// Closes other connections until there is room, by the rule in the module documentation.
     fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, is_patient: bool) -> Made {
         loop {
             let room = open.room(resource, asks, amount);
@@ -253,7 +259,8 @@ impl Connections {
                 Room::None => open.useless_but(asks.number, None),
             };
             let Some(victim) = victim else { return Made::None };
-            // A request is here; a connection of the client with most that has sent none yet counts for less.
+            // There is a request, which takes precedence over a connection of the largest client that has
+            // sent none.
             let is_urgent = asks.number.is_some() && matches!(room, Room::From(_));
             if is_patient && !is_urgent && victim.since.elapsed() < JUST_COME {
                 return Made::Later;
@@ -282,19 +289,19 @@ impl Connections {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        // Entries are put in and taken out whole, so a panic elsewhere leaves the table whole.
+        // Entries are inserted and removed as a whole, so the table is consistent even after a panic.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What connections share.
+/// State shared by all connections.
 #[derive(Debug, Clone, Copy)]
 enum Resource {
     Places,
     Memory,
 }
 
-/// What came of making room.
+/// Result of making room.
 enum Made {
     Room,
     Later,
@@ -302,15 +309,15 @@ enum Made {
 }
 
 impl Connection {
-    /// Since when its client has taken nothing of an answer, if that is a while ago.
+    /// Since when its client has not been reading, if for long enough.
     fn unread_since(&self) -> Option<Instant> {
         self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD)
     }
 }
 
 impl Open {
-    /// Whether there is room. Newcomers leave an eighth of the memory to requests, or a crowd of newcomers would find nobody
-    /// served who makes room for it.
+    /// Whether there is room. Newcomers leave an eighth of the memory to requests; otherwise a burst of
+    /// newcomers would stop requests from finishing and making room.
     fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Room {
         match (resource, asks.number) {
             (Resource::Places, _) => self.places.room_for(asks.client, amount),
@@ -319,7 +326,8 @@ impl Open {
         }
     }
 
-    /// The connection of a client that gives way to another client: one that gets nowhere, else the oldest request.
+    /// The connection of a client to close for another client: one that makes no progress, otherwise the
+    /// oldest request.
     fn victim_of(&self, client: Client) -> Option<Victim> {
         let oldest_request = || {
             let of_client =
@@ -329,7 +337,7 @@ impl Open {
         self.useless_but(None, Some(client)).or_else(oldest_request)
     }
 
-    /// The connection, of this client or of anybody, that has gone longest without getting anywhere.
+    /// The connection, of this client or of any, that has made no progress for longest.
     fn useless_but(&self, asks: Option<u64>, client: Option<Client>) -> Option<Victim> {
         self.oldest(|connection| {
             let may_go = client.is_none_or(|client| client == connection.client) && Some(connection.number) != asks;
@@ -337,8 +345,8 @@ impl Open {
         })
     }
 
-    /// The connection with the earliest moment. This looks at every connection: some microseconds for a thousand, and only
-    /// when there is no room.
+    /// The connection with the earliest moment. Scans all connections, which takes some microseconds for a
+    /// thousand, and only when there is no room.
     fn oldest(&self, since: impl Fn(&Connection) -> Option<Instant>) -> Option<Victim> {
         let started = self.connections.values().filter(|connection| connection.task.is_some());
         let victims = started.filter_map(|connection| {
@@ -354,7 +362,7 @@ impl Open {
         Some(connection)
     }
 
-    /// Changes what a connection weighs.
+    /// Changes the charge of a connection.
     fn weigh(&mut self, number: u64, bytes: usize) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         self.memory.give_back(connection.client, connection.bytes);
@@ -372,7 +380,7 @@ impl Place {
         Asks { client: self.client, number: Some(self.number) }
     }
 
-    /// Weighs a head of this size that is being gathered. False if there is no memory for it.
+    /// Charges an incomplete head of this size. Returns `false` if there is no memory for it.
     pub(super) fn hold_head(&self, bytes: usize) -> bool {
         let Some(more) = bytes.checked_sub(SMALL_HEAD_BYTES) else { return true };
         let mut open = self.connections.lock();
@@ -389,7 +397,7 @@ impl Place {
         has_room
     }
 
-    /// Takes the memory to be served in, if there is some, or if others give way.
+    /// Charges the memory to serve a request, if there is room or others give way.
     pub(super) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
         self.connections.pressure.took(SERVING_BYTES);
         let mut open = self.connections.lock();
@@ -403,7 +411,7 @@ impl Place {
         if !has_room {
             return None;
         }
-        // Hyper's state has the head as well.
+        // The charge of hyper's state includes the head.
         open.weigh(self.number, OPEN_BYTES + SERVING_BYTES);
         self.connections.note_use(&open);
         Some(Serving { number: self.number, connections: Arc::clone(&self.connections) })
@@ -427,7 +435,7 @@ impl Drop for Place {
 }
 
 impl Serving {
-    /// Whether each connection gives its state up as soon as it has nothing to answer.
+    /// Whether connections drop hyper's state as soon as they are idle.
     pub(super) fn is_crowded(&self) -> bool {
         self.connections.is_crowded.load(Relaxed) || self.connections.is_pressed.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! [`Drain`]: when the process stops, and what it finishes first.
+//! [`Drain`]: graceful shutdown.
 
 use std::future::Future;
 use std::io;
@@ -12,11 +12,12 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 
-/// Tells everything that serves that the end has begun, and waits for what is in flight.
+/// Signals shutdown to everything that serves, and waits for requests in flight.
 ///
-/// The end has two steps, so that a process that takes over on the same address misses nothing: first the doors close, and
-/// who comes now comes to the other; only then are those inside told that each answer is their last. The other way round
-/// they would leave, come back at once, and be in the queue of a listener that is just being closed.
+/// Shutdown has two steps, so that a process that takes over the same address misses no request. First the
+/// listeners close, and new connections go to the other process. Only then do open connections announce that
+/// their next response is the last. In the opposite order, clients would reconnect immediately and end up in
+/// the queue of a listener that is being closed.
 #[derive(Debug, Clone, Default)]
 pub struct Drain {
     doors: CancellationToken,
@@ -24,60 +25,60 @@ pub struct Drain {
     connections: TaskTracker,
 }
 
-/// Word that what was accepted is to come to its end.
+/// Signal that accepted connections are to finish.
 #[derive(Debug, Clone, Default)]
 pub struct LastCall {
-    /// The same as the token says, for those who look at every request: looking at a token takes a lock.
+    /// Same state as the token. Reading it on every request avoids the token's lock.
     has_come: Arc<AtomicBool>,
     token: CancellationToken,
 }
 
 impl LastCall {
-    /// Gives word.
+    /// Sends the signal.
     pub fn call(&self) {
         self.has_come.store(true, Ordering::Release);
         self.token.cancel();
     }
 
-    /// Whether it has come.
+    /// Whether the signal was sent.
     pub fn has_come(&self) -> bool {
         self.has_come.load(Ordering::Acquire)
     }
 
-    /// Resolves when it comes.
+    /// Resolves when the signal is sent.
     pub fn comes(&self) -> WaitForCancellationFutureOwned {
         self.token.clone().cancelled_owned()
     }
 }
 
 impl Drain {
-    /// Resolves when nothing is to be accepted any more.
+    /// Resolves when no more connections are to be accepted.
     pub fn doors(&self) -> CancellationToken {
         self.doors.clone()
     }
 
-    /// When what was accepted is to come to its end.
+    /// The signal that accepted connections are to finish.
     pub fn last_call(&self) -> LastCall {
         self.last_call.clone()
     }
 
-    /// Whether the end has begun.
+    /// Whether the drain has begun.
     pub fn has_begun(&self) -> bool {
         self.doors.is_cancelled()
     }
 
-    /// Runs a connection that the end waits for.
+    /// Runs a connection that the drain waits for.
     pub fn spawn(&self, connection: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.connections.spawn(connection).abort_handle()
     }
 
-    /// Begins the end: nothing new is accepted.
+    /// Stops accepting connections.
     pub fn close_doors(&self) {
         self.doors.cancel();
     }
 
-    /// Ends: nothing new is accepted, idle connections close, requests in flight are finished. Returns the number of
-    /// connections that were still open when the time was up; they are cut when the runtime ends.
+    /// Stops accepting connections, closes idle ones and waits for requests in flight. Returns the number of
+    /// connections still open at the timeout; they are closed when the runtime shuts down.
     pub async fn finish(&self, grace: Duration) -> usize {
         self.doors.cancel();
         self.last_call.call();
@@ -86,7 +87,7 @@ impl Drain {
     }
 }
 
-/// SIGTERM and SIGINT, as they come.
+/// A stream of SIGTERM and SIGINT.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -94,13 +95,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// The handlers are in place when this returns, not when the first signal is awaited: as process 1 of a container, a
-    /// process without a handler ignores SIGTERM.
+    /// Installs the handlers before it returns, because a process without a handler ignores SIGTERM as PID 1
+    /// of a container.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The name of the next one.
+    /// Waits for the next signal and returns its name.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -1,43 +1,44 @@
-//! [`HeadScanner`]: follows a connection's bytes to know where request heads begin and end, and lets no bare line feed by.
+//! [`HeadScanner`]: finds the boundaries of request heads in a byte stream, and rejects bare line feeds.
 //!
-//! hyper's parser takes a lone LF for the end of a line, as RFC 9112 permits; other servers do not, and where two readers
-//! of one byte stream differ, requests can be smuggled. So a lone LF is replaced by a NUL, which no parser takes, and
-//! hyper itself refuses the head in its proper turn, after the answers before it.
+//! hyper's parser accepts a bare LF as the end of a line, as RFC 9112 permits. Other servers do not, and if
+//! two parsers disagree about a byte stream, requests can be smuggled. The scanner replaces a bare LF with a
+//! NUL, which no parser accepts, so that hyper refuses the head in order, after the responses before it.
 //!
-//! Requests here have no bodies, so the stream is a sequence of heads. One that announces a body ends the connection
-//! after its answer, and ends the scan with it: what follows is no head.
+//! Requests have no bodies here, so the stream is a sequence of heads. A head that announces a body ends the
+//! scan, and the connection closes after its response.
 
 use std::mem;
 
 use memchr::memchr;
 
-/// Largest request head, in bytes; hyper refuses what is larger.
+/// Maximum size of a request head, in bytes; hyper refuses larger ones.
 pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Enough of a line to recognise the headers that announce a body, and `content-length: 0`, which announces none.
+/// Length of the line prefix that is needed to recognise the headers that announce a body and
+/// `content-length: 0`, which does not.
 const PREFIX: usize = 24;
 
 #[derive(Debug, Default)]
 pub(super) struct HeadScanner {
-    /// The line under way, as far as earlier pieces had it.
+    /// The current line, as far as it was in earlier pieces.
     cut: CutLine,
     heads: u64,
-    /// A line of the head under way has ended.
+    /// A line of the current head has ended.
     mid_head: bool,
     body_announced: bool,
     ended: bool,
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scanned {
-    /// Bytes that belong to the head under way: all of them, if it does not end among them.
+    /// Number of bytes that belong to the current head: all of them if the head does not end in them.
     pub(super) taken: usize,
-    /// Where a lone LF stands, which is to be replaced by a NUL.
+    /// Position of a bare LF, to be replaced by a NUL.
     pub(super) lone_lf: Option<usize>,
 }
 
-/// What is kept of a line that is not whole in one piece.
+/// The kept prefix of a line that spans several pieces.
 #[derive(Debug, Default)]
 struct CutLine {
     prefix: [u8; PREFIX],
@@ -46,8 +47,8 @@ struct CutLine {
 }
 
 impl HeadScanner {
-    /// Takes note of received bytes up to the end of the head under way, and returns how many that were. What follows is the
-    /// next head; it is scanned by the next call.
+    /// Scans received bytes up to the end of the current head, and returns how many belong to it. The next
+    /// call scans the next head.
     pub(super) fn scan(&mut self, bytes: &[u8]) -> Scanned {
         let mut taken = 0;
         while !self.ended {
@@ -57,7 +58,7 @@ impl HeadScanner {
             };
             let line = &bytes[taken..taken + end];
             taken += end + 1;
-            // Most lines are whole, and need not be kept.
+            // Most lines are in one piece and need no copy.
             let has_ended_head = if self.cut.length == 0 && line.ends_with(b"\r") {
                 self.end_line(&line[..end.min(PREFIX)])
             } else {
@@ -76,17 +77,17 @@ impl HeadScanner {
         Scanned { taken: bytes.len(), lone_lf: None }
     }
 
-    /// Heads seen whole.
+    /// Number of complete heads.
     pub(super) fn heads(&self) -> u64 {
         self.heads
     }
 
-    /// Whether a head has begun that has not ended.
+    /// Whether the stream ends in an incomplete head.
     pub(super) fn mid_head(&self) -> bool {
         self.mid_head || self.cut.is_begun()
     }
 
-    /// Whether what follows is no head: a body, or what stands behind a lone LF.
+    /// Whether the scan has ended, because a body or a bare LF was found.
     pub(super) fn is_over(&self) -> bool {
         self.ended
     }
@@ -96,8 +97,7 @@ impl HeadScanner {
         self.body_announced
     }
 
-    /// Takes note of a line that ends as it must, by its first bytes and its CR as far as it is among them. Returns whether the
-    /// head ends with it.
+    /// Processes a line that ends with CR LF, given its prefix. Returns whether it ends the head.
     fn end_line(&mut self, begin: &[u8]) -> bool {
         if begin != b"\r" {
             self.mid_head = true;
@@ -125,7 +125,7 @@ impl CutLine {
         self.last = last;
     }
 
-    /// Whether it can no longer become an empty line.
+    /// Whether the line is certainly not empty.
     fn is_begun(&self) -> bool {
         self.length > 1 || (self.length == 1 && self.last != b'\r')
     }
@@ -138,7 +138,7 @@ impl CutLine {
 fn announces_body(begin: &[u8]) -> bool {
     let is = |name: &[u8]| begin.len() >= name.len() && begin[..name.len()].eq_ignore_ascii_case(name);
     let zero_length = || begin[b"content-length:".len()..].trim_ascii() == b"0";
-    // Nearly every line is neither, and most show it by their first letter.
+    // Most lines are neither, and the first letter is enough to tell.
     match begin {
         [b't' | b'T', ..] => is(b"transfer-encoding:"),
         [b'c' | b'C', ..] => is(b"content-length:") && !zero_length(),

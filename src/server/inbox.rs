@@ -1,8 +1,8 @@
-//! [`Inbox`]: what a client has sent and hyper has not read.
+//! [`Inbox`]: bytes that a client has sent and hyper has not read.
 //!
-//! A head is gathered here until it is whole, so that a client that sends it a byte at a time costs its bytes and no HTTP
-//! state. While a request is being answered, what the client sends behind it stays here and with the kernel: hyper gets one
-//! head at a time, so that a client that pipelines cannot make it hold more than one.
+//! Buffers a request head until it is complete, so that a client that sends it one byte at a time costs only
+//! those bytes and no HTTP state. While a request is being answered, later bytes stay here and in the kernel.
+//! hyper gets one head at a time, so pipelining cannot make it buffer more.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,37 +14,38 @@ use tokio::io::ReadBuf;
 use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::socket::Socket;
 
-/// Bytes taken off a socket at a time while a head is gathered. Client libraries' heads have 200 to 600 bytes.
+/// Bytes read from the socket at a time while a head is incomplete. Client libraries' heads have 200 to 600
+/// bytes.
 const CHUNK_BYTES: usize = 2048;
 
-/// Memory for a head grows in steps of this many bytes.
+/// The buffer for a head grows in steps of this many bytes.
 const STEP_BYTES: usize = 512;
 
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// How many of them were handed on.
+    /// Number of bytes already passed to hyper.
     taken: usize,
-    /// Follows the head at the front, from `taken` to `scanned`.
+    /// Scans the first head, from `taken` to `scanned`.
     scanner: HeadScanner,
     scanned: usize,
-    /// Whether the kernel may hold bytes that the socket does not announce.
+    /// Whether the kernel may hold bytes for which no readiness event will arrive.
     has_skipped: bool,
 }
 
-/// What there is of the next request.
+/// State of the next request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gathered {
-    /// A whole head, or what can be refused without the rest of it.
+    /// A complete head, or one that can be refused already.
     Head,
-    /// Part of a head, or nothing.
+    /// An incomplete head, or no bytes.
     Part,
-    /// The client has closed before a head was whole.
+    /// The client disconnected before the head was complete.
     End,
 }
 
 impl Inbox {
-    /// Reads from the socket until there is a whole head, and adds it to what is there. Ready whenever something new came.
+    /// Reads from the socket until a head is complete. Ready whenever new bytes arrived.
     pub(super) fn poll_gather<I: Socket>(&mut self, io: &mut I, cx: &mut Context<'_>) -> Poll<io::Result<Gathered>> {
         if self.has_head() {
             return Poll::Ready(Ok(Gathered::Head));
@@ -59,7 +60,7 @@ impl Inbox {
         Poll::Ready(Ok(if self.has_head() { Gathered::Head } else { Gathered::Part }))
     }
 
-    /// Reads from the socket past this inbox, which must be empty.
+    /// Reads from the socket directly, bypassing this inbox, which must be empty.
     pub(super) fn poll_receive<I: Socket>(
         &mut self,
         io: &mut I,
@@ -82,12 +83,12 @@ impl Inbox {
         Pin::new(io).poll_read(cx, buf)
     }
 
-    /// Ready once the client has closed its side, whatever is here or with the kernel.
+    /// Ready once the client has closed its side, even if unread bytes remain here or in the kernel.
     pub(super) fn poll_end<I: Socket>(&mut self, io: &I, cx: &mut Context<'_>) -> Poll<()> {
         io.poll_end(&mut self.has_skipped, cx)
     }
 
-    /// Keeps bytes that came behind a head.
+    /// Stores bytes that followed a head.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         let free = self.bytes.capacity() - self.bytes.len();
         if free < bytes.len() {
@@ -96,7 +97,7 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Puts back what hyper was given and has not used, in front of everything.
+    /// Puts bytes that hyper did not use back at the front.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.bytes.splice(..self.taken, bytes.iter().copied());
@@ -105,7 +106,7 @@ impl Inbox {
         }
     }
 
-    /// Hands on as much as there is room for.
+    /// Copies as many bytes as fit into the buffer.
     pub(super) fn hand_to(&mut self, buf: &mut ReadBuf<'_>) {
         let hand = buf.remaining().min(self.bytes.len() - self.taken);
         buf.put_slice(&self.bytes[self.taken..self.taken + hand]);
@@ -117,27 +118,27 @@ impl Inbox {
         self.scanner = HeadScanner::default();
     }
 
-    /// Whether nothing is here.
+    /// Whether the inbox is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether more has been sent than was handed on, here or with the kernel.
+    /// Whether there are bytes that were not passed on, here or in the kernel.
     pub(super) fn may_have_more(&self) -> bool {
         !self.is_empty() || self.has_skipped
     }
 
-    /// Memory that is held, in bytes.
+    /// Allocated memory, in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Whether a head has begun that is not whole.
+    /// Whether it contains an incomplete head.
     pub(super) fn mid_head(&self) -> bool {
         self.scanner.mid_head()
     }
 
-    /// Whether hyper can do something with what is here: read a head, or refuse what is none or too large.
+    /// Whether hyper can act on the bytes: parse a complete head, or refuse one that is invalid or too large.
     fn has_head(&mut self) -> bool {
         let had_head = |scanner: &HeadScanner| scanner.heads() > 0 || scanner.is_over();
         while self.scanned < self.bytes.len() && !had_head(&self.scanner) {

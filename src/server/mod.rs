@@ -1,4 +1,4 @@
-//! The listening side: sockets, connections, and their end. What is answered is the stack's business.
+//! The listening side: sockets, connections and graceful shutdown. The stack decides what to answer.
 
 mod accept;
 mod activity;

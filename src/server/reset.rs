@@ -1,10 +1,11 @@
-//! [`Reset`]: in place of an answer. Whether a connection is reset, `layers::rescue` decides; how, [`socket`](super::socket).
+//! [`Reset`]: the error that resets a connection instead of answering. `layers::rescue` decides when to
+//! reset; [`socket`](super::socket) does it.
 //!
-//! A reset tells a client at once, and without a byte of an answer, that its request was not served; libraries take it
-//! for a reason to try again. It also leaves nothing behind here: no last bytes in a buffer, no socket in
+//! A reset tells a client immediately, without any response, that its request was not served, and client
+//! libraries retry. It also leaves nothing behind in the proxy: no bytes in a buffer, no socket in
 //! `TIME_WAIT`.
 
-/// In place of an answer: the connection is to be reset.
+/// Resets the connection instead of sending a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the connection is reset in place of an answer")]
+#[error("the connection is reset instead of sending a response")]
 pub struct Reset;

@@ -1,4 +1,5 @@
-//! [`Socket`]: what a connection needs of its socket besides bytes: the client's end, a bounded write, and a reset.
+//! [`Socket`]: socket operations beyond reading and writing: detecting the client's close, bounded writes and
+//! resets.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -13,18 +14,18 @@ use tokio::net::TcpStream;
 
 use super::activity::Activity;
 
-/// A client's end of a connection.
+/// A client's connection.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
-    /// Whether a silent connection can be kept by its socket alone. A pipe of a test cannot.
+    /// Whether an idle connection can be parked, keeping only its socket. False for pipes in tests.
     const CAN_WAIT: bool;
 
-    /// Ready once the client has closed its side, whatever it sent before that was not read.
+    /// Ready once the client has closed its side, even if bytes it sent before are unread.
     ///
-    /// Afterwards bytes may be there that the socket does not announce again: [`try_receive`](Socket::try_receive) finds them.
-    /// `skipped` is set when that is so.
+    /// Sets `skipped` if readable bytes may remain for which no readiness event will arrive;
+    /// [`try_receive`](Socket::try_receive) reads them.
     fn poll_end(&self, skipped: &mut bool, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Reads what is there, without waiting.
+    /// Reads available bytes without waiting.
     fn try_receive(&self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes bytes that a later write is not added to in the kernel's queue. So the limit of the send buffer counts for each
@@ -33,7 +34,7 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// good tenth of what a connection costs.
     fn poll_send(&mut self, buf: &[u8], is_last: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
 
-    /// Makes the next close a reset, or a proper end again.
+    /// Makes the next close a reset, or a normal close again.
     fn close_by_reset(&self, reset: bool);
 }
 
@@ -45,7 +46,8 @@ impl Socket for TcpStream {
             if ready!(self.poll_read_ready(cx)).is_err() || has_ended(self, cx) {
                 return Poll::Ready(());
             }
-            // Bytes that nobody wants yet. This makes the socket wait for news, i.e. for more of them or for the end.
+            // The bytes are not wanted yet. Clears readiness, so that the next event is new bytes or the
+            // client's close.
             *skipped = true;
             let _ = self.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
         }
@@ -56,13 +58,13 @@ impl Socket for TcpStream {
     }
 
     fn poll_send(&mut self, buf: &[u8], is_last: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // With `MORE` the kernel keeps the segment, for 200 ms at the most, until it hears whether there is more.
+        // With `MORE` the kernel holds the segment back for up to 200 ms.
         let flags = SendFlags::NOSIGNAL | if is_last { SendFlags::MORE } else { SendFlags::EOR };
         let write = || Ok(rustix::net::send(&*self, buf, flags)?);
         loop {
             ready!(self.poll_write_ready(cx))?;
             match self.try_io(Interest::WRITABLE, write) {
-                // It is not writable any more, as the next look says.
+                // No longer writable; the next poll registers for readiness.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => return Poll::Ready(sent),
             }
@@ -76,7 +78,7 @@ impl Socket for TcpStream {
     }
 }
 
-/// A socket that is reset when its connection is cut while its client waits for something.
+/// A socket that is reset if its connection is closed while its client waits for a response.
 #[derive(Debug)]
 pub(super) struct Cuttable<I: Socket> {
     io: I,
@@ -137,7 +139,7 @@ impl<I: Socket> Socket for Cuttable<I> {
     }
 }
 
-/// Whether the client sends nothing more. Only asked of a socket that is ready to be read.
+/// Whether the client has closed its side. Only called when the socket is readable.
 fn has_ended(stream: &TcpStream, cx: &mut Context<'_>) -> bool {
     let ready = pin!(stream.ready(Interest::READABLE)).poll(cx);
     matches!(ready, Poll::Ready(Ok(ready)) if ready.is_read_closed())

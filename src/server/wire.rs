@@ -1,8 +1,8 @@
-//! [`Watched`]: a client's socket, watched in both directions.
+//! [`Watched`]: a client's socket as hyper sees it, with both directions observed.
 //!
-//! What comes in passes the [`HeadScanner`]. What goes out is hyper's, with one exception: a head that hyper cannot read
-//! it answers by itself, by a bare status. Every answer here names the metadata flavor and says in a sentence what was
-//! wrong, so that bare answer is replaced.
+//! Incoming bytes pass the [`HeadScanner`]. Outgoing bytes are hyper's, with one exception: hyper answers an
+//! invalid head with a bare status. Every response of the proxy carries the metadata flavor and a sentence
+//! that explains the error, so the bare response is replaced.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,12 +18,13 @@ use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::inbox::Inbox;
 use super::socket::Socket;
 
-/// Largest single write, in bytes. Head and body of a small answer fit, and are written in one piece: the kernel takes that
-/// faster than two, by more than the copy costs. It also bounds what the kernel queues for a client beyond its send buffer.
+/// Maximum size of a single write, in bytes. Head and body of a small response fit and are written in one
+/// piece, which is faster than two writes even with the copy. It also bounds what the kernel queues for a
+/// client beyond its send buffer.
 const MAX_WRITE_BYTES: usize = 4096;
 
 thread_local! {
-    /// Where the parts of an answer are put together.
+    /// Buffer to combine the parts of a response.
     static TOGETHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -34,7 +35,7 @@ pub(super) struct Watched<I> {
     inbox: Inbox,
     scanner: HeadScanner,
     activity: Arc<Activity>,
-    /// What replaces hyper's own answer, as far as it is not written yet.
+    /// Unwritten rest of the response that replaces hyper's own.
     replacement: Bytes,
 }
 
@@ -52,7 +53,7 @@ impl<I: Socket> AsyncRead for Watched<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if !this.activity.may_have_next_head() && !this.scanner.is_over() {
-            // hyper takes "nothing" for the end, which ends the request as well.
+            // hyper would treat an empty read as the end of the stream and cancel the request.
             let ended = this.inbox.poll_end(&this.io, cx);
             this.activity.note_more(this.inbox.may_have_more());
             return ended.map(Ok);
@@ -87,7 +88,7 @@ impl<I: Socket> AsyncRead for Watched<I> {
 }
 
 impl<I: Socket> Watched<I> {
-    /// Takes hyper's own answer away, and keeps ours in its place.
+    /// Discards hyper's own response and stores its replacement.
     fn replaces(&mut self, written: &[u8]) -> bool {
         if !self.activity.has_unread_head() {
             return false;
@@ -102,14 +103,14 @@ impl<I: Socket> Watched<I> {
             Poll::Ready(Ok(_)) => {
                 if self.activity.sent() {
                     self.io.close_by_reset(false);
-                    // What was held back meanwhile: the next head, or more of this answer.
+                    // Resumes what was held back: the next head, or more of this response.
                     cx.waker().wake_by_ref();
                 }
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 if self.activity.blocked() {
-                    // What a client does not read the kernel would keep for minutes after a proper end.
+                    // After a normal close the kernel would keep unread bytes for minutes.
                     self.io.close_by_reset(true);
                 }
             }
@@ -146,7 +147,7 @@ impl<I: Socket> AsyncWrite for Watched<I> {
         TOGETHER.with_borrow_mut(|together| {
             together.clear();
             for buf in bufs {
-                // One byte more than is written at once shows that it is not all.
+                // One byte more than the maximum write shows that there is more.
                 together.extend_from_slice(&buf[..buf.len().min(MAX_WRITE_BYTES + 1 - together.len())]);
             }
             self.poll_write(cx, together)
@@ -164,15 +165,16 @@ impl<I: Socket> AsyncWrite for Watched<I> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.activity.wants_reset() {
-            // A FIN would tell the client that this is a proper end.
+            // A FIN would signal a normal close to the client.
             return Poll::Ready(Ok(()));
         }
-        // The socket itself is closed next, or shut down by whoever still reads from it.
+        // The caller closes the socket, or shuts it down after lingering.
         self.write_replacement(cx)
     }
 }
 
-/// What to write in place of an answer that hyper made by itself. Ours all carry `Metadata-Flavor`; its have no body.
+/// The replacement for a response that hyper made itself. The proxy's own responses all carry
+/// `Metadata-Flavor`; hyper's have no body.
 fn instead_of(written: &[u8]) -> Option<Bytes> {
     let head = std::str::from_utf8(written).ok()?;
     let is_bare = head.ends_with("\r\n\r\n") && !head.to_ascii_lowercase().contains("\r\nmetadata-flavor:");

@@ -327,7 +327,7 @@ impl Metrics {
             count,
             peer = peer.map(tracing::field::display),
             last_minute = talkers.join("; "),
-            "overloaded: refusing or closing what there is no room for"
+            "overloaded: shedding requests or connections"
         );
     }
 

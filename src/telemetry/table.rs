@@ -1,13 +1,13 @@
-//! Every metric there is: name, labels and meaning, once. The README's table is checked against this one.
+//! Name, labels and help of every metric. A test checks the README's table against this one.
 
 /// One metric.
 #[derive(Debug)]
 pub struct Row {
-    /// In Prometheus' spelling, with its unit.
+    /// Prometheus name, with its unit.
     pub name: &'static str,
-    /// Names of its labels, each from a closed set.
+    /// Label names. Each label has a fixed set of values.
     pub labels: &'static [&'static str],
-    /// What it is, in one line.
+    /// Help text, one line.
     pub help: &'static str,
 }
 
@@ -15,7 +15,7 @@ macro_rules! table {
     ($($row:ident = $name:literal [$($label:literal),*] $help:literal;)+) => {
         $(pub(super) const $row: Row = Row { name: $name, labels: &[$($label),*], help: $help };)+
 
-        /// All of them, in the order in which they are told.
+        /// All metrics, in the order in which they are exposed.
         pub const TABLE: &[Row] = &[$($row),+];
     };
 }
@@ -24,89 +24,95 @@ table! {
     REQUESTS = "metadata_proxy_requests_total" ["code"]
         "Requests answered, by class of status.";
     REFUSALS = "metadata_proxy_refusals_total" ["reason"]
-        "Requests that got a refusal or a failure made by the proxy, by reason; what the metadata server itself refused is \
-         not among them.";
+        "Requests refused or failed by the proxy itself, by reason. Errors returned by the metadata server are not \
+         included.";
     REQUEST_DURATION = "metadata_proxy_request_duration_seconds" ["endpoint", "outcome"]
-        "From a request's head to the last byte of its answer: answered (by the proxy, in its own name), passed (in the metadata server's words), \
-         refused, shed, failed (the metadata server failed it), cut (the client left, or the answer broke off).";
+        "Request duration, from the request head to the last response byte. outcome: answered (by the proxy), passed \
+         (from the metadata server), refused, shed, failed (by the metadata server), cut (the client disconnected or \
+         the response was cut short).";
     REQUEST_FIRST_BYTE = "metadata_proxy_request_first_byte_seconds" ["endpoint", "outcome"]
-        "From a request's head to the first byte of its answer.";
+        "Time from the request head to the first response byte.";
     FILTER_DURATION = "metadata_proxy_request_filter_duration_seconds" ["filter", "outcome"]
-        "From when a filter starts until the next one does (passed) or it has answered or refused, less what it waited.";
+        "Time that a filter spent on a request until it passed the request on, answered or refused it, without time \
+         spent waiting.";
     FILTER_WAIT = "metadata_proxy_request_filter_wait_duration_seconds" ["filter"]
-        "How long requests that had to wait in a filter were suspended there: for a flight, for the metadata server, for a \
-         seat.";
+        "Time that a request was suspended in a filter, if it had to wait: for a token fetch, the metadata server or \
+         a seat.";
     POLICY_VERDICTS = "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
-        "Requests judged by the policy: allowed, redacted, concealed; and whether that was carried out (enforce) or only logged (audit).";
+        "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
+         was only logged).";
     POLICY_INFO = "metadata_proxy_policy_info" ["name", "version", "hash"]
-        "1, with the policy in force and the beginning of its file's SHA-256.";
+        "Always 1. Labels show the policy in force and the first digits of its file's SHA-256.";
     POLICY_REJECTED = "metadata_proxy_policy_rejected" []
-        "1 while the policy's file cannot be used and the policy before it stays in force.";
+        "1 while the policy file is invalid and the previous policy stays in force, otherwise 0.";
     POLICY_RELOADS = "metadata_proxy_policy_reloads_total" ["outcome"]
-        "Changes of the policy's file: applied or rejected.";
+        "Reloads of the policy file: applied or rejected.";
     IN_FLIGHT = "metadata_proxy_in_flight" []
         "Requests in flight.";
     IN_FLIGHT_PEAK = "metadata_proxy_in_flight_peak" []
-        "Most requests in flight since the last scrape.";
+        "Maximum requests in flight since the last scrape.";
     IN_FLIGHT_LIMIT = "metadata_proxy_in_flight_limit" []
-        "Most requests in flight that are let in.";
+        "Maximum allowed requests in flight.";
     HANGING = "metadata_proxy_hanging" []
-        "wait_for_change requests to the metadata server under way.";
+        "Current wait_for_change requests to the metadata server.";
     SHEDS = "metadata_proxy_sheds_total" ["reason"]
-        "Requests and connections refused or closed for want of room: in_flight, hanging, connections, idle_connection, fair_share, \
-         unread_answer, large_answers, tokens, memory.";
+        "Requests and connections refused or closed under overload, by reason: in_flight, hanging, connections, \
+         idle_connection, fair_share, unread_answer, large_answers, tokens, memory.";
     RESETS = "metadata_proxy_resets_total" []
-        "Connections of clients that were reset.";
+        "Client connections reset by the proxy.";
     CONNECTIONS = "metadata_proxy_connections" []
-        "Open connections of clients.";
+        "Open client connections.";
     ACCEPTED = "metadata_proxy_connections_total" []
-        "Connections of clients accepted.";
+        "Accepted client connections.";
     TOKEN_REQUESTS = "metadata_proxy_token_requests_total" ["outcome"]
-        "Requests for tokens: fresh, stale (from memory), miss, coalesced (they waited for a flight), failure (so recent that \
-         the server was not asked again).";
+        "Token requests by cache outcome: fresh, stale (still valid and served from memory), miss, coalesced (waited \
+         for another request's fetch), failure (the last fetch failed too recently to retry).";
     TOKEN_FLIGHTS = "metadata_proxy_token_flights_total" ["cause", "outcome"]
-        "Tokens fetched from the metadata server, on demand or to refresh: new, same, refused, failed.";
+        "Token fetches from the metadata server, by cause (on demand or refresh) and outcome: new, same, refused, \
+         failed.";
     TOKEN_ENTRIES = "metadata_proxy_token_entries" []
-        "Keys in the token cache.";
+        "Entries in the token cache.";
     TOKEN_EVICTIONS = "metadata_proxy_token_evictions_total" []
-        "Keys that the token cache gave up for others.";
+        "Entries evicted from the token cache to make room.";
     DEFAULT_TOKEN_EXPIRY = "metadata_proxy_default_token_expiry_seconds" []
-        "Seconds that the default account's token has left; 0 if it expired and no new one came; nothing before the first one, \
-         and on a machine without a service account.";
+        "Seconds until the default account's token expires; 0 if it has expired and was not replaced. Absent before \
+         the first token and on a machine without a service account.";
     UPSTREAM_REQUESTS = "metadata_proxy_upstream_requests_total" ["outcome"]
-        "Requests sent to the metadata server, by class of status or kind of failure.";
+        "Requests sent to the metadata server, by status class or kind of failure.";
     UPSTREAM_DURATION = "metadata_proxy_upstream_duration_seconds" ["endpoint", "outcome"]
-        "From sending a request to the metadata server to the last byte of its answer: a class of status, failed, or \
-         abandoned (whoever waited had left).";
+        "Duration of requests to the metadata server, from sending the request to the last response byte. outcome: \
+         status class, failed, or abandoned (no client was waiting any more).";
     UPSTREAM_FIRST_BYTE = "metadata_proxy_upstream_first_byte_seconds" ["endpoint", "outcome"]
-        "From sending a request to the metadata server to the head of its answer.";
+        "Time from sending a request to the metadata server to its response head.";
     SPANS = "metadata_proxy_spans_total" ["outcome"]
-        "Spans of traced requests: exported, failed (the collector did not take them), dropped (too many waited for it); all 0 \
-         without --otlp-endpoint.";
+        "Spans of traced requests: exported, failed (not accepted by the collector), dropped (the queue was full). \
+         All 0 without --otlp-endpoint.";
     MEMORY_USAGE = "metadata_proxy_memory_usage_bytes" []
-        "Memory used by the control group, with its sockets where the kernel counts them; 0 without a memory limit.";
+        "Memory used by the control group, including socket buffers if the kernel counts them; 0 without a memory \
+         limit.";
     MEMORY_LIMIT = "metadata_proxy_memory_limit_bytes" []
-        "Memory limit of the control group; 0 without one.";
+        "Memory limit of the control group; 0 if there is none.";
     MEMORY_LEVEL = "metadata_proxy_memory_level" []
-        "How short memory is: 0 normal, 1 thrifty (idle connections give up their buffers), 2 closing (idle connections are \
-         closed), 3 cutting (connections of the client with most are cut).";
+        "Memory pressure: 0 normal, 1 thrifty (idle connections release their buffers), 2 closing (idle connections \
+         are closed), 3 cutting (connections of the client that uses most are cut).";
     CONNECTION_BYTES = "metadata_proxy_connection_bytes" []
-        "Memory charged to client connections, with their socket buffers filled.";
+        "Memory charged to client connections, with full socket buffers.";
     CONNECTION_BYTES_LIMIT = "metadata_proxy_connection_bytes_limit" []
-        "Memory that client connections may be charged; then the client with most gives way.";
+        "Maximum memory that can be charged to client connections. At the limit, a connection of the client that uses \
+         most is closed.";
     REQUEST_COUNT = "request_count" ["code", "filter_result"]
-        "Requests answered, by status and filter_result_blocked or filter_result_proxied: the metric of k8s-metadata-proxy, for \
-         what is made for it.";
+        "Requests answered, by status and filter_result (filter_result_blocked, filter_result_proxied). Compatible \
+         with k8s-metadata-proxy.";
     CPU_SECONDS = "process_cpu_seconds_total" []
-        "Processor time, user and system.";
+        "Total user and system CPU time in seconds.";
     RESIDENT_MEMORY = "process_resident_memory_bytes" []
-        "Memory that is held.";
+        "Resident memory size in bytes.";
     START_TIME = "process_start_time_seconds" []
-        "When the process started, since 1970.";
+        "Start time of the process, in seconds since the Unix epoch.";
     OPEN_FDS = "process_open_fds" []
-        "Open files and connections.";
+        "Open file descriptors.";
     MAX_FDS = "process_max_fds" []
-        "Most of them that the system allows.";
+        "Maximum open file descriptors.";
     BUILD_INFO = "metadata_proxy_build_info" ["version"]
-        "1, with the version of the running binary.";
+        "Always 1. The label shows the version of the running binary.";
 }

@@ -1,19 +1,21 @@
-//! [`Breaker`]: stops asking a server that does not answer.
+//! [`Breaker`]: a circuit breaker for a metadata server that does not respond.
 //!
-//! Each key backs off by itself; with many keys that is still many requests to a server in trouble. But a key may fail for
-//! a reason of its own, and one pod may ask for many such keys. So what one pod's fetches prove is held against that pod
-//! alone, and the server counts as down only where several pods agree:
+//! Each key backs off by itself, but many keys still send many requests to a failing server. On the other
+//! hand a key may fail for a reason of its own, and one pod may request many such keys. So failures of one
+//! pod's fetches affect only that pod, and the server counts as down only if the fetches of several pods
+//! fail:
 //!
 //! | evidence | who rests | how often the server is asked all the same |
 //! |---|---|---|
 //! | [`TOLERATED`] fetches in a row of one client failed | that client | once in [`PAUSE`] |
 //! | since the last success of anyone, fetches of two or more clients failed, [`TOLERATED`] in all, at most [`COUNTED`] of one client | everybody | once in [`PAUSE`] by each client, and once in [`APART`] in all |
 //!
-//! A fetch that nobody lets through fails at once. The proxy's own fetches (they have no client) are evidence like any
-//! client's and always go through: they are few, and each backs off by itself. Any success, of any client, proves that the
-//! server is up. The pause is shorter than any key's own back-off, so with one key the breaker changes nothing.
+//! A fetch that is not let through fails immediately. The proxy's own fetches (which have no client) count as
+//! evidence too, but always go through: they are few, and each backs off by itself. Any success, of any
+//! client, proves that the server is up. The pause is shorter than any key's own back-off, so with one key
+//! the breaker has no effect.
 //!
-//! An answer that refuses is a success here: a server that refuses is up.
+//! A refusal counts as a success: a server that refuses is up.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,19 +24,21 @@ use tokio::time::Instant;
 
 use crate::shares::Client;
 
-/// Failures in a row that may be bad luck.
+/// Consecutive failures that are tolerated.
 const TOLERATED: u32 = 5;
 
-/// Most failures of one client that count against the server.
+/// Maximum failures of one client that count against the server.
 const COUNTED: u32 = 3;
 
-/// Between two probes of one client.
+/// Interval between probes of one client.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Between two probes of different clients. Much shorter, so that a client that probes whenever it may leaves room for others.
+/// Interval between probes of different clients. Much shorter, so that a client that probes as often as it
+/// may does not exclude others.
 const APART: Duration = Duration::from_millis(50);
 
-/// Most clients that are remembered. A node has some hundred pods; whoever failed longest ago is forgotten.
+/// Maximum clients that are remembered. A node has about a hundred pods; the client that failed longest ago
+/// is forgotten.
 const CLIENTS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -42,7 +46,7 @@ pub(super) struct Breaker(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Clients whose last fetch failed, the one that failed last at the end.
+    /// Clients whose last fetch failed, the most recent failure last.
     failing: Vec<Streak>,
     /// When a fetch was last let through while the server counted as down.
     probed: Option<Instant>,
@@ -51,16 +55,16 @@ struct State {
 #[derive(Debug)]
 struct Streak {
     client: Client,
-    /// Failures since its own last success.
+    /// Failures since the client's own last success.
     own: u32,
-    /// Failures since the last success of anyone.
+    /// Failures since the last success of any client.
     unrefuted: u32,
-    /// When a fetch was last let through while it rested.
+    /// When a fetch of this client was last let through while it was paused.
     probed: Option<Instant>,
 }
 
 impl Breaker {
-    /// Whether a client's request may be sent now.
+    /// Whether a fetch of this client may be sent now.
     pub(super) fn lets_through(&self, client: Client, now: Instant) -> bool {
         if client.is_none() {
             return true;
@@ -102,7 +106,7 @@ impl Breaker {
         };
         streak.own = streak.own.saturating_add(1);
         streak.unrefuted = streak.unrefuted.saturating_add(1);
-        // The failure that makes a client rest is its first probe.
+        // The failure that pauses a client counts as its first probe.
         streak.probed = streak.probed.or((streak.own >= TOLERATED).then_some(now));
         if state.failing.len() == CLIENTS {
             state.failing.remove(0);

@@ -1,29 +1,29 @@
-//! [`TokenKey`]: what tells one token from another.
+//! [`TokenKey`]: identifies a token.
 
 use crate::metadata::query::Param;
 use crate::metadata::token::Form;
 use crate::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
 
-/// The whole identity of a token. Two requests share one only if all of this is equal; it is compared in full, never by
-/// a hash alone.
+/// The complete identity of a token. Two requests share a token only if all fields are equal. Keys are
+/// compared in full, never by a hash alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TokenKey {
-    /// For whom.
+    /// The caller.
     pub principal: Principal,
-    /// Of which account.
+    /// The service account.
     pub account: ServiceAccount,
     /// Access or identity.
     pub kind: TokenKind,
-    /// Every parameter that changes the token, in a fixed order and one spelling.
+    /// All parameters that change the token, normalised and in a fixed order.
     params: Box<[(Param, Box<str>)]>,
 }
 
-/// The two kinds of token.
+/// Kinds of token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenKind {
-    /// For Google's APIs.
+    /// An access token, for Google's APIs.
     Access,
-    /// Proof of who the holder is, for whoever the audience names.
+    /// An identity token, which proves the holder's identity to the audience.
     Identity,
 }
 
@@ -38,13 +38,14 @@ impl TokenKey {
         }
     }
 
-    /// Whether it is the one of [`TokenKey::default_account`].
+    /// Whether this is [`TokenKey::default_account`].
     pub fn is_default_account(&self) -> bool {
         *self == Self::default_account()
     }
 
-    /// Reads a request for a token, and the form in which it is wanted. Nothing for any other request, and for one with a
-    /// parameter of which it is not known what it does to a token (`wait_for_change`, say): the server is to judge that.
+    /// Parses a token request, and the requested form. Returns `None` for any other request, and for one with
+    /// a parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the
+    /// server.
     pub fn of(request: &Request) -> Option<(Self, Form)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
@@ -74,7 +75,7 @@ impl TokenKey {
         self.params.iter().map(|(param, value)| (*param, &**value))
     }
 
-    /// Memory that it takes, in bytes, apart from its own fields.
+    /// Heap memory, in bytes.
     pub fn heap(&self) -> usize {
         let account = match &self.account {
             ServiceAccount::Default => 0,
@@ -84,7 +85,7 @@ impl TokenKey {
         account + params + size_of_val(&*self.params)
     }
 
-    /// The request that asks the metadata server for this token.
+    /// The metadata server request for this token.
     pub fn request(&self) -> Request {
         let account = &self.account;
         let (leaf, endpoint) = match self.kind {
@@ -96,15 +97,15 @@ impl TokenKey {
     }
 }
 
-/// What a parameter has to do with a token.
+/// The effect of a parameter on a token.
 enum Part {
-    /// Nothing: it is read elsewhere, or has no meaning on a leaf.
+    /// None: it is read elsewhere, or has no effect on a leaf.
     None,
     /// It changes the token.
     Text,
-    /// So does it, and it is a set.
+    /// It changes the token, and is a set.
     Set,
-    /// Nobody knows.
+    /// Unknown.
     Unclear,
 }
 
@@ -127,7 +128,7 @@ fn part(kind: TokenKind, param: Param) -> Part {
     }
 }
 
-/// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are for the server to judge.
+/// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are left to the server.
 fn form_of(query: &Query, kind: TokenKind) -> Option<Form> {
     match (query.value(Param::Alt), kind) {
         (None, _) | (Some("json"), TokenKind::Access) => Some(Form::Json),
@@ -136,7 +137,7 @@ fn form_of(query: &Query, kind: TokenKind) -> Option<Form> {
     }
 }
 
-/// Scopes are a set: their order, repetitions and the blanks round them make no difference to the token.
+/// Scopes are a set: order, repetitions and surrounding blanks do not change the token.
 fn canonical_scopes(scopes: &str) -> String {
     let mut scopes: Vec<&str> = scopes.split([',', ' ']).filter(|scope| !scope.is_empty()).collect();
     scopes.sort_unstable();

@@ -1,4 +1,4 @@
-//! [`MetadataServer`]: asks the node's metadata server for tokens.
+//! [`MetadataServer`]: fetches tokens from the node's metadata server.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,10 +20,10 @@ use crate::reply::Body;
 use crate::shares::Client;
 use crate::upstream::Forward;
 
-/// Before a second try, in milliseconds. The server says 503 while a machine migrates, which is over in a moment.
+/// Delay before a retry, in milliseconds. The server answers 503 during a live migration, which is brief.
 const PAUSE: std::ops::Range<u64> = 100..250;
 
-/// Largest body that can be a token, in bytes. Real ones have about 1 KiB.
+/// Maximum size of a token response, in bytes. Real ones have about 1 KiB.
 const MAX_BODY: usize = 64 * 1024;
 
 /// The node's own metadata server as a source of tokens.
@@ -31,12 +31,12 @@ const MAX_BODY: usize = 64 * 1024;
 pub struct MetadataServer {
     forward: Forward,
     breaker: Breaker,
-    /// Second tries are at most a fifth of all requests, beyond one a second.
+    /// Retry budget: at most a fifth of all requests, plus one per second.
     budget: TpsBudget,
 }
 
 impl MetadataServer {
-    /// Asks by this service.
+    /// Fetches tokens through this service.
     pub fn new(forward: Forward) -> Self {
         Self { forward, breaker: Breaker::default(), budget: TpsBudget::new(Duration::from_secs(10), 1, 0.2) }
     }
@@ -79,7 +79,7 @@ impl TokenSource for MetadataServer {
         if !self.breaker.lets_through(client, Instant::now()) {
             return Err(TokenFailure::Resting.into());
         }
-        // A second try included.
+        // Includes a retry.
         let answer = timeout(DEADLINE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(DEADLINE)));
         match answer {
             Ok(response) => {
@@ -115,7 +115,7 @@ fn read(kind: TokenKind, response: Response<Bytes>) -> Result<Fetched, NoToken> 
     }
 }
 
-/// Wipes an answer that held a token, unless it is part of a buffer that others still read from.
+/// Wipes a response that contained a token, unless it shares a buffer that is still in use.
 fn wipe(body: Bytes) {
     if let Ok(mut body) = body.try_into_mut() {
         body.as_mut().zeroize();

@@ -1,4 +1,4 @@
-//! Where tokens come from. A source knows nothing of caching; whoever keeps tokens knows nothing of where they come from.
+//! Token sources. A source does not cache, and the cache does not depend on the source.
 
 mod breaker;
 mod key;
@@ -20,57 +20,58 @@ use crate::failure::TokenFailure;
 use crate::metadata::token::AccessToken;
 use crate::shares::Client;
 
-/// Gives tokens.
+/// A source of tokens.
 ///
-/// There is one source today, the node's metadata server. Workload Identity will add one that exchanges a pod's own
-/// credentials.
+/// There is one source today, the node's metadata server. Workload Identity will add one that exchanges a
+/// pod's own credentials.
 pub trait TokenSource: Send + Sync + 'static {
-    /// The longest that [`TokenSource::fetch`] takes, and that a client waits for a token.
+    /// Maximum duration of [`TokenSource::fetch`], and of a client's wait for a token.
     fn deadline(&self) -> Duration;
 
-    /// Asks for a token, once, and answers within the deadline. The caller decides how often. `client` is the one that asked
-    /// first, or none for the proxy itself; a source that leaves a failing server alone must not let one client's keys decide
-    /// for all others. A key of a principal that is not the source's own is refused with [`TokenFailure::ForeignPrincipal`].
+    /// Fetches a token once, within the deadline. The caller decides when to retry. `client` is the first that
+    /// requested it, or `None` for the proxy itself. A source with a circuit breaker must not let one
+    /// client's failures affect all others. A key of a principal that is not the source's own fails with
+    /// [`TokenFailure::ForeignPrincipal`].
     fn fetch(&self, key: &TokenKey, client: Client) -> impl Future<Output = Result<Fetched, NoToken>> + Send;
 }
 
-/// What a source gave.
+/// A token from a source.
 pub enum Fetched {
-    /// An access token, and the whole seconds that it had left when it was given.
+    /// An access token, and its remaining lifetime in whole seconds when it was issued.
     Access(AccessToken, u32),
-    /// An identity token, which should be in memory that is wiped, and the whole seconds until its own `exp`.
+    /// An identity token, in memory that should be wiped, and the whole seconds until its `exp`.
     Identity(Bytes, u32),
 }
 
-/// Why a source gave none. Cheap to clone, because everybody who waited gets it.
+/// Why a source returned no token. Cheap to clone, because all waiting requests get it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NoToken {
-    /// The source answered, and its answer is no token: it is passed on.
+    /// The source answered with an error, which is passed on.
     #[error("the metadata server answered {} to a request for a token", .0.status)]
     Refused(Arc<Refused>),
-    /// It did not answer, or what it answered is no token.
+    /// The source did not answer, or its response is not a token.
     #[error(transparent)]
     Failed(Arc<TokenFailure>),
-    /// It was not asked, or not to the end, since others needed the room.
+    /// The fetch was not started or was cancelled, because others needed the capacity.
     #[error(transparent)]
     Overloaded(Overload),
 }
 
-/// An answer that is no token.
+/// An error response of a source.
 pub struct Refused {
-    /// Anything but a success.
+    /// A status other than success.
     pub status: StatusCode,
-    /// As it was sent, less the headers of the hop.
+    /// Headers as sent, without hop-by-hop headers.
     pub headers: HeaderMap,
-    /// All of it.
+    /// The complete body.
     pub body: Bytes,
 }
 
-/// Most of a refusal's body that is kept, in bytes. The server's own page for an unknown account has 1.6 KiB.
+/// Maximum bytes of an error body that are kept. The server's page for an unknown account has 1.6 KiB.
 const REFUSAL: usize = 4 * 1024;
 
 impl Refused {
-    /// A copy, since headers and body are parts of a connection's buffer, which they would keep alive.
+    /// Copied, because headers and body would keep the connection's buffer alive.
     fn copied(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let copy = |(name, value): (&HeaderName, &HeaderValue)| {
             Some((name.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?))
@@ -82,7 +83,7 @@ impl Refused {
 }
 
 impl Refused {
-    /// Memory that it takes, in bytes, apart from its own fields.
+    /// Heap memory, in bytes.
     pub fn heap(&self) -> usize {
         let header = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
         self.body.len() + self.headers.iter().map(header).sum::<usize>() + self.headers.capacity() * 80
@@ -95,7 +96,7 @@ impl<F: Into<TokenFailure>> From<F> for NoToken {
     }
 }
 
-/// What a server says instead of a token may hold one all the same.
+/// An error response may still contain a token, so its body is not shown.
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused").field("status", &self.status).finish_non_exhaustive()

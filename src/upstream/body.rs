@@ -1,9 +1,9 @@
-//! How an answer's body is read: small ones whole, large ones as they come.
+//! Reads response bodies: buffers small ones and streams large ones.
 //!
-//! An answer that is cut short does harm once it has begun: Go's library fails without a retry, Java's takes it for
-//! complete. So nothing is sent before all of it is here, as long as it is small, and everything that a pod asks for in
-//! earnest is (a token has 1 KiB, the largest value 256 KiB, a typical one 30 bytes). What is larger streams; if it is cut,
-//! so is the client's connection, and no client can mistake it.
+//! A response that is cut short after it has begun does harm: Go's library fails without a retry, Java's
+//! accepts it as complete. So a small response is sent only once it is complete, and almost all responses are
+//! small (a token has 1 KiB, a typical value 30 bytes, the largest 256 KiB). Larger ones are streamed; if one
+//! is cut short, so is the client's connection, and the client notices.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,10 +23,10 @@ use crate::failure::Failure;
 use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, SMALL};
 
-/// Largest body that is held until it is whole, in bytes. Above [`SMALL`] it needs room, and is streamed if there is none.
+/// Maximum body that is buffered, in bytes. Above [`SMALL`] it needs room, and is streamed if there is none.
 const HELD: usize = 32 * 1024;
 
-/// How long a streaming upstream may stay silent before its answer counts as cut short.
+/// How long a streaming upstream may be silent before its response counts as cut short.
 const STALL: Duration = Duration::from_secs(10);
 
 /// The body of an answer, as far as it is here.
@@ -48,8 +48,8 @@ impl Taken {
     }
 }
 
-/// Takes the body of an answer: whole if it has at most [`HELD`] bytes and there is room for it, else as a stream. Without an
-/// account only what needs no room is held.
+/// Takes a response body: buffered if it has at most [`HELD`] bytes and there is room for it, otherwise
+/// streamed. Without an account, only bodies that need no room are buffered.
 pub(super) async fn take(
     response: Response<Incoming>,
     lease: Lease,
@@ -71,11 +71,11 @@ enum Held {
     TooMuch(Bytes),
 }
 
-/// Room for a body as it grows.
+/// Room for a growing body.
 struct Holding {
     account: Option<Account>,
     charge: Option<Charge>,
-    /// So many bytes may be held.
+    /// Number of bytes that may be buffered.
     allowed: usize,
 }
 
@@ -84,7 +84,7 @@ impl Holding {
         Self { account, charge: None, allowed: SMALL }
     }
 
-    /// Whether so many bytes may be held, of a body that will not have more than `at_most`.
+    /// Whether this many bytes may be buffered, of a body of at most `at_most` bytes.
     fn allows(&mut self, bytes: usize, at_most: usize) -> bool {
         if bytes <= self.allowed {
             return true;
@@ -118,7 +118,7 @@ async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held,
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
     while let Some(frame) = incoming.frame().await {
-        // Trailers carry nothing that a client of the metadata server knows.
+        // Trailers carry nothing that metadata clients use.
         let Ok(data) = frame.map_err(|_| Failure::CutShort)?.into_data() else { continue };
         if first.is_empty() && gathered.is_empty() {
             first = data;
@@ -137,7 +137,7 @@ async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held,
     Ok(Held::Whole(holding.whole(bytes)))
 }
 
-/// The body of a large answer, on its way through.
+/// The body of a large response that is streamed.
 #[derive(Debug)]
 pub(super) struct Streamed {
     begun: Bytes,

@@ -1,4 +1,4 @@
-//! [`Client`]: connections to the upstream, and how long it may take.
+//! [`Client`]: connections to the upstream, and its deadlines.
 
 use std::future::Future;
 use std::io;
@@ -31,49 +31,49 @@ use crate::room::Room;
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::EndpointClass;
 
-/// Size of the read buffer of an upstream connection, in bytes, and of the largest response head. hyper may hold three such
-/// pieces of an answer that its client does not read; the rest stays with the upstream.
+/// Size of the read buffer of an upstream connection, in bytes, and maximum response head. hyper may buffer
+/// three such chunks of a response that its client does not read; the rest stays with the upstream.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
 
-/// What the kernel keeps of an answer that is not read yet, in bytes: what a client does not read stays with the upstream,
-/// and not in the kernel's buffers either.
+/// Kernel receive buffer of an upstream connection, in bytes, so that a response that is not read stays with
+/// the upstream.
 const RECEIVE_BUFFER_BYTES: u32 = 4 * 1024;
 
-/// Silence on a connection after which the kernel asks whether the other end is still there.
+/// Idle time before the first TCP keepalive probe.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 
-/// Time between two such questions.
+/// Interval between keepalive probes.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 
-/// Questions without an answer after which the connection is over.
+/// Number of unanswered probes after which the connection is closed.
 const PROBES: u32 = 3;
 
-/// Time without an acknowledgement after which a connection is over: of bytes that were sent, or of the questions. The kernel
-/// asks nothing while it still sends bytes again, which without this bound it does for a quarter of an hour.
+/// TCP user timeout: maximum time without acknowledgement of sent bytes or probes. While retransmitting, the
+/// kernel sends no probes, and by default it retransmits for a quarter of an hour.
 const DEAF_AFTER: Duration = Duration::from_secs(60);
 
-/// What a hanging GET may take beyond its own `timeout_sec`.
+/// Margin beyond a hanging GET's own `timeout_sec`.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// How long to wait for the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// 2.5 s until the answer can be passed on.
+    /// 2.5 s until the response can be passed on.
     Ordinary,
-    /// A hanging GET: its own `timeout_sec` and a margin, or for as long as the client stays.
+    /// For a hanging GET: its own `timeout_sec` plus a margin, or until the client disconnects.
     Hanging {
-        /// Seconds that the client gave.
+        /// `timeout_sec` of the client.
         timeout_sec: Option<u32>,
     },
 }
 
-/// A request as it goes on the wire. It has no body.
+/// A request as sent to the upstream. It has no body.
 pub(super) type Outgoing = Request<Empty<Bytes>>;
 
-/// An answer whose body is still to be read, and the connection that it comes on.
+/// A response with an unread body, and its connection.
 type Exchange = (Response<Incoming>, Lease);
 
-/// A client of the one upstream.
+/// A client of the upstream.
 #[derive(Debug, Clone)]
 pub struct Client {
     target: Arc<Target>,
@@ -84,18 +84,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects when the first request needs it, not before. Answers that are held take this room.
+    /// Creates a client that connects on the first request. Buffered responses take this room.
     pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: &'static Metrics) -> Self {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
 
-    /// Host and port, for a request that came without a name of its own.
+    /// Host and port, for requests without a `Host`.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Sends a request, which is written once more where it has to be sent once more, and returns the answer with a body that is
-    /// whole, or too large to hold. A held answer is charged to the client at this peer.
+    /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A
+    /// buffered response is charged to the client at this peer. The closure builds the request again for a
+    /// retry.
     pub async fn send(
         &self,
         write: impl Fn() -> Outgoing,
@@ -143,24 +144,24 @@ impl Client {
                     None => exchange.await?,
                 };
                 asked.first_byte(response.status());
-                // A watch has many readers, so its layer holds the answer and charges for it.
+                // A watch has many readers, so its layer buffers and charges the response.
                 bounded(DEADLINE, body::take(response, lease, None)).await
             }
         }
     }
 
-    /// One exchange. A pooled connection may have died since it was last used; then a fresh one is tried, once. That is
-    /// safe because only GET and HEAD come here.
+    /// One exchange. If a pooled connection turns out to be dead, retries once on a new one, which is safe
+    /// because all requests are GET or HEAD.
     async fn exchange(&self, write: &impl Fn() -> Outgoing) -> Result<Exchange, Failure> {
         if let Some(pooled) = self.pool.take().await {
             match ask(pooled, write()).await {
                 Err(Failure::Closed) => {
-                    tracing::debug!("a pooled connection turned out dead; asking again on a fresh one");
+                    tracing::debug!("pooled upstream connection was dead; retrying on a new one");
                 }
                 outcome => return outcome,
             }
         }
-        // Boxed, because every request has room for what it may wait for, and few wait for a connection.
+        // Boxed to keep the future of every request small, because few wait for a connection.
         let fresh = Box::pin(self.connect()).await?;
         ask(fresh, write()).await
     }
@@ -169,7 +170,7 @@ impl Client {
         let failed = |error| Failure::Connect { address: self.target.to_string(), error };
         let connecting = async { open(&self.target).await.map_err(failed) };
         let stream = bounded(DEADLINE, connecting).await?;
-        // Requests are one small write each; waiting to fill a segment would only delay them.
+        // Each request is one small write; Nagle's algorithm would only delay it.
         stream.set_nodelay(true).map_err(failed)?;
         let handshake =
             http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER_BYTES)).handshake(TokioIo::new(stream)).await;
@@ -198,9 +199,9 @@ async fn open(target: &Target) -> io::Result<TcpStream> {
     Err(failed)
 }
 
-/// Has the kernel end a connection whose other end has vanished without a word, as when the machine was migrated live, within a
-/// minute. Nothing else would: a hanging GET waits for as long as its client stays, and whoever wants the same value joins it.
-/// Whoever joined it in that minute is told with the rest that the metadata server is not available, and asks again.
+/// Makes the kernel close a connection within a minute if its peer vanished, as after a live migration.
+/// Nothing else would: a hanging GET waits as long as its client stays, and other clients join it. All of
+/// them then get an error that the metadata server is unavailable, and retry.
 fn notice_silence(socket: &TcpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES);
@@ -210,7 +211,7 @@ fn notice_silence(socket: &TcpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Of a closed set; 429 apart, because it is the one that asks for a change here.
+/// One of a fixed set of labels. 429 has its own, because it calls for a change in the proxy.
 fn status_label(status: StatusCode) -> &'static str {
     match status.as_u16() {
         200..=299 => "2xx",
@@ -222,7 +223,7 @@ fn status_label(status: StatusCode) -> &'static str {
 }
 
 fn ask(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {
-    // Handed over before anything waits, so that it is nobody's to keep.
+    // Moved before the first await, so that no future has to store it.
     let answer = lease.connection().send_request(request);
     async move {
         let response = answer.await.map_err(|error| Failure::before_head(&error))?;
@@ -230,7 +231,7 @@ fn ask(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Excha
         if response.status().is_informational() {
             return Err(Failure::NotHttp);
         }
-        // Errors may lack it: not every server that stands in for the real one puts it on those.
+        // Errors may lack it, because some emulators omit it.
         if response.status().is_success() && !has_flavor {
             return Err(Failure::NoFlavor);
         }
@@ -239,7 +240,8 @@ fn ask(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Excha
 }
 
 pin_project! {
-    /// Of [`bounded`]. An `async fn` would have room for the work twice: where it is handed over, and where it is waited for.
+    /// The future of [`bounded`]. An `async fn` would store the work twice: as an argument and while awaiting
+    /// it.
     struct Bounded<F> {
         #[pin]
         work: Timeout<F>,

@@ -1,4 +1,4 @@
-//! [`Forward`]: asks the upstream. The only place that says what goes on its wire.
+//! [`Forward`]: sends requests to the upstream. The only place that decides what is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,19 +15,19 @@ use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, PASSED_ON};
 use crate::metadata::{Method, Request};
 use crate::reply::Body;
 
-/// The innermost service: [`Request`] in, the upstream's answer out.
+/// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
 pub struct Forward {
     client: Client,
 }
 
 impl Forward {
-    /// Asks through this client.
+    /// Sends requests through this client.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// Asks the upstream this.
+    /// Sends a request to the upstream.
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
         let response = self
             .client
@@ -40,7 +40,8 @@ impl Forward {
 impl Service<Box<Request>> for Forward {
     type Response = Response<Body>;
     type Error = Failure;
-    // Boxed, because hyper reserves room for the whole stack's future in every connection, and most never come here.
+    // Boxed, because hyper reserves memory for the whole stack's future in every connection, and most
+    // requests never get here.
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
@@ -48,7 +49,7 @@ impl Service<Box<Request>> for Forward {
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        // It waits for the upstream from here on, a watch for hours.
+        // From here on it waits for the upstream; a watch for hours.
         request.detach();
         let forward = self.clone();
         Box::pin(async move { forward.ask(&request).await })
@@ -63,7 +64,7 @@ fn patience_for(request: &Request) -> Patience {
     }
 }
 
-/// The request as it is sent, written from what was parsed.
+/// Builds the upstream request from the parsed request.
 fn outgoing(request: &Request, client: &Client) -> Outgoing {
     let mut outgoing = Outgoing::new(Empty::new());
     *outgoing.method_mut() = request.method.into();
@@ -90,8 +91,8 @@ fn headers_for(request: &Request, client: &Client) -> HeaderMap {
     headers
 }
 
-/// The answer as it is passed on: the upstream's own headers, less those of the hop and of its framing. An error of some stand-in for the
-/// real server may lack the flavor; clients take an answer without it for somebody else's, so it is put on.
+/// The response as passed on: the upstream's headers without hop-by-hop and framing headers. Errors of some
+/// emulators lack the flavor, which clients require, so it is added.
 fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
     headers::strip_framing(response.headers_mut(), is_head);
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);

@@ -1,4 +1,4 @@
-//! [`Health`]: whether the upstream answered when it was last asked.
+//! [`Health`]: whether the last upstream request succeeded.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,43 +7,44 @@ use tokio::time::Instant;
 
 use crate::failure::Failure;
 
-/// Between two lines that it fails. One that answers every other request would otherwise fill the log.
+/// Minimum interval between log lines about failures, because an upstream that fails every other request
+/// would fill the log.
 const TELL: Duration = Duration::from_secs(10);
 
-/// The last word on the upstream. An outage is two lines and not a flood: one when it begins, one when it is over.
+/// The upstream's last known state. An outage is logged twice: when it begins and when it ends.
 #[derive(Debug, Default)]
 pub struct Health(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Why it is failing.
+    /// Why the upstream is failing.
     reason: Option<String>,
-    /// When the last line said that it fails.
+    /// When a failure was last logged.
     told: Option<Instant>,
-    /// No line has said since that it answers.
+    /// The recovery was not logged yet.
     is_told_failing: bool,
 }
 
 impl Health {
-    /// Why the upstream is failing; nothing while it answers.
+    /// Why the upstream is failing, or `None` while it is available.
     pub fn failure(&self) -> Option<String> {
         self.lock().reason.clone()
     }
 
     pub(super) fn answered(&self) {
         if self.lock().answered() {
-            tracing::info!("the metadata server answers again");
+            tracing::info!("metadata server available again");
         }
     }
 
     pub(super) fn failed(&self, failure: &Failure) {
         if self.lock().failed(failure, Instant::now()) {
-            tracing::warn!("the metadata server fails: {failure}; pods get 503 for what it alone knows");
+            tracing::warn!("metadata server unavailable: {failure}; requests that are not cached get 503");
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each field stands by itself, so a panic elsewhere cannot leave a contradiction.
+        // The fields are independent, so the state is consistent even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! The side that we call: the node's metadata server.
+//! The upstream: the node's metadata server.
 //!
-//! [`Client`] owns connections and deadlines; [`Forward`], the innermost service of the stack, decides what goes on the
-//! wire. Nobody else talks to the upstream.
+//! [`Client`] owns connections and deadlines. [`Forward`], the innermost service of the stack, decides what
+//! is sent. All upstream requests go through them.
 
 mod body;
 mod client;

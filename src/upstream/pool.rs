@@ -1,11 +1,11 @@
 //! Idle connections to the upstream.
 //!
-//! There is one upstream and one kind of request, so a stack of idle connections is all that is needed: the one used last
-//! is the one most likely to be alive. (A pool for many hosts would not tell us whether a connection was fresh, and the
-//! retry in `client` rests on that.)
+//! There is one upstream and one kind of request, so a stack of idle connections is enough: the connection
+//! used last is most likely to be alive. (A pool for many hosts does not report whether a connection is new,
+//! which the retry in `client` needs to know.)
 //!
-//! While any connection is idle, one task with one timer closes those that were idle for too long. So a burst's connections are
-//! given up whether or not another request comes.
+//! While there are idle connections, a task with a timer closes those that were idle for too long, so that a
+//! burst's connections are closed even without further requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,30 +17,31 @@ use hyper::client::conn::http1::SendRequest;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// A connection on which a request can be sent.
+/// A connection that is ready for a request.
 pub(super) type Connection = SendRequest<Empty<Bytes>>;
 
-/// How long an idle connection is trusted. The real server's own limit is not published; one that closed in the meantime
-/// is noticed and costs one retry.
+/// Maximum idle time of a connection. The real server's own limit is not published; a connection that it
+/// closed costs one retry.
 const MAX_IDLE_FOR: Duration = Duration::from_secs(30);
 
-/// So many are kept for that long.
+/// Number of connections kept for that long.
 const AT_EASE: usize = 32;
 
-/// Those of a burst, which opens as many as there are seats, are kept for the next wave of it and not much longer: each takes
-/// memory here, and a connection of the server's, which everybody on the machine shares.
+/// Maximum idle time of further connections. A burst opens as many as there are seats. They are kept briefly
+/// for its next wave, because each takes memory here and a connection of the server, which the whole machine
+/// shares.
 const MAX_IDLE_OF_BURST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     state: Mutex<State>,
-    /// Told when a burst's connections begin to pile up: the oldest is due earlier than the keeper believes.
+    /// Notified when further connections become idle, because the oldest one's deadline moves earlier.
     crowded: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The one used last is the last.
+    /// The connection used last is the last element.
     idle: VecDeque<Idle>,
     /// Whether a task runs [`keep`].
     is_kept: bool,
@@ -52,8 +53,8 @@ struct Idle {
     since: Instant,
 }
 
-/// A connection that goes back to its pool when [`finish`](Lease::finish) says that its exchange is over; dropped before
-/// that, it is closed, and the upstream sees that nobody waits any more.
+/// A connection in use. [`finish`](Lease::finish) returns it to the pool. Dropping it earlier closes the
+/// connection, which cancels the request at the upstream.
 #[derive(Debug)]
 pub(super) struct Lease {
     connection: Connection,
@@ -61,10 +62,10 @@ pub(super) struct Lease {
 }
 
 impl Pool {
-    /// The connection used last that still lives.
+    /// The most recently used connection that is still open.
     pub(super) async fn take(self: &Arc<Self>) -> Option<Lease> {
         while let Some(mut connection) = self.pop(Instant::now()) {
-            // Resolves at once: with an error where the connection's task has seen the other end close.
+            // Resolves immediately: with an error if the upstream has closed the connection.
             if connection.ready().await.is_ok() {
                 return Some(self.lease(connection));
             }
@@ -93,7 +94,8 @@ impl Pool {
         }
     }
 
-    /// Closes those that were idle for too long. Returns when to look again; nothing if none is left, and the keeper ends.
+    /// Closes connections that were idle for too long. Returns when to run again, or `None` if none is left,
+    /// which ends the keeper task.
     fn tidy(&self, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         trim(&mut state.idle, now);
@@ -103,15 +105,15 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Pushing and popping leave the list whole whatever happens elsewhere.
+        // Pushing and popping cannot panic midway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tidies a pool until it is empty or gone.
+/// Closes idle connections until the pool is empty or dropped.
 async fn keep(pool: Weak<Pool>, crowded: Arc<Notify>) {
     while let Some(due) = pool.upgrade().and_then(|pool| pool.tidy(Instant::now())) {
-        // Either way it is time to look again.
+        // Either way, check again.
         let _ = timeout_at(due, crowded.notified()).await;
     }
 }
@@ -121,7 +123,7 @@ impl Lease {
         &mut self.connection
     }
 
-    /// The answer was read to its end: the connection may serve another request.
+    /// The response was read to its end: the connection may serve another request.
     pub(super) fn finish(self) {
         if !self.connection.is_closed() {
             self.pool.push(self.connection, Instant::now());
@@ -136,7 +138,7 @@ fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
     }
 }
 
-/// How long the oldest of so many may be idle.
+/// Maximum idle time of the oldest of this many connections.
 fn limit(idle: usize) -> Duration {
     if idle > AT_EASE { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR }
 }

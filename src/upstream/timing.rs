@@ -1,12 +1,12 @@
-//! [`Asked`]: how long the upstream takes.
+//! [`Asked`]: measures the duration of upstream requests.
 
 use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 
-/// A request to the upstream whose answer is not here to its end. Dropped before that, it was abandoned: whoever waited for
-/// it has left.
+/// An upstream request whose response is not complete. Dropping it counts the request as abandoned: no client
+/// waits for it any more.
 #[derive(Debug)]
 pub(super) struct Asked {
     latency: &'static Latency,
@@ -17,12 +17,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// It is sent now.
+    /// Starts measuring: the request is being sent.
     pub(super) fn now(latency: &'static Latency, endpoint: EndpointClass) -> Self {
         Self { latency, at: Instant::now(), endpoint, answered: None, outcome: UpstreamOutcome::Abandoned }
     }
 
-    /// The head of the answer is here.
+    /// The response head has arrived.
     pub(super) fn first_byte(&mut self, status: StatusCode) {
         let outcome = match status.as_u16() {
             200..=299 => UpstreamOutcome::Success,
@@ -34,12 +34,12 @@ impl Asked {
         self.latency.upstream.first_byte.record(self.endpoint, outcome, self.at.elapsed());
     }
 
-    /// The answer is here to its end.
+    /// The response is complete.
     pub(super) fn end(mut self) {
         self.outcome = self.answered.unwrap_or(UpstreamOutcome::Failed);
     }
 
-    /// There is no answer, or none to its end.
+    /// There is no complete response.
     pub(super) fn fail(mut self) {
         self.outcome = UpstreamOutcome::Failed;
     }

@@ -58,7 +58,7 @@ impl Stage {
     }
 
     async fn until_ready(&mut self) {
-        self.proxy.stderr_line("the default token and the values that clients ask for first are known").await;
+        self.proxy.stderr_line("cache warmed up: the default token and common values are cached").await;
     }
 
     /// A second proxy on the same address, which is ready.

@@ -68,7 +68,7 @@ async fn process(addr: &str, upstream: &str) -> (Binary, SocketAddr) {
     let args = ["--addr", addr, "--metrics-addr=127.0.0.1:0", "--upstream", upstream, "--reuse-port"];
     let mut binary = Binary::start(&args);
     let addr = Binary::addr_in(&binary.stderr_line("serving pods").await);
-    binary.stderr_line("are known").await;
+    binary.stderr_line("cache warmed up").await;
     (binary, addr)
 }
 
@@ -114,6 +114,6 @@ async fn a_socket_that_was_passed_is_served() {
     let args = ["-c", script, binary, "--addr=127.0.0.1:1", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
     let mut passed = Binary::spawn(Command::new("python3").args(args));
     let port: u16 = passed.stderr_line("").await.trim().parse().expect("the port of the socket");
-    passed.stderr_line("are known").await;
+    passed.stderr_line("cache warmed up").await;
     assert_eq!(get(SocketAddr::from(([127, 0, 0, 1], port)), TOKEN).await.status, 200);
 }

@@ -559,7 +559,7 @@ async fn one_pod_cannot_hold_all_watches() {
         others.push(other);
         let ended = hostile.join_next().await.expect("one gives way").expect("no panic").answer();
         assert_no_room(&ended);
-        assert!(ended.body.contains("ended for one of another pod"), "{}", ended.body);
+        assert!(ended.body.contains("ended in favor of another pod"), "{}", ended.body);
     }
     let mut third = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
     assert_no_room(&third.ask(&distinct(6)).await.answer());

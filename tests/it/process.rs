@@ -48,7 +48,7 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
 async fn a_second_signal_ends_at_once() {
     let mock = Mock::start().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("are known").await;
+    binary.stderr_line("cache warmed up").await;
     let mut watcher = Connection::open(addr).await;
     watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
     eventually("the watch is upstream", || mock.in_flight() == 1).await;
@@ -59,14 +59,14 @@ async fn a_second_signal_ends_at_once() {
     assert_eq!(binary.ended().await.code(), Some(1));
     assert!(told.elapsed() < Duration::from_secs(5), "the drain goes on for 10 s");
     let last = binary.stderr_to_end().await;
-    assert!(last.contains("SIGINT during the drain: ended at once"), "{last}");
+    assert!(last.contains("received SIGINT while draining: exited immediately"), "{last}");
 }
 
 #[tokio::test]
 async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
     let mock = Mock::start().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("are known").await;
+    binary.stderr_line("cache warmed up").await;
     mock.reset_counters();
     mock.fault(Fault::Delay(Duration::from_millis(700)));
     let in_flight = tokio::spawn(async move { get(addr, "/computeMetadata/v1/instance/cpu-platform").await });
@@ -100,7 +100,7 @@ async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
         tokio::task::yield_now().await;
     }
     binary.terminate().await;
-    binary.stderr_line("still in flight").await;
+    binary.stderr_line("requests in flight").await;
     assert_eq!(binary.ended().await.code(), Some(0));
     assert_eq!(watcher.await.expect("no panic"), b"");
 }

@@ -162,7 +162,7 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
     assert_eq!(put(metrics_addr, "/loglevel").await.status, 400);
     let changed = put(metrics_addr, "/loglevel?levels=info%2Cgce_metadata_proxy::access=debug").await;
     assert_eq!(changed.status, 200, "{}", changed.body);
-    binary.stderr_line("log levels were changed").await;
+    binary.stderr_line("log levels changed").await;
     assert!(get(metrics_addr, "/loglevel").await.body.contains("gce_metadata_proxy::access=debug"));
     get(addr, "/computeMetadata/v1/instance/machine-type?alt=json").await;
     let line = binary.stderr_line("gce_metadata_proxy::access").await;
@@ -172,7 +172,7 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
         assert!(line.contains(told), "{told} is missing from {line}");
     }
     assert_eq!(put(metrics_addr, "/loglevel?levels=off").await.status, 200);
-    let line = binary.stderr_line("log levels were changed").await;
+    let line = binary.stderr_line("log levels changed").await;
     assert!(line.contains("levels=off") && line.contains("peer=127.0.0.1:"), "{line}");
     get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
     binary.terminate().await;
@@ -191,7 +191,7 @@ async fn levels_cannot_forge_a_log_line() {
     }
     binary.terminate().await;
     let log = binary.stderr_to_end().await;
-    assert!(!log.contains("FORGED") && !log.contains("log levels were changed"), "{log}");
+    assert!(!log.contains("FORGED") && !log.contains("log levels changed"), "{log}");
 }
 
 /// Of a key that is there twice, one reader takes the first value and another the last.
@@ -202,7 +202,7 @@ async fn a_line_of_json_has_no_key_twice() {
     let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
     let mut binary = Binary::start(&[&ports[..], &["--log-format=json", "--log=trace", "--audit"]].concat());
     let mut lines = Vec::new();
-    for wanted in ["serving operators", "serving pods", "are known"] {
+    for wanted in ["serving operators", "serving pods", "cache warmed up"] {
         lines.push(binary.stderr_line(wanted).await);
     }
     let read = |line: &String| serde_json::from_str::<Value>(line).expect("JSON");
@@ -225,7 +225,7 @@ async fn a_line_of_json_has_no_key_twice() {
         }
     }
     assert_eq!(accesses, 3, "{log}");
-    assert!(log.contains("token handed out") && log.contains("log levels were changed"), "{log}");
+    assert!(log.contains("token handed out") && log.contains("log levels changed"), "{log}");
 }
 
 /// As a browser on the node asks that was led here by DNS rebinding.
@@ -261,10 +261,10 @@ async fn refusals_are_told_with_their_reason_and_client() {
     for _ in 0..3 {
         get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
     }
-    let line = binary.stderr_line("requests are refused").await;
+    let line = binary.stderr_line("refused requests").await;
     assert!(line.contains("reason=\"concealed\"") && line.contains("peer=127.0.0.1:"), "{line}");
     binary.terminate().await;
-    assert!(!binary.stderr_to_end().await.contains("requests are refused"), "one line for a burst");
+    assert!(!binary.stderr_to_end().await.contains("refused requests"), "one line for a burst");
 }
 
 #[tokio::test]

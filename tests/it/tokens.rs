@@ -38,7 +38,7 @@ async fn crowd(addr: SocketAddr, targets: impl IntoIterator<Item = String>) -> V
 async fn start() -> (Handle, Binary, SocketAddr) {
     let mock = Mock::start().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
-    binary.stderr_line("the default token and the values that clients ask for first are known").await;
+    binary.stderr_line("cache warmed up: the default token and common values are cached").await;
     mock.reset_counters();
     (mock, binary, addr)
 }

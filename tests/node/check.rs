@@ -25,7 +25,7 @@ fn a_pod_learns_whether_it_is_protected() {
         "OPEN    connect to 169.254.169.254:8081: ",
         "OPEN    connect to 169.254.169.254:8083: ",
         "OPEN    connect to [fd20:ce::254]:80: ",
-        "to do: ",
+        "fix: ",
         "Unprotected",
     ] {
         assert!(before.stdout.contains(open), "{open} is missing from\n{}", before.stdout);
@@ -38,8 +38,12 @@ fn a_pod_learns_whether_it_is_protected() {
     let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
     let after = check(pod);
     assert_eq!(after.code, Some(0), "{after:?}");
-    assert!(after.stdout.contains("a token for ") && after.stdout.ends_with("no way round it.\n"), "{}", after.stdout);
-    assert!(!after.stdout.contains("OPEN") && !after.stdout.contains("to do"), "{}", after.stdout);
+    assert!(
+        after.stdout.contains("a token for ") && after.stdout.ends_with("only through the proxy.\n"),
+        "{}",
+        after.stdout
+    );
+    assert!(!after.stdout.contains("OPEN") && !after.stdout.contains("fix:"), "{}", after.stdout);
 
     let node = check(&world.node);
     assert_eq!(node.code, Some(1), "the node itself is not redirected: {node:?}");

@@ -247,11 +247,11 @@ fn the_proxy_itself_can_install_the_redirect() {
 fn what_is_flushed_comes_back() {
     let world = World::new();
     let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
-    keeper.line("the redirect is installed");
+    keeper.line("redirect installed");
     assert_eq!(redirect(&world.node, "check").code, Some(0));
     world.node.sh("nft flush ruleset");
     assert_eq!(redirect(&world.node, "check").code, Some(1));
-    keeper.line("the redirect was gone");
+    keeper.line("the redirect was missing");
     assert_eq!(redirect(&world.node, "check").code, Some(0));
     assert_eq!(keeper.terminate().code(), Some(0));
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");

@@ -28,7 +28,7 @@ fn proxy(pod: &Namespace) -> Process {
     let mut command = as_user(PROXY, pod, BINARY);
     let proxy =
         Process::spawn(command.args(AS_A_PROXY).args(["--addr=127.0.0.1:8988", "--metrics-addr=127.0.0.1:8989"]));
-    proxy.line("are known");
+    proxy.line("cache warmed up");
     proxy
 }
 

@@ -80,7 +80,7 @@ impl World {
     /// The proxy on the node, ready.
     pub fn proxy(&self, args: &[&str]) -> Process {
         let proxy = Process::start(&self.node, &[&AS_A_PROXY, args].concat());
-        proxy.line("are known");
+        proxy.line("cache warmed up");
         proxy
     }
 

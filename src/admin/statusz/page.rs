@@ -42,16 +42,16 @@ fn write(out: &mut String, status: &Status) -> fmt::Result {
     )?;
     head(out, status)?;
     out.push_str("<div class=grid2>");
-    section(out, "Room", |out| room(out, status))?;
+    section(out, "Capacity", |out| room(out, status))?;
     section(out, "Metadata server", |out| upstream(out, status))?;
     out.push_str("</div>");
     section(out, "Filters", |out| filters(out, status))?;
-    section(out, "Requests since the start", |out| requests(out, status))?;
+    section(out, "Requests since start", |out| requests(out, status))?;
     section(out, "Token cache", |out| tokens(out, status))?;
     out.push_str("<div class=grid2>");
-    section(out, "Most requests in the last minute", |out| talkers(out, status))?;
-    section(out, "No room, since the start", |out| counts(out, "reason", &status.sheds))?;
-    section(out, "Refused or failed here, since the start", |out| counts(out, "reason", &status.refusals))?;
+    section(out, "Top clients of the last minute", |out| talkers(out, status))?;
+    section(out, "Shed since start", |out| counts(out, "reason", &status.sheds))?;
+    section(out, "Refused or failed since start", |out| counts(out, "reason", &status.refusals))?;
     section(out, "Flags", |out| flags(out, status))?;
     out.push_str("</div></body></html>\n");
     Ok(())
@@ -97,7 +97,7 @@ fn table(out: &mut String, columns: &[&str], rows: impl FnOnce(&mut String) -> f
 }
 
 fn room(out: &mut String, status: &Status) -> fmt::Result {
-    table(out, &["", "#in use", "#most", ""], |out| {
+    table(out, &["", "#in use", "#limit", ""], |out| {
         for room in &status.room {
             let (used, limit) = (room.used, room.limit);
             write!(
@@ -118,11 +118,11 @@ fn upstream(out: &mut String, status: &Status) -> fmt::Result {
     let upstream = &status.upstream;
     let address = Text(&upstream.address);
     match &upstream.failure {
-        None => write!(out, "<p><span class=good>answers</span> at {address}</p>")?,
-        Some(failure) => write!(out, "<p><span class=bad>fails</span> at {address}: {}</p>", Text(failure))?,
+        None => write!(out, "<p><span class=good>available</span> at {address}</p>")?,
+        Some(failure) => write!(out, "<p><span class=bad>unavailable</span> at {address}: {}</p>", Text(failure))?,
     }
     if let Some(Quantiles { p50, p90, p99 }) = upstream.duration {
-        write!(out, "<p>p50 {}, p90 {}, p99 {} since the start</p>", time(p50), time(p90), time(p99))?;
+        write!(out, "<p>p50 {}, p90 {}, p99 {} since start</p>", time(p50), time(p90), time(p99))?;
     }
     counts(out, "outcome", &upstream.outcomes)
 }
@@ -130,8 +130,8 @@ fn upstream(out: &mut String, status: &Status) -> fmt::Result {
 fn filters(out: &mut String, status: &Status) -> fmt::Result {
     write!(
         out,
-        "<p class=dim>What each costs by itself, from its start to the next one's, or to its answer; waiting is apart. \
-         Of the last {}.</p>",
+        "<p class=dim>Time spent in each filter itself, without the filters below it and without waiting. \
+         Over the last {}.</p>",
         span(status.window_seconds),
     )?;
     let columns = ["filter", "#requests", "#p50", "#p90", "#p99", "#waited", "#wait p50", "#wait p99"];
@@ -147,7 +147,7 @@ fn filters(out: &mut String, status: &Status) -> fmt::Result {
     })?;
     write!(
         out,
-        "<p class=dim>Each point is {} s; the last ten minutes, now at the right. <span class=k50>p50</span>, \
+        "<p class=dim>The last ten minutes, {} s per point. <span class=k50>p50</span>, \
          <span class=k90>p90 (dashed)</span>, <span class=k99>p99</span></p><div class=charts>",
         status.point_seconds,
     )?;
@@ -162,7 +162,7 @@ fn filters(out: &mut String, status: &Status) -> fmt::Result {
 }
 
 fn requests(out: &mut String, status: &Status) -> fmt::Result {
-    table(out, &["asked for", "outcome", "#requests", "#p50", "#p90", "#p99"], |out| {
+    table(out, &["endpoint", "outcome", "#requests", "#p50", "#p90", "#p99"], |out| {
         for exchange in &status.requests {
             let (endpoint, outcome, count) = (exchange.endpoint, exchange.outcome, exchange.count);
             write!(out, "<tr><td>{endpoint}</td><td>{outcome}</td><td class=n>{count}</td>")?;
@@ -193,12 +193,12 @@ fn tokens(out: &mut String, status: &Status) -> fmt::Result {
     })?;
     match status.tokens_not_shown {
         0 => Ok(()),
-        others => write!(out, "<p class=dim>and {others} more, which were asked for less often</p>"),
+        others => write!(out, "<p class=dim>and {others} more, which were requested less often</p>"),
     }
 }
 
 fn talkers(out: &mut String, status: &Status) -> fmt::Result {
-    table(out, &["client", "#requests", "#no room", "#refused"], |out| {
+    table(out, &["client", "#requests", "#shed", "#refused"], |out| {
         for talker in &status.talkers {
             let (address, requests, sheds, refusals) = (talker.address, talker.requests, talker.sheds, talker.refusals);
             write!(

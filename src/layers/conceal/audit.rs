@@ -61,7 +61,7 @@ impl AuditLog {
         let Some(count) = self.due((client, cause, rule), Instant::now()) else { return };
         let what = match decision {
             Decision::Conceal(cause) => format!("would be refused: {cause}"),
-            _ => "would have what is concealed cut out of its answer".to_owned(),
+            _ => "would be answered without the concealed values".to_owned(),
         };
         let (policy, path) = (policy.name(), &request.path);
         tracing::info!(%client, %path, policy, cause, rule, count, "audit: this request {what}");

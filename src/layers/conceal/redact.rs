@@ -22,10 +22,10 @@ const DEEPEST: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Uncut {
     /// It is no listing and no tree, or nested too deep.
-    #[error("the answer is no JSON tree")]
+    #[error("the response is not a JSON tree")]
     Unreadable,
     /// What is left of it is larger than there is room for.
-    #[error("the answer is too large as text")]
+    #[error("the response is too large as text")]
     TooLarge,
 }
 

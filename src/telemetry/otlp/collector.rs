@@ -33,13 +33,13 @@ pub(super) struct Collector {
 pub(super) enum ExportError {
     #[error("cannot connect: {0}")]
     Connect(#[from] io::Error),
-    #[error("no HTTP/1.1 answer: {0}")]
+    #[error("no valid HTTP/1.1 response: {0}")]
     Http(#[from] hyper::Error),
-    #[error("it answered {0}")]
+    #[error("the collector answered {0}")]
     Status(StatusCode),
-    #[error("no answer in time")]
+    #[error("the collector did not respond in time")]
     TimedOut,
-    #[error("it rejected {spans} spans: {message:?}")]
+    #[error("the collector rejected {spans} spans: {message:?}")]
     Rejected { spans: u64, message: String },
 }
 

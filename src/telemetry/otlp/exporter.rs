@@ -79,7 +79,7 @@ impl Exporter {
         running.stop.cancel();
         if timeout(FLUSH, &mut running.task).await.is_err() {
             running.task.abort();
-            tracing::warn!("the last spans were not exported within {FLUSH:?} and are lost; is the collector well?");
+            tracing::warn!("the last spans were lost: the collector did not accept them within {FLUSH:?}");
         }
     }
 }
@@ -143,8 +143,8 @@ impl Task {
         tracing::warn!(
             collector = %self.collector.target(),
             batches,
-            "spans cannot be exported and are lost; requests are answered all the same: {error}; --otlp-endpoint must name a \
-             collector's OTLP receiver for HTTP (its port is 4318 as a rule; 4317 is gRPC's)"
+            "cannot export spans, which are lost: {error}; requests are not affected; check that --otlp-endpoint is the OTLP \
+             receiver for HTTP (usually port 4318; 4317 is for gRPC)"
         );
     }
 }

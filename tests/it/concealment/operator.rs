@@ -95,20 +95,20 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
 
     scratch.publish("2", &opens("2", "enable-guest-attributes"));
-    binary.stderr_line("policy file changed; the new policy is in force").await;
+    binary.stderr_line("policy reloaded").await;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (404, 200));
     let page = get(metrics_addr, "/metrics").await.body;
     let info: Vec<&str> = page.lines().filter(|line| line.starts_with("metadata_proxy_policy_info{")).collect();
     assert!(info.len() == 1 && info[0].contains("name=\"mine\"") && info[0].contains("version=\"2\""), "{info:?}");
 
     scratch.publish("3", &format!("{}surprise: true\n", opens("3", "kube-env")));
-    let line = binary.stderr_line("the policy before it stays").await;
+    let line = binary.stderr_line("keeping the previous policy").await;
     assert!(line.contains("unknown field `surprise`") && line.contains(&format!("{file}:9:1: ")), "{line}");
     assert_eq!((opened("kube-env").await, opened("enable-guest-attributes").await), (404, 200));
     assert_eq!(metric(metrics_addr, "metadata_proxy_policy_rejected").await, Some(1.0));
 
     scratch.publish("4", &opens("4", "enable-oslogin"));
-    binary.stderr_line("policy file changed; the new policy is in force").await;
+    binary.stderr_line("policy reloaded").await;
     assert_eq!((opened("enable-oslogin").await, opened("enable-guest-attributes").await), (200, 404));
     metric_becomes(metrics_addr, "metadata_proxy_policy_rejected", 0).await;
     assert_eq!(metric(metrics_addr, "metadata_proxy_policy_reloads_total{outcome=\"applied\"}").await, Some(2.0));
@@ -125,7 +125,7 @@ async fn a_mistake_ends_the_start_with_its_place() {
             file.as_str(),
             format!("gce-metadata-proxy: {file}:5:10: unknown variant `lax`, expected one of compat, strict"),
         ),
-        ("/nowhere/policy.yaml", "gce-metadata-proxy: cannot read the policy /nowhere/policy.yaml: ".to_owned()),
+        ("/nowhere/policy.yaml", "gce-metadata-proxy: cannot read policy file /nowhere/policy.yaml: ".to_owned()),
     ] {
         let (code, text) = Binary::run(&[&ports[..], &["--policy", policy]].concat()).await;
         assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
@@ -164,5 +164,5 @@ async fn a_refused_request_is_explained() {
     let (_, text, _) = Binary::output(&["explain", "--policy", "strict", TREE]).await;
     assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?recursive=true\n"), "{text}");
     let (_, text, _) = Binary::output(&["explain", "--recursive", "redact", TREE]).await;
-    assert!(text.contains("verdict    allow, and cut what is concealed out of the answer\n"), "{text}");
+    assert!(text.contains("verdict    allow, with concealed values removed from the response\n"), "{text}");
 }

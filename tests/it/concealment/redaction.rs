@@ -181,7 +181,7 @@ async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
     let announced = get(proxy.addr, TREE).await;
     assert_eq!(announced.status, 403);
     assert!(announced.body.contains(&LARGEST.to_string()), "{}", announced.body);
-    assert!(announced.body.ends_with("ask for its directories or values one by one.\n"), "{}", announced.body);
+    assert!(announced.body.ends_with("request its directories or values one by one.\n"), "{}", announced.body);
     let watched = get(proxy.addr, &format!("{TREE}&wait_for_change=true")).await;
     assert_eq!((watched.status, watched.body), (403, announced.body));
     mock.heal();

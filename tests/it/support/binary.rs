@@ -79,7 +79,7 @@ impl Binary {
         let mut binary = Self::start_in(program, group, &[&ports, args].concat());
         let metrics_addr = Self::addr_in(&binary.stderr_line("serving operators").await);
         let addr = Self::addr_in(&binary.stderr_line("serving pods").await);
-        binary.stderr_line("the default token and the values that clients ask for first are known").await;
+        binary.stderr_line("cache warmed up: the default token and common values are cached").await;
         (binary, addr, metrics_addr)
     }
 
