@@ -1,0 +1,141 @@
+//! [`Open`]: the open connections, what they are charged, and which one gives way.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::memory::OPEN_BYTES;
+use crate::server::activity::Activity;
+use crate::shares::{Client, Room, Shares};
+
+/// A client that has read nothing for this long is considered not reading. Clients on the same node normally
+/// read immediately.
+pub(super) const UNREAD: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(super) struct Open {
+    next: u64,
+    pub(super) connections: HashMap<u64, Connection>,
+    pub(super) places: Shares,
+    pub(super) memory: Shares,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) number: u64,
+    pub(super) peer: SocketAddr,
+    pub(super) client: Client,
+    pub(super) activity: Arc<Activity>,
+    /// Its current charge, in bytes.
+    pub(super) bytes: usize,
+    /// `None` between its admission and its start.
+    pub(super) task: Option<AbortHandle>,
+}
+
+/// The connection to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Victim {
+    pub(super) number: u64,
+    pub(super) since: Instant,
+    /// It made no progress; otherwise it has a request in flight.
+    pub(super) is_useless: bool,
+}
+
+/// The connection that needs room.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asks {
+    pub(super) client: Client,
+    /// An admitted connection, which must not close itself.
+    pub(super) number: Option<u64>,
+}
+
+/// State shared by all connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Resource {
+    Places,
+    Memory,
+}
+
+impl Connection {
+    /// Since when its client has not been reading, if for long enough.
+    pub(super) fn unread_since(&self) -> Option<Instant> {
+        self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD)
+    }
+}
+
+impl Open {
+    /// Limits the number of connections and their total charge in bytes.
+    pub(super) fn new(limit: usize, bytes: usize) -> Self {
+        Self { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) }
+    }
+
+    /// Inserts a connection, for which there must be room. Returns its number.
+    pub(super) fn insert(&mut self, peer: SocketAddr, client: Client, activity: &Arc<Activity>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.places.take(client, 1);
+        self.memory.take(client, OPEN_BYTES);
+        let connection =
+            Connection { number, peer, client, activity: Arc::clone(activity), bytes: OPEN_BYTES, task: None };
+        self.connections.insert(number, connection);
+        number
+    }
+
+    /// Whether there is room. Newcomers leave an eighth of the memory to requests; otherwise a burst of
+    /// newcomers would stop requests from finishing and making room.
+    pub(super) fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Room {
+        match (resource, asks.number) {
+            (Resource::Places, _) => self.places.room_for(asks.client, amount),
+            (Resource::Memory, Some(_)) => self.memory.room_for(asks.client, amount),
+            (Resource::Memory, None) => self.memory.room_beside(asks.client, amount, self.memory.limit() / 8),
+        }
+    }
+
+    /// The connection of a client to close for another client: one that makes no progress, otherwise the
+    /// oldest request.
+    pub(super) fn victim_of(&self, client: Client) -> Option<Victim> {
+        let oldest_request = || {
+            let of_client =
+                |connection: &Connection| (connection.client == client).then(|| connection.activity.moved_at());
+            self.oldest(of_client).map(|victim| Victim { is_useless: false, ..victim })
+        };
+        self.useless_but(None, Some(client)).or_else(oldest_request)
+    }
+
+    /// The connection, of this client or of any, that has made no progress for longest.
+    pub(super) fn useless_but(&self, asks: Option<u64>, client: Option<Client>) -> Option<Victim> {
+        self.oldest(|connection| {
+            let may_go = client.is_none_or(|client| client == connection.client) && Some(connection.number) != asks;
+            if may_go { connection.activity.useless_since() } else { None }
+        })
+    }
+
+    /// The connection with the earliest moment. Scans all connections, which takes some microseconds for a
+    /// thousand, and only when there is no room.
+    pub(super) fn oldest(&self, since: impl Fn(&Connection) -> Option<Instant>) -> Option<Victim> {
+        let started = self.connections.values().filter(|connection| connection.task.is_some());
+        let victims = started.filter_map(|connection| {
+            Some(Victim { number: connection.number, since: since(connection)?, is_useless: true })
+        });
+        victims.min_by_key(|victim| (victim.since, victim.number))
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        self.places.give_back(connection.client, 1);
+        self.memory.give_back(connection.client, connection.bytes);
+        Some(connection)
+    }
+
+    /// Changes the charge of a connection.
+    pub(super) fn weigh(&mut self, number: u64, bytes: usize) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        self.memory.give_back(connection.client, connection.bytes);
+        self.memory.take(connection.client, bytes);
+        connection.bytes = bytes;
+    }
+}

@@ -1,0 +1,116 @@
+//! [`Place`] and [`Serving`]: what a connection holds among the others.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Connections;
+use super::open::Asks;
+use crate::memory::{OPEN_BYTES, SERVING_BYTES};
+use crate::shares::{Client, Room};
+use crate::telemetry::metrics::Shed;
+
+/// Size of a head, in bytes, that is included in the charge of an open connection.
+pub(super) const SMALL_HEAD_BYTES: usize = 2 * 1024;
+
+/// The place of a connection. Released on drop.
+#[derive(Debug)]
+pub(in crate::server) struct Place {
+    pub(super) number: u64,
+    pub(super) client: Client,
+    pub(super) connections: Arc<Connections>,
+}
+
+/// Permission to have hyper's state. Released on drop.
+#[derive(Debug)]
+pub(in crate::server) struct Serving {
+    number: u64,
+    pub(super) connections: Arc<Connections>,
+}
+
+/// Whether to close other connections of the same client. Finding them takes some microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum Reclaim {
+    /// Yes.
+    Yes,
+    /// No, only connections of a client that holds more.
+    No,
+}
+
+impl Place {
+    pub(in crate::server) fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn asks(&self) -> Asks {
+        Asks { client: self.client, number: Some(self.number) }
+    }
+
+    /// Charges an incomplete head of this size. Returns `false` if there is no memory for it.
+    pub(in crate::server) fn hold_head(&self, bytes: usize) -> bool {
+        let Some(more) = bytes.checked_sub(SMALL_HEAD_BYTES) else { return true };
+        let mut open = self.connections.lock();
+        let held = open.connections.get(&self.number).map_or(0, |connection| connection.bytes);
+        let wanted = OPEN_BYTES + more;
+        if wanted <= held {
+            return true;
+        }
+        let has_room = self.connections.make_memory(&mut open, self.asks(), wanted - held);
+        if has_room {
+            open.weigh(self.number, wanted);
+            self.connections.note_use(&open);
+        }
+        has_room
+    }
+
+    /// Charges the memory to serve a request, if there is room or others give way.
+    pub(in crate::server) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
+        self.connections.pressure.took(SERVING_BYTES);
+        let mut open = self.connections.lock();
+        let has_room = match open.memory.room_for(self.client, SERVING_BYTES) {
+            Room::Free => true,
+            Room::From(_) => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
+            Room::FromItself | Room::None => {
+                reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
+            }
+        };
+        if !has_room {
+            return None;
+        }
+        // The charge of hyper's state includes the head.
+        open.weigh(self.number, OPEN_BYTES + SERVING_BYTES);
+        self.connections.note_use(&open);
+        Some(Serving { number: self.number, connections: Arc::clone(&self.connections) })
+    }
+
+    /// Counts a connection that is reset because there is no memory for what it sends.
+    pub(in crate::server) fn refused(&self, peer: SocketAddr) {
+        self.connections.metrics.resets.inc();
+        self.connections.metrics.shed(Shed::Memory, Some(peer));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.connections.lock();
+        if open.remove(self.number).is_some() {
+            self.connections.note_use(&open);
+            self.connections.metrics.connections.dec();
+        }
+    }
+}
+
+impl Serving {
+    /// Whether connections drop hyper's state as soon as they are idle.
+    pub(in crate::server) fn is_crowded(&self) -> bool {
+        self.connections.is_crowded.load(Relaxed) || self.connections.is_pressed.load(Relaxed)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let mut open = self.connections.lock();
+        open.weigh(self.number, OPEN_BYTES);
+        self.connections.note_use(&open);
+    }
+}

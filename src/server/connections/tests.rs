@@ -1,0 +1,203 @@
+use super::open::UNREAD;
+use super::place::SMALL_HEAD_BYTES;
+use super::*;
+use crate::memory::SERVING_BYTES;
+use proptest::prelude::*;
+
+/// A connection in a place, and a task that stands for it.
+struct Guest {
+    activity: Arc<Activity>,
+    place: Place,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn pod(number: u8) -> SocketAddr {
+    ([10, 0, 0, number], 40000).into()
+}
+
+fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
+    let activity = Arc::new(Activity::new());
+    let Admission::Place(place) = connections.admit(pod(pod_number), &activity, false) else { return None };
+    let task = tokio::spawn(std::future::pending());
+    connections.started(place.number(), task.abort_handle());
+    Some(Guest { activity, place, task })
+}
+
+async fn was_aborted(guest: &Guest) -> bool {
+    tokio::task::yield_now().await;
+    guest.task.is_finished()
+}
+
+fn room_for(limit: usize) -> Arc<Connections> {
+    Arc::new(Connections::new(limit, usize::MAX, Arc::default(), Metrics::leak()))
+}
+
+fn room_for_bytes(bytes: usize) -> Arc<Connections> {
+    Arc::new(Connections::new(1000, bytes, Arc::default(), Metrics::leak()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_one_that_got_nowhere_for_longest_gives_way() {
+    let connections = room_for(3);
+    let silent = arrive(&connections, 1).expect("room");
+    sleep(Duration::from_secs(1)).await;
+    let idle = arrive(&connections, 1).expect("room");
+    let trickling = arrive(&connections, 1).expect("room");
+    sleep(Duration::from_secs(1)).await;
+    for sends in [&silent, &trickling] {
+        sends.activity.tick();
+        sends.activity.received(0, true, false);
+    }
+    let newcomer = arrive(&connections, 1).expect("one gives way");
+    assert!(was_aborted(&idle).await, "the only one that did nothing since");
+    assert!(!was_aborted(&silent).await && !was_aborted(&trickling).await && !was_aborted(&newcomer).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_cannot_cut_its_own_requests_nor_those_of_one_that_holds_as_many() {
+    let connections = room_for(2);
+    let one = arrive(&connections, 1).expect("room");
+    let other = arrive(&connections, 2).expect("room");
+    let (_answer, _answer_too) = (one.activity.answering(), other.activity.answering());
+    for pod_number in [1, 2, 3] {
+        assert!(arrive(&connections, pod_number).is_none(), "all are in flight");
+    }
+    other.activity.blocked();
+    assert!(arrive(&connections, 3).is_some());
+    assert!(was_aborted(&other).await && !was_aborted(&one).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_request_of_the_client_with_most_gives_way_to_another_client() {
+    let connections = room_for(3);
+    let (mut crowd, mut answers) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let guest = arrive(&connections, 1).expect("room");
+        guest.activity.tick();
+        guest.activity.received(1, false, false);
+        answers.push(guest.activity.answering());
+        crowd.push(guest);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(arrive(&connections, 1).is_none(), "its own are all in flight");
+    let _other = arrive(&connections, 2).expect("the client with most gives way");
+    assert!(was_aborted(&crowd[0]).await && !was_aborted(&crowd[1]).await && !was_aborted(&crowd[2]).await);
+    assert!(arrive(&connections, 1).is_none(), "and does not take it back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_that_is_patient_waits_for_those_that_have_only_just_come() {
+    let connections = room_for(1);
+    let first = arrive(&connections, 1).expect("room");
+    let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
+    assert!(matches!(admit(), Admission::Later));
+    sleep(JUST_COME).await;
+    assert!(matches!(admit(), Admission::Place(_)));
+    assert!(was_aborted(&first).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_connections_that_are_named_are_cut_for_not_reading() {
+    let connections = room_for(3);
+    let guests = [1, 2, 3].map(|pod_number| arrive(&connections, pod_number).expect("room"));
+    for guest in &guests[..2] {
+        guest.activity.blocked();
+    }
+    sleep(UNREAD).await;
+    assert!(!connections.cut_unread_of(&[pod(3)]), "this one reads");
+    assert!(connections.cut_unread_of(&[pod(2), pod(3)]));
+    assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
+}
+
+#[tokio::test]
+async fn a_place_that_is_left_is_free() {
+    let connections = room_for(1);
+    let first = arrive(&connections, 1).expect("room");
+    let in_flight = first.activity.answering();
+    assert!(arrive(&connections, 1).is_none());
+    drop((first, in_flight));
+    assert!(arrive(&connections, 1).is_some());
+    assert_eq!(connections.weight().0, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_served_weighs_more_and_only_idle_ones_give_way_to_it_within_a_client() {
+    // Newcomers leave an eighth free.
+    let connections = room_for_bytes((3 * OPEN_BYTES + SERVING_BYTES) / 7 * 8 + 8);
+    let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
+    let first = guests[0].place.serve(Reclaim::Yes).expect("room for one");
+    let _answer = guests[0].activity.answering();
+    guests[1].activity.wait_for_room(true);
+    assert!(guests[2].place.serve(Reclaim::No).is_none(), "nobody is looked for");
+    let newcomer = arrive(&connections, 2).expect("the one that is silent gives way");
+    assert!(was_aborted(&guests[2]).await && !was_aborted(&guests[0]).await && !was_aborted(&guests[1]).await);
+    drop(first);
+    assert!(newcomer.place.serve(Reclaim::No).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_head_weighs_what_it_holds() {
+    let connections = room_for_bytes(2 * OPEN_BYTES + 4096);
+    let one = arrive(&connections, 1).expect("room");
+    let other = arrive(&connections, 2).expect("room");
+    assert!(one.place.hold_head(SMALL_HEAD_BYTES + 4096));
+    assert_eq!(connections.weight().0, 2 * OPEN_BYTES + 4096);
+    other.activity.wait_for_room(true);
+    assert!(!one.place.hold_head(SMALL_HEAD_BYTES + 8192));
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_pressure_the_client_with_most_gives_way_first_and_requests_last() {
+    let connections = room_for_bytes(20 * OPEN_BYTES);
+    let idle = arrive(&connections, 2).expect("room");
+    sleep(Duration::from_secs(1)).await;
+    let crowd: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
+    let _answers: Vec<_> = crowd[..8].iter().map(|guest| guest.activity.answering()).collect();
+    sleep(YOUNG).await;
+    let aborted = async |guests: &[Guest]| {
+        let mut aborted = 0;
+        for guest in guests {
+            aborted += usize::from(was_aborted(guest).await);
+        }
+        aborted
+    };
+    connections.shed(Level::Thrifty, 5 * OPEN_BYTES);
+    assert_eq!(aborted(&crowd).await, 0);
+    connections.shed(Level::Closing, OPEN_BYTES);
+    assert_eq!((aborted(&crowd[8..]).await, was_aborted(&idle).await), (1, false));
+    connections.shed(Level::Closing, 20 * OPEN_BYTES);
+    assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (2, true), "requests go on");
+    connections.shed(Level::Cutting, 20 * OPEN_BYTES);
+    assert_eq!(aborted(&crowd).await, 5, "what is left weighs a quarter of what it may");
+}
+
+proptest! {
+    /// Whatever comes and goes in whatever order: the books balance, and the limits hold.
+    #[test]
+    fn the_books_balance(steps in prop::collection::vec((0..4u8, 0..4u8, any::<prop::sample::Index>()), 0..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let limit = 6 * OPEN_BYTES + 2 * SERVING_BYTES;
+            let connections = Arc::new(Connections::new(8, limit, Arc::default(), Metrics::leak()));
+            let mut guests: Vec<Guest> = Vec::new();
+            for (step, pod_number, which) in steps {
+                match step {
+                    0 | 1 => guests.extend(arrive(&connections, pod_number)),
+                    2 if !guests.is_empty() => drop(guests.swap_remove(which.index(guests.len()))),
+                    3 if !guests.is_empty() => {
+                        let guest = &guests[which.index(guests.len())];
+                        let _serving = guest.place.serve(Reclaim::Yes);
+                        guest.place.hold_head(6000);
+                    }
+                    _ => {}
+                }
+                let open = connections.lock();
+                let sum: usize = open.connections.values().map(|connection| connection.bytes).sum();
+                assert_eq!((open.memory.used(), open.places.used()), (sum, open.connections.len()));
+                assert!(sum <= limit && open.connections.len() <= 8);
+            }
+            guests.clear();
+            assert_eq!(connections.weight().0, 0);
+        });
+    }
+}
