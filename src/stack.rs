@@ -16,7 +16,7 @@ use crate::layers::token_cache::{TokenCacheLayer, Tokens};
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
-use crate::server::Stack;
+use crate::server::{NewStack, Stack};
 use crate::telemetry::Metrics;
 use crate::telemetry::audit::Audit;
 use crate::telemetry::latency::Filter;
@@ -53,7 +53,14 @@ pub struct Parts {
 }
 
 /// Assembles the stack that answers pods. Each filter is tracked under its name, so that its cost is known.
-pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+///
+/// The layers that see HTTP are made for each connection, since they know its peer. The others are made once.
+pub fn assemble(
+    parts: Parts,
+) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync> + Send + Sync + 'static
+{
+    let Parts { metrics, on_overload, tracer, .. } = parts;
+    let hosts = Arc::new(parts.hosts);
     let asks_nothing_more = {
         let (leaves, tokens) = (Arc::clone(&parts.leaves), parts.tokens.clone());
         move |request: &Request| discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
@@ -62,14 +69,8 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         let conceal = parts.conceal.clone();
         move |request: &Request| conceal.lets_hang(request)
     };
-    let times = parts.metrics.latency;
-    ServiceBuilder::new()
-        // Outermost, so that refusals are measured, too.
-        .layer(TotalLayer::new(times, parts.metrics.talkers, parts.tracer))
-        // Outside everything that decides, so that every refusal and failure below is given its form once.
-        .layer(RescueLayer::new(parts.metrics, parts.on_overload))
-        // Before everything that decides, so that all of it works on one reading of the request.
-        .layer(track(times, Filter::Classify, ClassifyLayer::new(parts.hosts)))
+    let times = metrics.latency;
+    let of_metadata = ServiceBuilder::new()
         // Before any real work, because refusing must be the cheapest path; what asks nothing more of the
         // upstream gets by without a seat.
         .layer(track(
@@ -88,5 +89,15 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         // Innermost of what answers here: everything above has had its say, and what it lets through is cached.
         .layer(track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens, parts.audit)))
         .layer(ProbeLayer::new(times, Filter::Forward))
-        .service(parts.forward)
+        .service(parts.forward);
+    move |peer| {
+        ServiceBuilder::new()
+            // Outermost, so that refusals are measured, too.
+            .layer(TotalLayer::new(times, metrics.talkers, tracer, peer))
+            // Outside everything that decides, so that every refusal and failure below is given its form once.
+            .layer(RescueLayer::new(metrics, on_overload, peer))
+            // Before everything that decides, so that all of it works on one reading of the request.
+            .layer(track(times, Filter::Classify, ClassifyLayer::new(Arc::clone(&hosts), peer)))
+            .service(of_metadata.clone())
+    }
 }

@@ -19,7 +19,6 @@ use crate::error::{Error, Malformed};
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request};
-use crate::server::Arrival;
 
 /// Longest request target, in bytes, as it comes and as it goes upstream. The longest honest one is a token's list of scopes: Google knows about 500 scopes
 /// of some 50 bytes, and nobody asks for a third of them at once.
@@ -32,19 +31,21 @@ const MAX_GROWTH: usize = 3;
 #[derive(Debug, Clone)]
 pub struct ClassifyLayer {
     hosts: Arc<AllowedHosts>,
+    peer: SocketAddr,
 }
 
-/// The service of this layer: [`Arrival`] in, [`Request`] out.
+/// The service of this layer: [`http::Request`] in, [`Request`] out.
 #[derive(Debug, Clone)]
 pub struct Classify<S> {
     inner: S,
     hosts: Arc<AllowedHosts>,
+    peer: SocketAddr,
 }
 
 impl ClassifyLayer {
-    /// Requests under these names are let in.
-    pub fn new(hosts: AllowedHosts) -> Self {
-        Self { hosts: Arc::new(hosts) }
+    /// Requests of this peer under these names are let in.
+    pub fn new(hosts: Arc<AllowedHosts>, peer: SocketAddr) -> Self {
+        Self { hosts, peer }
     }
 }
 
@@ -52,11 +53,11 @@ impl<S> Layer<S> for ClassifyLayer {
     type Service = Classify<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Classify { inner, hosts: Arc::clone(&self.hosts) }
+        Classify { inner, hosts: Arc::clone(&self.hosts), peer: self.peer }
     }
 }
 
-impl<S, B> Service<Arrival<B>> for Classify<S>
+impl<S, B> Service<http::Request<B>> for Classify<S>
 where
     S: Service<Box<Request>, Error = Error>,
     B: Body,
@@ -69,8 +70,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        match read(arrival, &self.hosts) {
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        match read(request, self.peer, &self.hosts) {
             Ok(request) => {
                 latency::asks_for((&request.endpoint).into());
                 Outcome::passed(self.inner.call(request))
@@ -80,9 +81,9 @@ where
     }
 }
 
-fn read<B: Body>(arrival: Arrival<B>, hosts: &AllowedHosts) -> Result<Box<Request>, Error> {
-    let (principal, peer) = (principal_of(arrival.peer), Some(arrival.peer));
-    let (head, body) = arrival.request.into_parts();
+fn read<B: Body>(request: http::Request<B>, peer: SocketAddr, hosts: &AllowedHosts) -> Result<Box<Request>, Error> {
+    let (principal, peer) = (principal_of(peer), Some(peer));
+    let (head, body) = request.into_parts();
     let method = method_of(&head.method)?;
     let signs = Signs::of(&head.headers);
     check_framing(&signs, &body)?;
@@ -180,7 +181,7 @@ mod tests {
     const ID: &str = "/computeMetadata/v1/instance/id";
 
     fn arrival<B: Body>(request: http::Request<B>) -> Result<Box<Request>, Error> {
-        read(Arrival { request, peer: ([10, 0, 0, 9], 40000).into() }, &AllowedHosts::default())
+        read(request, ([10, 0, 0, 9], 40000).into(), &AllowedHosts::default())
     }
 
     fn get(target: &str, headers: &[(&str, &str)]) -> Result<Box<Request>, Error> {

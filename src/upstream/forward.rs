@@ -1,6 +1,7 @@
 //! [`Forward`]: asks the upstream. The only place that says what goes on its wire.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header;
@@ -19,13 +20,13 @@ use crate::reply::Body;
 /// The innermost service: [`Request`] in, the upstream's answer out.
 #[derive(Debug, Clone)]
 pub struct Forward {
-    client: Client,
+    client: Arc<Client>,
 }
 
 impl Forward {
     /// Asks through this client.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client: Arc::new(client) }
     }
 
     /// Asks the upstream this.
@@ -101,8 +102,6 @@ fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bytes::Bytes;
     use http::HeaderValue;
 

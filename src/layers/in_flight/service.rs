@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -143,7 +144,9 @@ where
                     }
                     request.detach();
                     self.make_room.keep_looking(self.seats);
-                    return Outcome::pending(wait(self.seats, self.inner.clone(), request));
+                    // The service that is ready waits; its clone, which is not, stays.
+                    let unready = self.inner.clone();
+                    return Outcome::pending(wait(self.seats, mem::replace(&mut self.inner, unready), request));
                 }
             }
         };
@@ -151,7 +154,7 @@ where
     }
 }
 
-/// Passes the request on with the next seat, if one comes back in time.
+/// Passes the request on with the next seat, if one comes back in time. `inner` is ready.
 async fn wait<S, B>(seats: &'static Seats, mut inner: S, request: Box<Request>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
