@@ -57,6 +57,9 @@ pub enum Error {
     /// There is no room for the request.
     #[error("Refused: {0}; try again in a second.")]
     Overloaded(#[from] Overload),
+    /// A panic in the proxy.
+    #[error("Internal error: the proxy failed while it handled this request, and has logged why.")]
+    Panicked,
     /// The metadata server did not give a whole answer.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
@@ -122,6 +125,7 @@ impl Error {
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
             Self::Overloaded(Overload::Tokens) => "tokens",
+            Self::Panicked => "panic",
             Self::Upstream(failure) => failure.label(),
         }
     }

@@ -180,6 +180,7 @@ pub(crate) fn status_of(error: &Error) -> StatusCode {
         }
         // Not 503: to ask again does not help.
         Error::TooLarge(_) => StatusCode::FORBIDDEN,
+        Error::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         // The policy says whether it is there and forbidden, or as good as not there.
         Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
@@ -200,7 +201,7 @@ fn outcome_of(error: &Error) -> RequestOutcome {
         | Error::Concealed(_)
         | Error::TooLarge(_) => RequestOutcome::Refused,
         Error::Overloaded(_) => RequestOutcome::Shed,
-        Error::Upstream(_) => RequestOutcome::Failed,
+        Error::Upstream(_) | Error::Panicked => RequestOutcome::Failed,
     }
 }
 
@@ -228,6 +229,7 @@ mod tests {
             (Error::TargetTooLong { bytes: 2, limit: 1 }, 414),
             (Error::Method(http::Method::POST), 405),
             (Error::Flavor, 403),
+            (Error::Panicked, 500),
             (Error::Forwarded(header::FORWARDED), 403),
             (PathError::EncodedSeparator.into(), 403),
             (PathError::NeedlessEscape('-').into(), 404),

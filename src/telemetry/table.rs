@@ -57,6 +57,8 @@ table! {
          unread_answer, large_answers, tokens, memory.";
     RESETS = "metadata_proxy_resets_total" []
         "Connections of clients that were reset.";
+    PANICS = "metadata_proxy_panics_total" []
+        "Requests that failed because of a panic in the proxy; each is logged.";
     CONNECTIONS = "metadata_proxy_connections" []
         "Open connections of clients.";
     ACCEPTED = "metadata_proxy_connections_total" []
