@@ -73,7 +73,7 @@ pub struct Parts {
 
 /// Assembles the stack that answers pods. Each filter is tracked under its name, so that its cost is known.
 pub fn assemble(parts: Parts) -> impl NewStack<Stack: ProxyStack> + Send + Sync + 'static {
-    with_between(parts, Between::default(), Between::default())
+    with_between(parts, Between::default(), &Between::default())
 }
 
 /// What [`assemble`] makes.
@@ -85,8 +85,8 @@ impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Futu
 fn with_between(
     parts: Parts,
     http: Between<http::Request<Incoming>>,
-    metadata: Between<Box<Request>>,
-) -> impl NewStack<Stack: ProxyStack> + Send + Sync + 'static {
+    metadata: &Between<Box<Request>>,
+) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let Parts { metrics, on_overload, tracer, .. } = parts;
     let hosts = Arc::new(parts.hosts);
     let asks_nothing_more = {

@@ -1,4 +1,4 @@
-//! catch_panic: a panic ends the request that it happened in, and nothing else.
+//! `catch_panic`: a panic ends the request that it happened in, and nothing else.
 //!
 //! Without it, a panic ends the connection, and the client gets no answer. It is not tower-http's `CatchPanic` because that
 //! puts the body of every answer into a box. A panic in the body of an answer still ends the connection.

@@ -30,10 +30,11 @@ use crate::upstream::{Client, Health, Target};
 /// Places for middleware that sees HTTP, from the inside out: before classify, and so on, up to before total.
 const HTTP_LEVELS: usize = 4;
 
-/// Places for middleware that sees parsed requests, from the inside out: before forward, and so on, up to before in_flight.
+/// Places for middleware that sees parsed requests, from the inside out: before forward, and so on, up to before
+/// `in_flight`.
 const METADATA_LEVELS: usize = 7;
 
-/// Those of the places for HTTP that are inside catch_panic.
+/// Those of the places for HTTP that are inside `catch_panic`.
 const HTTP_LEVELS_CAUGHT: usize = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +135,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn start(http: Between<http::Request<Incoming>>, metadata: Between<Box<Request>>) -> Self {
+    async fn start(http: Between<http::Request<Incoming>>, metadata: &Between<Box<Request>>) -> Self {
         let mock = Mock::start().await;
         let (metrics, seats) = (Metrics::leak(), Seats::leak(200));
         let stacks = with_between(parts(&mock, metrics, seats), http, metadata);
@@ -231,8 +232,8 @@ async fn ask_a_thousand(proxy: &Proxy) {
 async fn all_are_answered_with(middleware: Middleware) {
     for level in 0..HTTP_LEVELS + METADATA_LEVELS {
         let proxy = match level.checked_sub(HTTP_LEVELS) {
-            None => Proxy::start(Between::at(level, middleware), Between::default()).await,
-            Some(level) => Proxy::start(Between::default(), Between::at(level, middleware)).await,
+            None => Proxy::start(Between::at(level, middleware), &Between::default()).await,
+            Some(level) => Proxy::start(Between::default(), &Between::at(level, middleware)).await,
         };
         let asked = timeout(Duration::from_secs(30), ask_a_thousand(&proxy)).await;
         assert!(asked.is_ok(), "{middleware:?} at level {level}: some requests are not answered");
@@ -258,7 +259,7 @@ async fn the_levels_are_all_there_are() {
         (HTTP_LEVELS, METADATA_LEVELS - 1, true),
         (HTTP_LEVELS, METADATA_LEVELS, false),
     ] {
-        let proxy = Proxy::start(Between::at(http, panics), Between::at(metadata, panics)).await;
+        let proxy = Proxy::start(Between::at(http, panics), &Between::at(metadata, panics)).await;
         let mut client = TcpStream::connect(proxy.addr).await.expect("it listens");
         let request = format!(
             "GET {CLUSTER_NAME} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
@@ -317,10 +318,11 @@ async fn a_panic_ends_its_request_and_nothing_else() {
     let _logging = tracing::subscriber::set_default(subscriber);
     let mut panics = 0;
     for middleware in [Middleware::PanicInCall, Middleware::PanicInFuture] {
-        for level in 0..HTTP_LEVELS_CAUGHT + METADATA_LEVELS {
+        let levels = HTTP_LEVELS_CAUGHT + METADATA_LEVELS;
+        for level in 0..levels {
             let proxy = match level.checked_sub(HTTP_LEVELS_CAUGHT) {
-                None => Proxy::start(Between::at(level, middleware), Between::default()).await,
-                Some(level) => Proxy::start(Between::default(), Between::at(level, middleware)).await,
+                None => Proxy::start(Between::at(level, middleware), &Between::default()).await,
+                Some(level) => Proxy::start(Between::default(), &Between::at(level, middleware)).await,
             };
             panics += 1;
             the_first_request_alone_fails(&proxy).await;

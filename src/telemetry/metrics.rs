@@ -320,10 +320,8 @@ impl Metrics {
         tracing::debug!(%peer, reason, "{error}");
         match error {
             Error::Overloaded(overload) => self.shed((*overload).into(), Some(peer)),
-            // That is told where the metadata server's health changes.
-            Error::Upstream(_) => {}
-            // It was logged where it was caught.
-            Error::Panicked => {}
+            // They are logged elsewhere: where the metadata server's health changes, and where a panic is caught.
+            Error::Upstream(_) | Error::Panicked => {}
             _ => {
                 if let Some(count) = self.refusal_log.due(Instant::now()) {
                     tracing::info!(%peer, reason, count, "requests are refused; the last one: {error}");

@@ -406,7 +406,7 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
             io,
             inbox,
             peer,
-            stacks: Arc::new(move |_| stack.clone()),
+            stacks: Arc::new(move |_| stack),
             timeouts: TIMEOUTS,
             last_call,
             activity,
