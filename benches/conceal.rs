@@ -14,7 +14,6 @@ use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::server::Arrival;
 use gce_metadata_proxy::telemetry::Metrics;
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
@@ -30,10 +29,10 @@ const REQUESTS: [(&str, &str); 4] = [
     ("concealed", "/computeMetadata/v1/instance/attributes/kube-env"),
 ];
 
-fn arrival(target: &str) -> Arrival<Empty<Bytes>> {
+fn request(target: &str) -> http::Request<Empty<Bytes>> {
     let request = http::Request::get(target).header("host", "169.254.169.254").header("metadata-flavor", "Google");
     let request = request.header("user-agent", "curl/8").header("accept", "*/*").body(Empty::new());
-    Arrival { request: request.expect("a request"), peer: ([10, 0, 0, 9], 40000).into() }
+    request.expect("a request")
 }
 
 fn parse_and_conceal(criterion: &mut Criterion) {
@@ -66,12 +65,12 @@ fn layers(criterion: &mut Criterion) {
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
     let mut stack = ServiceBuilder::new()
-        .layer(ClassifyLayer::new(AllowedHosts::default()))
+        .layer(ClassifyLayer::new(Arc::new(AllowedHosts::default()), ([10, 0, 0, 9], 40000).into()))
         .layer(ConcealLayer::new(policy, Mode::Enforce, room, Metrics::leak()))
         .service(nothing);
     for (name, target) in REQUESTS {
         group.bench_function(name, |bencher| {
-            bencher.iter_batched(|| arrival(target), |arrival| stack.call(arrival), BatchSize::SmallInput);
+            bencher.iter_batched(|| request(target), |request| stack.call(request), BatchSize::SmallInput);
         });
     }
     group.finish();

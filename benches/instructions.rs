@@ -108,8 +108,8 @@ fn whole_stack(target: &str) {
     let mut stack = runtime.block_on(support::stack());
     let mut bodies = runtime.block_on(support::bodies(WARM_UP + TIMES));
     times(
-        || support::arrival(target, bodies.pop().expect("as many as are asked for")),
-        |arrival| support::now(stack.call(arrival)),
+        || support::request(target, bodies.pop().expect("as many as are asked for")),
+        |request| support::now(stack.call(request)),
     );
 }
 

@@ -23,7 +23,6 @@ use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::server::Arrival;
 use gce_metadata_proxy::telemetry::Metrics;
 use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
@@ -35,13 +34,14 @@ fn layers(criterion: &mut Criterion) {
     let ends = || service_fn(support::nothing);
     let leaf = || support::parsed(support::CLUSTER_NAME);
 
-    let answers = service_fn(|_: Arrival<Empty<Bytes>>| {
+    let answers = service_fn(|_: http::Request<Empty<Bytes>>| {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
-    let arrival = || support::arrival(support::CLUSTER_NAME, Empty::new());
-    let rescue = RescueLayer::new(metrics, OnOverload::Reset).layer(answers);
-    bench(criterion, "rescue", rescue, arrival);
-    bench(criterion, "classify", ClassifyLayer::new(AllowedHosts::default()).layer(ends()), arrival);
+    let request = || support::request(support::CLUSTER_NAME, Empty::new());
+    let rescue = RescueLayer::new(metrics, OnOverload::Reset, support::PEER).layer(answers);
+    bench(criterion, "rescue", rescue, request);
+    let classify = ClassifyLayer::new(Arc::new(AllowedHosts::default()), support::PEER);
+    bench(criterion, "classify", classify.layer(ends()), request);
 
     let seats = Seats::leak(200);
     let in_flight = InFlightLayer::new(seats, |_: &Request| false, Request::hangs, MakeRoom::by(|| false));

@@ -22,9 +22,9 @@ fn whole_stack(criterion: &mut Criterion) {
                     if bodies.is_empty() {
                         bodies = runtime.block_on(support::bodies(1000));
                     }
-                    support::arrival(target, bodies.pop().expect("just filled"))
+                    support::request(target, bodies.pop().expect("just filled"))
                 },
-                |arrival| support::now(black_box(stack.call(arrival))),
+                |request| support::now(black_box(stack.call(request))),
                 BatchSize::SmallInput,
             );
         });

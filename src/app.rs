@@ -156,7 +156,7 @@ impl App {
                 report_memory(metrics, &pressure, &connections);
             }
         });
-        let stack = stack::assemble(Parts {
+        let stacks = Arc::new(stack::assemble(Parts {
             hosts: AllowedHosts::with(config.allowed_hosts),
             metrics,
             on_overload: config.on_overload,
@@ -172,12 +172,12 @@ impl App {
             audit: config.audit,
             tracer,
             forward: forward.clone(),
-        });
+        }));
         let mut accepting = JoinSet::new();
         for listener in listeners {
             announce(&listener, "serving pods");
-            let (stack, connections, drain) = (stack.clone(), Arc::clone(&connections), drain.clone());
-            let server = Server { stack, timeouts: TIMEOUTS, connections, drain, metrics };
+            let (stacks, connections, drain) = (Arc::clone(&stacks), Arc::clone(&connections), drain.clone());
+            let server = Server { stacks, timeouts: TIMEOUTS, connections, drain, metrics };
             accepting.spawn(server.run(listener));
         }
         want_files(config.max_connections + config.max_in_flight + config.max_hanging);
@@ -278,7 +278,13 @@ fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
     // Requests of operators are not counted with those of pods.
     let metrics = Metrics::leak();
     let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), metrics));
-    let server = Server { stack: admin, timeouts: TIMEOUTS, connections, drain: drain.clone(), metrics };
+    let server = Server {
+        stacks: Arc::new(admin.into_stacks()),
+        timeouts: TIMEOUTS,
+        connections,
+        drain: drain.clone(),
+        metrics,
+    };
     tokio::spawn(server.run(listener));
     drain
 }

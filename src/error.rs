@@ -27,6 +27,9 @@ pub enum Error {
     /// The request was shed under overload.
     #[error("Refused: {0}; try again in a second.")]
     Overloaded(#[from] Overload),
+    /// A panic in the proxy.
+    #[error("Internal error: the proxy failed to handle this request; its log says why.")]
+    Panicked,
     /// The metadata server returned no complete response.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
@@ -68,6 +71,7 @@ impl Error {
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
             Self::Overloaded(Overload::LargeAnswers) => "large_answers",
             Self::Overloaded(Overload::Tokens) => "tokens",
+            Self::Panicked => "panic",
             Self::Upstream(failure) => failure.label(),
             Self::Token(failure) => failure.label(),
         }

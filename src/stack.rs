@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use hyper::body::Incoming;
 use tower::ServiceBuilder;
 
 use crate::error::Error;
+use crate::layers::catch_panic;
 use crate::layers::classify::ClassifyLayer;
 use crate::layers::conceal::ConcealLayer;
 use crate::layers::discovery::{self, DiscoveryLayer};
@@ -17,12 +19,29 @@ use crate::layers::token_cache::{Audit, TokenCacheLayer, Tokens};
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
-use crate::server::Stack;
+use crate::server::{NewStack, Stack};
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::Filter;
 use crate::telemetry::otlp::Tracer;
 use crate::tokens::MetadataServer;
 use crate::upstream::Forward;
+
+#[cfg(not(test))]
+mod between;
+#[cfg(test)]
+mod tests;
+
+#[cfg(not(test))]
+use between::Between;
+#[cfg(test)]
+use tests::Between;
+
+/// These layers from the outside in, each behind `$between`.
+macro_rules! layers {
+    ($between:ident: $($layer:expr,)+) => {
+        ServiceBuilder::new()$(.layer(&$between).layer($layer))+
+    };
+}
 
 /// What the layers are made from.
 pub struct Parts {
@@ -53,7 +72,23 @@ pub struct Parts {
 }
 
 /// Assembles the stack that answers pods. Each filter is tracked under its name, so that its cost is known.
-pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+pub fn assemble(parts: Parts) -> impl NewStack<Stack: ProxyStack> + Send + Sync + 'static {
+    with_between(parts, Between::default(), &Between::default())
+}
+
+/// What [`assemble`] makes.
+pub trait ProxyStack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
+
+impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
+
+/// The layers that see HTTP are made for each connection, since they know its peer. The others are made once.
+fn with_between(
+    parts: Parts,
+    http: Between<http::Request<Incoming>>,
+    metadata: &Between<Box<Request>>,
+) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
+    let Parts { metrics, on_overload, tracer, .. } = parts;
+    let hosts = Arc::new(parts.hosts);
     let asks_nothing_more = {
         let (leaves, tokens) = (Arc::clone(&parts.leaves), parts.tokens.clone());
         move |request: &Request| discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
@@ -62,34 +97,40 @@ pub fn assemble(parts: Parts) -> impl Stack<Body = TimedBody<SeatedBody<Body>>, 
         let conceal = parts.conceal.clone();
         move |request: &Request| conceal.lets_hang(request)
     };
-    let times = parts.metrics.latency;
-    ServiceBuilder::new()
-        // Outermost, so that refusals are measured, too.
-        .layer(TotalLayer::new(times, parts.metrics.talkers, parts.tracer))
-        // Outside everything that decides, so that every refusal and failure below is given its form once.
-        .layer(RescueLayer::new(parts.metrics, parts.on_overload))
-        // Before everything that decides, so that all of it works on one reading of the request.
-        .layer(track(times, Filter::Classify, ClassifyLayer::new(parts.hosts)))
+    let in_flight = InFlightLayer::new(parts.seats, asks_nothing_more, hangs, parts.make_room);
+    let times = metrics.latency;
+    let of_metadata = layers! { metadata:
         // Before any real work, because refusing must be the cheapest path; what asks nothing more of the
         // upstream gets by without a seat.
-        .layer(track(
-            times,
-            Filter::InFlight,
-            InFlightLayer::new(parts.seats, asks_nothing_more, hangs, parts.make_room),
-        ))
+        track(times, Filter::InFlight, in_flight),
         // Before the policy, because "is this a metadata server?" is answered alike to everybody.
-        .layer(track(times, Filter::Discovery, DiscoveryLayer))
+        track(times, Filter::Discovery, DiscoveryLayer),
         // Before anything that keeps answers, so that nothing kept can outrun the policy.
-        .layer(track(times, Filter::Conceal, parts.conceal))
+        track(times, Filter::Conceal, parts.conceal),
         // Below the policy, so that a watch is of what may be seen, and above what is known, since a watch is of the future.
-        .layer(track(times, Filter::Hanging, HangingLayer::new(parts.watches)))
+        track(times, Filter::Hanging, HangingLayer::new(parts.watches)),
         // Before the token cache only because its lookup is the cheaper one; they share no path.
-        .layer(track(times, Filter::Leaves, KnownLeavesLayer::new(parts.leaves)))
+        track(times, Filter::Leaves, KnownLeavesLayer::new(parts.leaves)),
         // Innermost of what answers here: everything above has had its say, and what it lets through is cached.
-        .layer(track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens, parts.audit)))
-        .layer(ProbeLayer::new(times, Filter::Forward))
-        .map_err(Error::from)
-        .service(parts.forward)
+        track(times, Filter::TokenCache, TokenCacheLayer::new(parts.tokens, parts.audit)),
+        ProbeLayer::new(times, Filter::Forward),
+    }
+    .map_err(Error::from)
+    .service(parts.forward);
+    move |peer| {
+        let http = http.clone();
+        layers! { http:
+            // Outermost, so that refusals are measured, too.
+            TotalLayer::new(times, metrics.talkers, tracer, peer),
+            // Outside everything that decides, so that every refusal and failure below is given its form once.
+            RescueLayer::new(metrics, on_overload, peer),
+            // Inside rescue, which answers what it catches, and outside everything that decides.
+            catch_panic::layer(metrics, peer),
+            // Before everything that decides, so that all of it works on one reading of the request.
+            track(times, Filter::Classify, ClassifyLayer::new(Arc::clone(&hosts), peer)),
+        }
+        .service(of_metadata.clone())
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::ready;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -29,7 +29,7 @@ use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::server::{Arrival, Stack};
+use gce_metadata_proxy::server::{NewStack, Stack};
 use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack::{self, Parts};
 use gce_metadata_proxy::telemetry::Metrics;
@@ -49,6 +49,9 @@ pub const ZONE: &str = "/computeMetadata/v1/instance/zone";
 pub const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
 pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 
+/// The other end of the connection.
+pub const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9)), 40000);
+
 /// A runtime as the proxy has it.
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -56,6 +59,11 @@ pub fn runtime() -> tokio::runtime::Runtime {
 
 /// The whole stack as it is after a warm start: it asks nothing more of anybody for the zone and the default token.
 pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+    stacks().await.new_stack(PEER)
+}
+
+/// The same for any peer.
+async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> {
     let metrics = Metrics::leak();
     let mock = Mock::start().await;
     let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
@@ -146,8 +154,8 @@ pub fn wire(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\n{head}\r\n").into_bytes()
 }
 
-pub fn arrival<B>(target: &str, body: B) -> Arrival<B> {
-    Arrival { request: head(target).body(body).expect("a request"), peer: ([10, 0, 0, 9], 40000).into() }
+pub fn request<B>(target: &str, body: B) -> http::Request<B> {
+    head(target).body(body).expect("a request")
 }
 
 /// Empty bodies as hyper makes them, which nobody else can.
@@ -183,9 +191,7 @@ impl Pipe {
         stack: impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
         target: &str,
     ) -> Self {
-        let stack = RefCell::new(stack);
-        let peer = ([10, 0, 0, 9], 40000).into();
-        Self::to(service_fn(move |request| stack.borrow_mut().call(Arrival { request, peer })), target)
+        Self::to(service_fn(move |request| stack.clone().call(request)), target)
     }
 
     /// A connection that hyper serves by a service.

@@ -1,23 +1,21 @@
 //! The pages of the admin listener.
 
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
-use tower::Service;
 
 use super::statusz::{self, Sources, Status};
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
-use crate::server::Arrival;
-use crate::server::Reset;
+use crate::server::{NewStack, Reset, Stack};
 use crate::telemetry::logging::{self, Levels, LevelsError};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -55,6 +53,16 @@ impl Admin {
     pub fn new(sources: Sources) -> Self {
         let hosts = AllowedHosts::of_operators(sources.config.metrics_allowed_hosts.iter().cloned());
         Self { sources: Arc::new(sources), hosts: Arc::new(hosts) }
+    }
+
+    /// What answers on a connection.
+    pub fn into_stacks(
+        self,
+    ) -> impl NewStack<Stack: Stack<Body = Full<Bytes>, Future: Send> + Send + Sync> + Send + Sync {
+        move |peer| {
+            let admin = self.clone();
+            tower::service_fn(move |request: Request<Incoming>| ready(Ok::<_, Reset>(admin.answer(&request, peer))))
+        }
     }
 
     fn answer<B>(&self, request: &Request<B>, peer: SocketAddr) -> Page {
@@ -189,20 +197,6 @@ fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-impl<B> Service<Arrival<B>> for Admin {
-    type Response = Page;
-    type Error = Reset;
-    type Future = Ready<Result<Page, Reset>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Reset>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        ready(Ok(self.answer(&arrival.request, arrival.peer)))
-    }
 }
 
 #[cfg(test)]

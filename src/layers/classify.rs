@@ -3,6 +3,7 @@
 //! It stands before everything that decides, so that every later layer and every metric works on
 //! [`metadata::Request`](crate::metadata::Request).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -14,25 +15,26 @@ use super::outcome::Outcome;
 use crate::error::Error;
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
-use crate::server::Arrival;
 
 /// Makes [`Classify`].
 #[derive(Debug, Clone)]
 pub struct ClassifyLayer {
     hosts: Arc<AllowedHosts>,
+    peer: SocketAddr,
 }
 
-/// The service of this layer: [`Arrival`] in, [`Request`] out.
+/// The service of this layer: [`http::Request`] in, [`Request`] out.
 #[derive(Debug, Clone)]
 pub struct Classify<S> {
     inner: S,
     hosts: Arc<AllowedHosts>,
+    peer: SocketAddr,
 }
 
 impl ClassifyLayer {
-    /// Requests under these names are let in.
-    pub fn new(hosts: AllowedHosts) -> Self {
-        Self { hosts: Arc::new(hosts) }
+    /// Requests of this peer under these names are let in.
+    pub fn new(hosts: Arc<AllowedHosts>, peer: SocketAddr) -> Self {
+        Self { hosts, peer }
     }
 }
 
@@ -40,11 +42,11 @@ impl<S> Layer<S> for ClassifyLayer {
     type Service = Classify<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Classify { inner, hosts: Arc::clone(&self.hosts) }
+        Classify { inner, hosts: Arc::clone(&self.hosts), peer: self.peer }
     }
 }
 
-impl<S, B> Service<Arrival<B>> for Classify<S>
+impl<S, B> Service<http::Request<B>> for Classify<S>
 where
     S: Service<Box<Request>, Error = Error>,
     B: Body,
@@ -57,9 +59,9 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        let (head, body) = arrival.request.into_parts();
-        match Request::parse(head, !body.is_end_stream(), Some(arrival.peer), &self.hosts) {
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let (head, body) = request.into_parts();
+        match Request::parse(head, !body.is_end_stream(), Some(self.peer), &self.hosts) {
             Ok(request) => {
                 latency::asks_for((&request.endpoint).into());
                 Outcome::passed(self.inner.call(request))

@@ -1,5 +1,6 @@
 //! The tower layers of the request path, each a decision of its own. `stack.rs` says in which order they stand.
 
+pub mod catch_panic;
 pub mod classify;
 pub mod conceal;
 pub mod discovery;

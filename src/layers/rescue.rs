@@ -7,15 +7,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::header::{self, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::latency;
+use super::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::metadata::RequestError;
 use crate::reply::{self, Body};
-use crate::server::Arrival;
 use crate::server::Reset;
 use crate::telemetry::Metrics;
 use crate::telemetry::latency::RequestOutcome;
@@ -27,6 +27,7 @@ use crate::telemetry::otlp;
 pub struct RescueLayer {
     metrics: &'static Metrics,
     on_overload: OnOverload,
+    peer: SocketAddr,
 }
 
 /// What becomes of a request for which there is no room.
@@ -49,16 +50,24 @@ impl fmt::Display for OnOverload {
 }
 
 /// The service of this layer. It fails only where the connection is to be reset.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Rescue<S> {
     inner: S,
     layer: RescueLayer,
+    /// Why the inner service will never be ready. The next request is answered with it.
+    unready: Option<Box<Error>>,
+}
+
+impl<S: Clone> Clone for Rescue<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), layer: self.layer.clone(), unready: None }
+    }
 }
 
 impl RescueLayer {
-    /// Refusals and failures are counted here.
-    pub fn new(metrics: &'static Metrics, on_overload: OnOverload) -> Self {
-        Self { metrics, on_overload }
+    /// Refusals and failures of this peer's requests are counted here.
+    pub fn new(metrics: &'static Metrics, on_overload: OnOverload, peer: SocketAddr) -> Self {
+        Self { metrics, on_overload, peer }
     }
 }
 
@@ -66,42 +75,44 @@ impl<S> Layer<S> for RescueLayer {
     type Service = Rescue<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Rescue { inner, layer: self.clone() }
+        Rescue { inner, layer: self.clone(), unready: None }
     }
 }
 
-impl<S, B, A> Service<Arrival<B>> for Rescue<S>
+impl<S, B, A> Service<Request<B>> for Rescue<S>
 where
-    S: Service<Arrival<B>, Response = Response<A>, Error = Error>,
+    S: Service<Request<B>, Response = Response<A>, Error = Error>,
     A: From<Body>,
 {
     type Response = Response<A>;
     type Error = Reset;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<S::Future, S::Response>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Reset>> {
-        // The layers below refuse per request and are always ready; hyper could do nothing with a "not yet" anyway.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
+        let ready = ready!(self.inner.poll_ready(cx));
+        self.unready = ready.err().map(Box::new);
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        let peer = arrival.peer;
-        ResponseFuture { inner: self.inner.call(arrival), rescue: self.layer.clone(), peer }
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let inner = match self.unready.take() {
+            None => Outcome::passed(self.inner.call(request)),
+            Some(error) => Outcome::decided(Err(*error)),
+        };
+        ResponseFuture { inner, rescue: self.layer.clone() }
     }
 }
 
 pin_project! {
     /// Of [`Rescue`].
-    #[derive(Debug)]
-    pub struct ResponseFuture<F> {
+    pub struct ResponseFuture<F, A> {
         #[pin]
-        inner: F,
+        inner: Outcome<F, Result<A, Error>>,
         rescue: RescueLayer,
-        peer: SocketAddr,
     }
 }
 
-impl<F, A> Future for ResponseFuture<F>
+impl<F, A> Future for ResponseFuture<F, Response<A>>
 where
     F: Future<Output = Result<Response<A>, Error>>,
     A: From<Body>,
@@ -119,7 +130,7 @@ where
         latency::ends_as(outcome);
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => this.rescue.rescue(&error, *this.peer)?.map(A::from),
+            Err(error) => this.rescue.rescue(&error)?.map(A::from),
         };
         this.rescue.metrics.count_answer(outcome, answer.status());
         Poll::Ready(Ok(answer))
@@ -127,8 +138,8 @@ where
 }
 
 impl RescueLayer {
-    fn rescue(&self, error: &Error, peer: SocketAddr) -> Result<Response<Body>, Reset> {
-        self.note(error, peer);
+    fn rescue(&self, error: &Error) -> Result<Response<Body>, Reset> {
+        self.note(error, self.peer);
         otlp::because(error.reason());
         if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
             self.metrics.resets.inc();
@@ -191,6 +202,7 @@ pub(crate) fn status_of(error: &Error) -> StatusCode {
         Error::Request(error) => status_of_request(error),
         // Not 503: to ask again does not help.
         Error::TooLarge(_) => StatusCode::FORBIDDEN,
+        Error::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
         // The policy says whether it is there and forbidden, or as good as not there.
         Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
@@ -218,7 +230,7 @@ fn outcome_of(error: &Error) -> RequestOutcome {
     match error {
         Error::Request(_) | Error::Concealed(_) | Error::TooLarge(_) => RequestOutcome::Refused,
         Error::Overloaded(_) => RequestOutcome::Shed,
-        Error::Upstream(_) | Error::Token(_) => RequestOutcome::Failed,
+        Error::Upstream(_) | Error::Token(_) | Error::Panicked => RequestOutcome::Failed,
     }
 }
 
@@ -250,6 +262,7 @@ mod tests {
             (of_request(RequestError::Forwarded(header::FORWARDED)), 403),
             (of_request(PathError::EncodedSeparator.into()), 403),
             (of_request(PathError::NeedlessEscape('-').into()), 404),
+            (Error::Panicked, 500),
             (Failure::CutShort.into(), 503),
         ] {
             assert_eq!(answer(&error).status(), status, "{error}");

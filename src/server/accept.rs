@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Drain;
 use super::activity::{Activity, Timeouts};
-use super::connection::{Connection, Stack};
+use super::connection::{Connection, NewStack, Stack};
 use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
 use super::socket::{Cuttable, Socket};
@@ -97,9 +97,9 @@ pub fn inherited() -> io::Result<Vec<TcpListener>> {
 
 /// Everything a listener needs to serve connections.
 #[derive(Debug)]
-pub struct Server<S> {
-    /// Answers.
-    pub stack: S,
+pub struct Server<N> {
+    /// Makes the stack of each connection.
+    pub stacks: Arc<N>,
     /// Timeouts of each connection.
     pub timeouts: Timeouts,
     /// Limits on the number and memory of connections.
@@ -110,9 +110,10 @@ pub struct Server<S> {
     pub metrics: &'static Metrics,
 }
 
-impl<S> Server<S>
+impl<N, S> Server<N>
 where
-    S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + 'static,
+    N: NewStack<Stack = S> + Send + Sync + 'static,
+    S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + Sync + 'static,
 {
     /// Accepts and serves connections until the drain begins. Returns once the listener is closed; accepted
     /// connections continue.
@@ -159,7 +160,7 @@ where
             io: Cuttable::new(stream, Arc::clone(&activity)),
             inbox: Inbox::default(),
             peer,
-            stack: self.stack.clone(),
+            stacks: Arc::clone(&self.stacks),
             timeouts: self.timeouts,
             last_call: self.drain.last_call(),
             activity,

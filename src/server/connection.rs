@@ -1,6 +1,5 @@
 //! One client's connection, from its first byte to its last.
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::mem;
 use std::net::SocketAddr;
@@ -21,9 +20,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::Service;
+use tower::util::{Oneshot, ServiceExt};
 
 use super::activity::{Activity, Answering, Timeouts};
-use super::arrival::Arrival;
 use super::connections::{Place, Reclaim, Serving};
 use super::drain::LastCall;
 use super::framing::MAX_HEAD_BYTES;
@@ -46,28 +45,51 @@ const ROOM_INTERVAL: Duration = Duration::from_millis(20);
 /// (about 13 KiB).
 const PARK: Duration = Duration::from_secs(1);
 
-/// The service that answers requests. It turns errors into responses itself, or has the connection reset. It
-/// is always ready: excess requests are refused with an error and do not wait in front of it.
-pub trait Stack: Service<Arrival<Incoming>, Response = Response<Self::Body>, Error = Reset> + Clone {
+/// Answers the requests of one connection. It turns its errors into answers itself, or has the connection reset.
+///
+/// Each request is answered by a clone, which is dropped once it was called. So a clone gives back whatever it reserved in
+/// `poll_ready` and did not use, and cloning should be cheap.
+pub trait Stack: Service<Request<Incoming>, Response = Response<Self::Body>, Error = Reset> + Clone {
     /// Of the answers.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
 
 impl<S, B> Stack for S
 where
-    S: Service<Arrival<Incoming>, Response = Response<B>, Error = Reset> + Clone,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Reset> + Clone,
     B: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static,
 {
     type Body = B;
 }
 
+/// Makes the stack of a connection. An idle connection has none.
+pub trait NewStack {
+    /// What answers requests.
+    type Stack: Stack;
+
+    /// A stack for requests of this peer.
+    fn new_stack(&self, peer: SocketAddr) -> Self::Stack;
+}
+
+impl<F, S> NewStack for F
+where
+    F: Fn(SocketAddr) -> S,
+    S: Stack,
+{
+    type Stack = S;
+
+    fn new_stack(&self, peer: SocketAddr) -> S {
+        self(peer)
+    }
+}
+
 /// One client's connection.
-pub(super) struct Connection<I, S> {
+pub(super) struct Connection<I, N> {
     pub(super) io: I,
     /// Bytes that the client has sent and hyper has not read.
     pub(super) inbox: Inbox,
     pub(super) peer: SocketAddr,
-    pub(super) stack: S,
+    pub(super) stacks: Arc<N>,
     pub(super) timeouts: Timeouts,
     pub(super) last_call: LastCall,
     pub(super) activity: Arc<Activity>,
@@ -85,7 +107,7 @@ enum Next {
     Refuse,
 }
 
-impl<I: Socket, S: Stack> Connection<I, S> {
+impl<I: Socket, N: NewStack> Connection<I, N> {
     /// Serves until either side closes, a timeout expires, or the process ends.
     ///
     /// Without a complete head, a connection consists of the socket and this future. hyper's state is created
@@ -146,8 +168,8 @@ impl<I: Socket, S: Stack> Connection<I, S> {
                 Err(_) => return None,
             },
         };
-        let Self { io, inbox, peer, stack, timeouts, last_call, activity, place } = self;
-        let service = PerConnection { stack: RefCell::new(stack), peer, activity: Arc::clone(&activity) };
+        let Self { io, inbox, peer, stacks, timeouts, last_call, activity, place } = self;
+        let service = PerConnection { stack: stacks.new_stack(peer), activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             // Title case, as the real server writes them, for scripts that search curl's output for
@@ -180,8 +202,7 @@ impl<I: Socket, S: Stack> Connection<I, S> {
             Ended::Idle => {
                 // At most an empty line, otherwise hyper would not be idle.
                 inbox.put_back(&parts.read_buf);
-                let stack = parts.service.stack.into_inner();
-                return Some(Self { io, inbox, peer, stack, timeouts, last_call, activity, place });
+                return Some(Self { io, inbox, peer, stacks, timeouts, last_call, activity, place });
             }
             Ended::Useless => tracing::debug!(%peer, "closing a connection that made no progress"),
             Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
@@ -315,30 +336,66 @@ async fn linger<I: AsyncRead + AsyncWrite + Unpin>(mut io: I) {
 
 /// The stack as one connection sees it.
 struct PerConnection<S> {
-    /// hyper calls it through a shared reference, and never recursively.
-    stack: RefCell<S>,
-    peer: SocketAddr,
+    stack: S,
     activity: Arc<Activity>,
 }
 
 impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
     type Response = Response<AnswerBody<S::Body>>;
     type Error = Reset;
-    type Future = Answer<S::Future>;
+    type Future = Answer<S::Future, Oneshot<S, Request<Incoming>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
         let is_last = wants_to_part(&request);
-        Answer { inner: self.stack.borrow_mut().call(Arrival { request, peer: self.peer }), answering, is_last }
+        Answer { asked: ask(self.stack.clone(), request), answering, is_last }
+    }
+}
+
+/// Calls the stack once it is ready. hyper has no waker for this; if the stack is not ready, the future asks again with one.
+fn ask<S: Stack>(mut stack: S, request: Request<Incoming>) -> Asked<S::Future, Oneshot<S, Request<Incoming>>> {
+    match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(())) => Asked::Called { inner: stack.call(request) },
+        Poll::Ready(Err(Reset)) => Asked::Failed,
+        Poll::Pending => Asked::Unready { inner: Box::pin(stack.oneshot(request)) },
     }
 }
 
 pin_project! {
-    struct Answer<F> {
+    struct Answer<F, L> {
         #[pin]
-        inner: F,
+        asked: Asked<F, L>,
         answering: Option<Answering>,
         is_last: bool,
+    }
+}
+
+pin_project! {
+    /// A request in the stack, or before it.
+    #[project = AskedProjected]
+    enum Asked<F, L> {
+        /// The stack was ready.
+        Called { #[pin] inner: F },
+        /// The stack is called when it is ready. Boxed, since hyper reserves memory for an answer in every connection.
+        Unready { inner: Pin<Box<L>> },
+        /// The stack will never be ready.
+        Failed,
+    }
+}
+
+impl<F, L, B> Future for Asked<F, L>
+where
+    F: Future<Output = Result<Response<B>, Reset>>,
+    L: Future<Output = F::Output>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            AskedProjected::Called { inner } => inner.poll(cx),
+            AskedProjected::Unready { inner } => inner.as_mut().poll(cx),
+            AskedProjected::Failed => Poll::Ready(Err(Reset)),
+        }
     }
 }
 
@@ -352,15 +409,16 @@ fn wants_to_part<B>(request: &Request<B>) -> bool {
     }
 }
 
-impl<F, B> Future for Answer<F>
+impl<F, L, B> Future for Answer<F, L>
 where
     F: Future<Output = Result<Response<B>, Reset>>,
+    L: Future<Output = F::Output>,
 {
     type Output = Result<Response<AnswerBody<B>>, Reset>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let answer = ready!(this.inner.poll(cx));
+        let answer = ready!(this.asked.poll(cx));
         let answering = this.answering.take().expect("a future is not polled again after it was ready");
         let Ok(mut response) = answer else {
             answering.activity().want_reset();

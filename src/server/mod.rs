@@ -2,7 +2,6 @@
 
 mod accept;
 mod activity;
-mod arrival;
 mod connection;
 mod connections;
 pub mod drain;
@@ -14,8 +13,7 @@ mod wire;
 
 pub use accept::{Server, bind, inherited};
 pub use activity::Timeouts;
-pub use arrival::Arrival;
-pub use connection::Stack;
+pub use connection::{NewStack, Stack};
 pub use connections::Connections;
 pub use drain::Drain;
 pub use reset::Reset;

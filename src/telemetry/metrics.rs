@@ -42,6 +42,8 @@ pub struct Metrics {
     pub talkers: &'static Talkers,
     /// Connections that were reset in place of an answer, or at once.
     pub resets: IntCounter,
+    /// Panics that ended a client's request.
+    pub panics: IntCounter,
     /// Requests in flight, as of the last scrape.
     pub in_flight: IntGauge,
     /// Most requests in flight between the last two scrapes.
@@ -263,6 +265,7 @@ impl Metrics {
             refusal_log: Sampled::new(Duration::from_secs(10)),
             talkers: Box::leak(Box::default()),
             resets: counter(&registry, &table::RESETS),
+            panics: counter(&registry, &table::PANICS),
             in_flight: gauge(&registry, &table::IN_FLIGHT),
             in_flight_peak: gauge(&registry, &table::IN_FLIGHT_PEAK),
             in_flight_limit: gauge(&registry, &table::IN_FLIGHT_LIMIT),

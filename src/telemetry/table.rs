@@ -60,6 +60,8 @@ table! {
          idle_connection, fair_share, unread_answer, large_answers, tokens, memory.";
     RESETS = "metadata_proxy_resets_total" []
         "Client connections reset by the proxy.";
+    PANICS = "metadata_proxy_panics_total" []
+        "Requests that failed because of a panic in the proxy; each is logged.";
     CONNECTIONS = "metadata_proxy_connections" []
         "Open client connections.";
     ACCEPTED = "metadata_proxy_connections_total" []

@@ -1,6 +1,7 @@
 //! [`Forward`]: sends requests to the upstream. The only place that decides what is sent.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header;
@@ -18,13 +19,13 @@ use crate::reply::Body;
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
 pub struct Forward {
-    client: Client,
+    client: Arc<Client>,
 }
 
 impl Forward {
     /// Sends requests through this client.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client: Arc::new(client) }
     }
 
     /// Sends a request to the upstream.
@@ -101,8 +102,6 @@ fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bytes::Bytes;
     use http::HeaderValue;
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -81,16 +82,18 @@ type Answer<B> = Result<Response<SeatedBody<B>>, Error>;
 /// Makes [`InFlight`]. All services of one layer share one count.
 #[derive(Debug, Clone)]
 pub struct InFlightLayer<P, H> {
-    seats: &'static Seats,
-    needs_none: P,
-    hangs: H,
-    make_room: MakeRoom,
+    shared: Arc<Shared<P, H>>,
 }
 
 /// The service of this layer.
 #[derive(Debug, Clone)]
 pub struct InFlight<S, P, H> {
     inner: S,
+    shared: Arc<Shared<P, H>>,
+}
+
+#[derive(Debug)]
+struct Shared<P, H> {
     seats: &'static Seats,
     needs_none: P,
     hangs: H,
@@ -101,16 +104,15 @@ impl<P, H> InFlightLayer<P, H> {
     /// These seats. `needs_none` tells which requests ask nothing more of the upstream; it is called only when no seat is free.
     /// `hangs` tells which requests will wait for a change of a value, and so take a watch instead of a seat.
     pub fn new(seats: &'static Seats, needs_none: P, hangs: H, make_room: MakeRoom) -> Self {
-        Self { seats, needs_none, hangs, make_room }
+        Self { shared: Arc::new(Shared { seats, needs_none, hangs, make_room }) }
     }
 }
 
-impl<S, P: Clone, H: Clone> Layer<S> for InFlightLayer<P, H> {
+impl<S, P, H> Layer<S> for InFlightLayer<P, H> {
     type Service = InFlight<S, P, H>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let Self { seats, needs_none, hangs, make_room } = self.clone();
-        InFlight { inner, seats, needs_none, hangs, make_room }
+        InFlight { inner, shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -130,20 +132,23 @@ where
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        let seat = if (self.hangs)(&request) {
+        let Shared { seats, needs_none, hangs, make_room } = &*self.shared;
+        let seat = if hangs(&request) {
             None
         } else {
-            match self.seats.admit(request.client()) {
+            match seats.admit(request.client()) {
                 Admission::Seat(seat) => Some(seat),
-                Admission::Wait | Admission::Refuse if (self.needs_none)(&request) => None,
+                Admission::Wait | Admission::Refuse if needs_none(&request) => None,
                 full => {
-                    let is_freed = self.make_room.once();
+                    let is_freed = make_room.once();
                     if !is_freed && matches!(full, Admission::Refuse) {
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
                     request.detach();
-                    self.make_room.keep_looking(self.seats);
-                    return Outcome::pending(wait(self.seats, self.inner.clone(), request));
+                    make_room.keep_looking(seats);
+                    // The service that is ready waits; its clone, which is not, stays.
+                    let unready = self.inner.clone();
+                    return Outcome::pending(wait(seats, mem::replace(&mut self.inner, unready), request));
                 }
             }
         };
@@ -151,7 +156,7 @@ where
     }
 }
 
-/// Passes the request on with the next seat, if one comes back in time.
+/// Passes the request on with the next seat, if one comes back in time. `inner` is ready.
 async fn wait<S, B>(seats: &'static Seats, mut inner: S, request: Box<Request>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
@@ -289,7 +294,7 @@ mod tests {
         let began = Instant::now();
         assert!(is_refused(stage.ask(2)).await);
         assert_eq!(began.elapsed(), PATIENCE);
-        assert_eq!(stage.layer.seats.taken(), 1);
+        assert_eq!(stage.layer.shared.seats.taken(), 1);
     }
 
     /// A look goes through all connections, so a crowd that waits may not cost a look each.

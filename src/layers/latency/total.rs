@@ -5,14 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{Method, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::body::TimedBody;
 use super::trace;
 use crate::reply::AtHand;
-use crate::server::Arrival;
 use crate::telemetry::Moment;
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
@@ -28,6 +27,7 @@ pub struct TotalLayer {
     latency: &'static Latency,
     talkers: &'static Talkers,
     tracer: Tracer,
+    peer: SocketAddr,
 }
 
 /// The service of this layer.
@@ -38,9 +38,9 @@ pub struct Total<S> {
 }
 
 impl TotalLayer {
-    /// Requests are measured here, whose they are is noted there, and some are traced.
-    pub fn new(latency: &'static Latency, talkers: &'static Talkers, tracer: Tracer) -> Self {
-        Self { latency, talkers, tracer }
+    /// Requests of this peer are measured here, whose they are is noted there, and some are traced.
+    pub fn new(latency: &'static Latency, talkers: &'static Talkers, tracer: Tracer, peer: SocketAddr) -> Self {
+        Self { latency, talkers, tracer, peer }
     }
 }
 
@@ -52,9 +52,9 @@ impl<S> Layer<S> for TotalLayer {
     }
 }
 
-impl<S, B, A: AtHand> Service<Arrival<B>> for Total<S>
+impl<S, B, A: AtHand> Service<Request<B>> for Total<S>
 where
-    S: Service<Arrival<B>, Response = Response<A>>,
+    S: Service<Request<B>, Response = Response<A>>,
 {
     type Response = Response<TimedBody<A>>;
     type Error = S::Error;
@@ -64,12 +64,12 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, arrival: Arrival<B>) -> Self::Future {
-        let (peer, talkers) = (arrival.peer.ip(), self.layer.talkers);
-        let mut underway = Underway::new(self.layer.latency, self.layer.tracer, &arrival);
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (peer, talkers) = (self.layer.peer.ip(), self.layer.talkers);
+        let mut underway = Underway::new(&self.layer, &request);
         trace::begin(underway.began);
         underway.recording.lend();
-        let inner = self.inner.call(arrival);
+        let inner = self.inner.call(request);
         underway.recording.take_back();
         underway.endpoint = trace::endpoint();
         ResponseFuture { inner, underway: Some(underway), peer, talkers }
@@ -142,20 +142,21 @@ struct Line {
 }
 
 impl Underway {
-    fn new<B>(latency: &'static Latency, tracer: Tracer, arrival: &Arrival<B>) -> Self {
+    fn new<B>(layer: &TotalLayer, request: &Request<B>) -> Self {
+        let TotalLayer { latency, tracer, peer, .. } = *layer;
         let began = Moment::now();
         let line = || {
-            let uri = arrival.request.uri().to_string();
-            Box::new(Line { peer: arrival.peer, method: arrival.request.method().clone(), uri, status: None })
+            let uri = request.uri().to_string();
+            Box::new(Line { peer, method: request.method().clone(), uri, status: None })
         };
         Self {
             latency,
             endpoint: EndpointClass::Unread,
             outcome: RequestOutcome::Cut,
             ended: None,
-            is_head: *arrival.request.method() == Method::HEAD,
+            is_head: *request.method() == Method::HEAD,
             line: tracing::enabled!(target: ACCESS, tracing::Level::DEBUG).then(line),
-            recording: tracer.record(arrival, began),
+            recording: tracer.record(request, peer, began),
             began,
         }
     }

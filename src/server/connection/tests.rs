@@ -25,7 +25,7 @@ struct Client {
 
 fn connect(delay: Duration) -> Client {
     let (io, other_end) = duplex(64 * 1024);
-    let stack = tower::service_fn(move |_: Arrival<Incoming>| async move {
+    let stack = tower::service_fn(move |_: Request<Incoming>| async move {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
@@ -34,7 +34,11 @@ fn connect(delay: Duration) -> Client {
     Client { io, last_call, server }
 }
 
-fn connection<I, S>(io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
+fn connection<I, S: Stack>(
+    io: I,
+    stack: S,
+    last_call: LastCall,
+) -> Connection<I, impl NewStack<Stack = S> + use<I, S>> {
     connection_among(&connections(usize::MAX), io, stack, last_call)
 }
 
@@ -42,11 +46,17 @@ fn connections(bytes: usize) -> Arc<Connections> {
     Arc::new(Connections::new(1000, bytes, Arc::default(), Metrics::leak()))
 }
 
-fn connection_among<I, S>(connections: &Arc<Connections>, io: I, stack: S, last_call: LastCall) -> Connection<I, S> {
+fn connection_among<I, S: Stack>(
+    connections: &Arc<Connections>,
+    io: I,
+    stack: S,
+    last_call: LastCall,
+) -> Connection<I, impl NewStack<Stack = S> + use<I, S>> {
     let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
     let activity = Arc::new(Activity::new());
     let Admission::Place(place) = connections.admit(peer, &activity, false) else { panic!("there is room") };
-    Connection { io, inbox: Inbox::default(), peer, stack, timeouts: TIMEOUTS, last_call, activity, place }
+    let stacks = Arc::new(move |_| stack.clone());
+    Connection { io, inbox: Inbox::default(), peer, stacks, timeouts: TIMEOUTS, last_call, activity, place }
 }
 
 impl Client {
@@ -142,7 +152,7 @@ async fn a_request_that_crosses_the_drain_is_answered_and_told_that_it_is_the_la
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_its_answer_is_cut_after_thirty_seconds() {
     let (mut io, other_end) = duplex(16);
-    let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+    let stack = tower::service_fn(|_: Request<Incoming>| async {
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
     });
     let server = tokio::spawn(connection(other_end, stack, LastCall::default()).serve());
@@ -257,7 +267,7 @@ impl http_body::Body for Pieces {
 #[tokio::test(start_paused = true)]
 async fn only_the_end_of_the_last_answer_is_written_as_the_last() {
     let (mut io, other_end) = duplex(1024);
-    let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+    let stack = tower::service_fn(|_: Request<Incoming>| async {
         Ok::<_, Reset>(Response::new(Pieces { left: 3, next: Box::pin(sleep(Duration::ZERO)) }))
     });
     tokio::spawn(connection(other_end, stack, LastCall::default()).serve());
@@ -273,7 +283,7 @@ async fn connect_by_socket(connections: &Arc<Connections>, delay: Duration) -> T
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
     let (io, _) = listener.accept().await.expect("a client");
-    let stack = tower::service_fn(move |_: Arrival<Incoming>| async move {
+    let stack = tower::service_fn(move |_: Request<Incoming>| async move {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
@@ -383,7 +393,7 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
         let (io, _) = listener.accept().await.expect("a client");
-        let stack = tower::service_fn(|_: Arrival<Incoming>| async {
+        let stack = tower::service_fn(|_: Request<Incoming>| async {
             Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
         });
         let activity = Arc::new(Activity::new());
@@ -393,7 +403,16 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
         let io = Cuttable::new(io, Arc::clone(&activity));
         let last_call = LastCall::default();
         let inbox = Inbox::default();
-        let served = Connection { io, inbox, peer, stack, timeouts: TIMEOUTS, last_call, activity, place };
+        let served = Connection {
+            io,
+            inbox,
+            peer,
+            stacks: Arc::new(move |_| stack),
+            timeouts: TIMEOUTS,
+            last_call,
+            activity,
+            place,
+        };
         connections.started(number, tokio::spawn(served.serve()).abort_handle());
         client.write_all(sent.as_bytes()).await.expect("the server is there");
         read_answers(&mut client, answers).await;

@@ -1,13 +1,13 @@
 //! otlp: what stands in its place in a build without the feature `otlp`, at no cost: nothing is ever recorded.
 
 use std::future::{Ready, ready};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Request, StatusCode};
 
 use super::Metrics;
 use super::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
-use crate::server::Arrival;
 use crate::telemetry::Moment;
 
 /// There is nothing to choose.
@@ -47,7 +47,7 @@ impl Exporter {
 
 impl Tracer {
     /// Takes nothing down.
-    pub fn record<B>(self, _: &Arrival<B>, _: Moment) -> Recording {
+    pub fn record<B>(self, _: &Request<B>, _: SocketAddr, _: Moment) -> Recording {
         Recording
     }
 }

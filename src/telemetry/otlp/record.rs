@@ -5,12 +5,11 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, Method, StatusCode, Version, header};
+use http::{HeaderMap, Method, Request, StatusCode, Version, header};
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use super::trace_parent::{self, TraceParent};
-use crate::server::Arrival;
 use crate::telemetry::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
 use crate::telemetry::metrics::SpanOutcome;
 use crate::telemetry::{Metrics, Moment};
@@ -89,16 +88,15 @@ impl Tracer {
     }
 
     /// Begins to record a request, if it is sampled.
-    pub fn record<B>(self, arrival: &Arrival<B>, began: Moment) -> Recording {
-        let record = self.0.and_then(|sampling| sampling.record(arrival, began));
+    pub fn record<B>(self, request: &Request<B>, peer: SocketAddr, began: Moment) -> Recording {
+        let record = self.0.and_then(|sampling| sampling.record(request, peer, began));
         Recording(record.map_or(Kept::Nothing, Kept::Here))
     }
 }
 
 impl Sampling {
     #[inline(never)]
-    fn record<B>(&'static self, arrival: &Arrival<B>, began: Moment) -> Option<Box<Record>> {
-        let request = &arrival.request;
+    fn record<B>(&'static self, request: &Request<B>, peer: SocketAddr, began: Moment) -> Option<Box<Record>> {
         let parent = TraceParent::of(request.headers());
         if !parent.as_ref().map_or_else(|| fastrand::f64() < self.ratio, |parent| parent.is_sampled) {
             return None;
@@ -111,7 +109,7 @@ impl Sampling {
             version: request.version(),
             path: bounded(request.uri().path()),
             user_agent: user_agent(request.headers()),
-            peer: arrival.peer,
+            peer,
             began,
             began_at: SystemTime::now(),
             steps: SmallVec::new(),
@@ -238,8 +236,8 @@ mod tests {
 
     /// Records a request that leaves one filter, and ends while the thread still works for it, as in a panic.
     fn end_at_work(tracer: Tracer) {
-        let arrival = Arrival { request: http::Request::new(()), peer: ([10, 0, 0, 9], 40000).into() };
-        let mut recording = tracer.record(&arrival, Moment::now());
+        let peer = ([10, 0, 0, 9], 40000).into();
+        let mut recording = tracer.record(&Request::new(()), peer, Moment::now());
         recording.lend();
         left(Filter::Classify, FilterOutcome::Passed, Moment::now());
         recording.end(EndpointClass::Root, RequestOutcome::Cut, Duration::ZERO);

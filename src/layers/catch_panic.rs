@@ -1,0 +1,95 @@
+//! `catch_panic`: a panic ends the request that it happened in, and nothing else.
+//!
+//! Without it, a panic ends the connection, and the client gets no answer. It is not tower-http's `CatchPanic` because that
+//! puts the body of every answer into a box. A panic in the body of an answer still ends the connection.
+
+use std::any::Any;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::outcome::Outcome;
+use crate::error::Error;
+use crate::telemetry::Metrics;
+
+/// Catches panics in requests of this peer, and counts them here.
+pub fn layer<S>(
+    metrics: &'static Metrics,
+    peer: SocketAddr,
+) -> impl Layer<S, Service = CatchPanic<S>> + Clone + use<S> {
+    layer_fn(move |inner| CatchPanic { inner, report: Report { metrics, peer } })
+}
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct CatchPanic<S> {
+    inner: S,
+    report: Report,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Report {
+    metrics: &'static Metrics,
+    peer: SocketAddr,
+}
+
+impl Report {
+    fn caught(self, panic: &(dyn Any + Send)) -> Error {
+        self.metrics.panics.inc();
+        let message =
+            panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let message = message.unwrap_or("the panic has no message");
+        tracing::error!(peer = %self.peer, panic = message, "a request panicked; its client gets status 500");
+        Error::Panicked
+    }
+}
+
+// Whatever a panic leaves half done is dropped with the request. What requests share is behind locks that allow for panics.
+impl<R, T, S> Service<R> for CatchPanic<S>
+where
+    S: Service<R, Response = T, Error = Error>,
+{
+    type Response = T;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future, T>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        let inner = match catch_unwind(AssertUnwindSafe(|| self.inner.call(request))) {
+            Ok(inner) => Outcome::passed(inner),
+            Err(panic) => Outcome::decided(Err(self.report.caught(&*panic))),
+        };
+        ResponseFuture { inner, report: self.report }
+    }
+}
+
+pin_project! {
+    /// Of [`CatchPanic`].
+    pub struct ResponseFuture<F, T> {
+        #[pin]
+        inner: Outcome<F, Result<T, Error>>,
+        report: Report,
+    }
+}
+
+impl<F, T> Future for ResponseFuture<F, T>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let polled = catch_unwind(AssertUnwindSafe(|| this.inner.poll(cx)));
+        polled.unwrap_or_else(|panic| Poll::Ready(Err(this.report.caught(&*panic))))
+    }
+}

@@ -1,0 +1,339 @@
+//! The stack with other middleware between its layers, served to clients on real connections.
+
+use std::io;
+use std::marker::PhantomData;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
+use tower::buffer::Buffer;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use super::*;
+use crate::config::{LARGE_ANSWERS, TIMEOUTS};
+use crate::error::Error;
+use crate::layers::conceal::Mode;
+use crate::layers::token_cache::{LIMIT, Store};
+use crate::metadata::Target;
+use crate::mock::{Handle, Mock};
+use crate::policy::{Choice, LivePolicy};
+use crate::room::{CutUnread, Room};
+use crate::server::{self, Connections, Drain, Server};
+use crate::upstream::{Client, Health};
+
+/// Places for middleware that sees HTTP, from the inside out: before classify, and so on, up to before total.
+const HTTP_LEVELS: usize = 4;
+
+/// Places for middleware that sees parsed requests, from the inside out: before forward, and so on, up to before
+/// `in_flight`.
+const METADATA_LEVELS: usize = 7;
+
+/// Those of the places for HTTP that are inside `catch_panic`.
+const HTTP_LEVELS_CAUGHT: usize = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Middleware {
+    /// tower's, for so many requests at once.
+    ConcurrencyLimit(usize),
+    /// tower's, of this size.
+    Buffer(usize),
+    /// Panics at the first request.
+    PanicInCall,
+    /// The future of the first request panics.
+    PanicInFuture,
+}
+
+/// Puts middleware at one of the places between the layers, for requests of this type.
+pub(super) struct Between<R> {
+    middleware: Option<(usize, Middleware)>,
+    /// The next place.
+    level: AtomicUsize,
+    /// Requests to middleware that panics, over all stacks.
+    requests: Arc<AtomicUsize>,
+    request: PhantomData<fn(R)>,
+}
+
+impl<R> Between<R> {
+    fn at(level: usize, middleware: Middleware) -> Self {
+        Self { middleware: Some((level, middleware)), ..Self::default() }
+    }
+}
+
+impl<R> Default for Between<R> {
+    fn default() -> Self {
+        Self { middleware: None, level: AtomicUsize::new(0), requests: Arc::default(), request: PhantomData }
+    }
+}
+
+/// For the next stack.
+impl<R> Clone for Between<R> {
+    fn clone(&self) -> Self {
+        Self { middleware: self.middleware, requests: Arc::clone(&self.requests), ..Self::default() }
+    }
+}
+
+impl<R, T, E, S> Layer<S> for Between<R>
+where
+    R: Send + 'static,
+    T: Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+    S: Service<R, Response = T, Error = E, Future: Send + 'static> + Clone + Send + Sync + 'static,
+{
+    type Service = BoxCloneSyncService<R, T, E>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let level = self.level.fetch_add(1, Relaxed);
+        let requests = Arc::clone(&self.requests);
+        match self.middleware.filter(|(at, _)| *at == level) {
+            None => BoxCloneSyncService::new(inner),
+            Some((_, Middleware::ConcurrencyLimit(limit))) => {
+                BoxCloneSyncService::new(ServiceBuilder::new().layer(ConcurrencyLimitLayer::new(limit)).service(inner))
+            }
+            Some((_, Middleware::Buffer(size))) => {
+                let unboxed = |error: tower::BoxError| *error.downcast::<E>().expect("the worker lives");
+                BoxCloneSyncService::new(Buffer::new(inner, size).map_err(unboxed))
+            }
+            Some((_, Middleware::PanicInCall)) => BoxCloneSyncService::new(panicking(inner, requests, false)),
+            Some((_, Middleware::PanicInFuture)) => BoxCloneSyncService::new(panicking(inner, requests, true)),
+        }
+    }
+}
+
+/// Panics at the first request.
+fn panicking<R, S>(
+    inner: S,
+    requests: Arc<AtomicUsize>,
+    in_future: bool,
+) -> impl Service<R, Response = S::Response, Error = S::Error, Future: Send + 'static> + Clone + Send + Sync + 'static
+where
+    R: Send + 'static,
+    S: Service<R, Future: Send + 'static> + Clone + Send + Sync + 'static,
+{
+    service_fn(move |request| {
+        let panics = requests.fetch_add(1, Relaxed) == 0;
+        assert!(!panics || in_future, "on purpose");
+        let inner = inner.clone();
+        async move {
+            assert!(!panics, "on purpose");
+            inner.oneshot(request).await
+        }
+    })
+}
+
+/// A proxy in front of a mock.
+struct Proxy {
+    addr: SocketAddr,
+    metrics: &'static Metrics,
+    seats: &'static Seats,
+    _mock: Handle,
+}
+
+impl Proxy {
+    async fn start(http: Between<http::Request<Incoming>>, metadata: &Between<Box<Request>>) -> Self {
+        let mock = Mock::start().await;
+        let (metrics, seats) = (Metrics::leak(), Seats::leak(200));
+        let stacks = with_between(parts(&mock, metrics, seats), http, metadata);
+        let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        let addr = listener.local_addr().expect("bound");
+        let connections = Arc::new(Connections::new(1000, usize::MAX, Arc::default(), metrics));
+        let server =
+            Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain: Drain::default(), metrics };
+        tokio::spawn(server.run(listener));
+        Self { addr, metrics, seats, _mock: mock }
+    }
+}
+
+fn parts(mock: &Handle, metrics: &'static Metrics, seats: &'static Seats) -> Parts {
+    let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
+    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
+    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), Arc::clone(&room), metrics));
+    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
+    Parts {
+        hosts: AllowedHosts::default(),
+        metrics,
+        on_overload: OnOverload::Reset,
+        seats,
+        make_room: MakeRoom::by(|| false),
+        conceal: ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&room), metrics),
+        watches: Arc::new(Watches::new(64, room)),
+        leaves: Arc::default(),
+        tokens: Tokens::new(Arc::new(Store::new(LIMIT, metrics)), MetadataServer::new(forward.clone())),
+        audit: Audit::Off,
+        tracer: Tracer::default(),
+        forward,
+    }
+}
+
+/// A client's connection.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    async fn to(proxy: &Proxy) -> Self {
+        Self(BufReader::new(TcpStream::connect(proxy.addr).await.expect("it listens")))
+    }
+
+    /// The answer to a request: its status and all of it.
+    async fn get(&mut self, path: &str) -> (u16, String) {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n");
+        self.0.write_all(request.as_bytes()).await.expect("the proxy reads");
+        let (mut text, mut length) = (String::new(), 0);
+        while !text.ends_with("\r\n\r\n") {
+            let mut line = String::new();
+            assert!(self.0.read_line(&mut line).await.expect("text") > 0, "closed behind {text:?}");
+            if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                length = bytes.trim().parse().expect("a number");
+            }
+            text += &line;
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).await.expect("a whole body");
+        let status = text[9..12].parse().expect("a status");
+        (status, text + &String::from_utf8(body).expect("text"))
+    }
+}
+
+const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+
+/// Requests that end in different layers, with their status.
+const REQUESTS: [(&str, u16); 8] = [
+    ("/", 200),
+    (CLUSTER_NAME, 200),
+    ("/computeMetadata/v1/instance/service-accounts/default/token", 200),
+    ("/computeMetadata/v1/instance/attributes/kube-env", 403),
+    ("/computeMetadata/v1/instance/zone", 200),
+    ("/computeMetadata/v1/instance/", 200),
+    ("/computeMetadata/v1/instance/zone?wait_for_change=true&last_etag=0&timeout_sec=1", 200),
+    ("/computeMetadata/v1/instance%2Fid", 403),
+];
+
+/// A thousand requests on twenty-five connections, all of which stay open until the last is answered.
+async fn ask_a_thousand(proxy: &Proxy) {
+    let mut clients = JoinSet::new();
+    for first in 0..25 {
+        let mut connection = Connection::to(proxy).await;
+        clients.spawn(async move {
+            for number in first..first + 40 {
+                let (path, wanted) = REQUESTS[number % REQUESTS.len()];
+                let (status, answer) = connection.get(path).await;
+                assert_eq!(status, wanted, "{path}: {answer}");
+            }
+            connection
+        });
+    }
+    clients.join_all().await;
+}
+
+async fn all_are_answered_with(middleware: Middleware) {
+    for level in 0..HTTP_LEVELS + METADATA_LEVELS {
+        let proxy = match level.checked_sub(HTTP_LEVELS) {
+            None => Proxy::start(Between::at(level, middleware), &Between::default()).await,
+            Some(level) => Proxy::start(Between::default(), &Between::at(level, middleware)).await,
+        };
+        let asked = timeout(Duration::from_secs(30), ask_a_thousand(&proxy)).await;
+        assert!(asked.is_ok(), "{middleware:?} at level {level}: some requests are not answered");
+    }
+}
+
+#[tokio::test]
+async fn a_concurrency_limit_can_stand_at_every_level() {
+    all_are_answered_with(Middleware::ConcurrencyLimit(2)).await;
+}
+
+#[tokio::test]
+async fn a_buffer_can_stand_at_every_level() {
+    all_are_answered_with(Middleware::Buffer(2)).await;
+}
+
+/// Every level counted by the tests exists, and there is no other.
+#[tokio::test]
+async fn the_levels_are_all_there_are() {
+    let panics = Middleware::PanicInCall;
+    for (http, metadata, is_there) in [
+        (HTTP_LEVELS - 1, METADATA_LEVELS, true),
+        (HTTP_LEVELS, METADATA_LEVELS - 1, true),
+        (HTTP_LEVELS, METADATA_LEVELS, false),
+    ] {
+        let proxy = Proxy::start(Between::at(http, panics), &Between::at(metadata, panics)).await;
+        let mut client = TcpStream::connect(proxy.addr).await.expect("it listens");
+        let request = format!(
+            "GET {CLUSTER_NAME} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
+        );
+        client.write_all(request.as_bytes()).await.expect("the proxy reads");
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        assert_eq!(!answer.starts_with(b"HTTP/1.1 200"), is_there, "{http}, {metadata}");
+    }
+}
+
+async fn the_first_request_alone_fails(proxy: &Proxy) {
+    let (mut bystander, mut client) = (Connection::to(proxy).await, Connection::to(proxy).await);
+    let (status, answer) = client.get(CLUSTER_NAME).await;
+    assert_eq!(status, 500, "{answer}");
+    assert!(answer.contains("Metadata-Flavor: Google\r\n"), "{answer}");
+    assert!(answer.ends_with(&format!("{}\n", Error::Panicked)), "{answer}");
+    assert_eq!(client.get(CLUSTER_NAME).await.0, 200, "the same connection");
+    assert_eq!(bystander.get(CLUSTER_NAME).await.0, 200, "another connection");
+    assert_eq!(proxy.metrics.panics.get(), 1);
+    let given_back = async {
+        while proxy.seats.taken() > 0 {
+            yield_now().await;
+        }
+    };
+    assert!(timeout(Duration::from_secs(5), given_back).await.is_ok(), "the request that panicked keeps its seat");
+}
+
+/// Log lines.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8(bytes.clone()).expect("text")
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_panic_ends_its_request_and_nothing_else() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let mut panics = 0;
+    for middleware in [Middleware::PanicInCall, Middleware::PanicInFuture] {
+        let levels = HTTP_LEVELS_CAUGHT + METADATA_LEVELS;
+        for level in 0..levels {
+            let proxy = match level.checked_sub(HTTP_LEVELS_CAUGHT) {
+                None => Proxy::start(Between::at(level, middleware), &Between::default()).await,
+                Some(level) => Proxy::start(Between::default(), &Between::at(level, middleware)).await,
+            };
+            panics += 1;
+            the_first_request_alone_fails(&proxy).await;
+        }
+    }
+    let text = lines.text();
+    let logged: Vec<&str> = text.lines().filter(|line| line.contains("a request panicked")).collect();
+    assert_eq!(logged.len(), panics);
+    for line in logged {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!((&line["level"], &line["panic"]), (&"ERROR".into(), &"on purpose".into()));
+    }
+}
