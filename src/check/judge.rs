@@ -1,4 +1,4 @@
-//! What each observation means, and what to do about it. Pure.
+//! Interprets observations and suggests fixes. Pure.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,30 +14,30 @@ use crate::reply;
 /// A token that takes longer than this makes every start of a program feel it.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What an observation means, from good to bad.
+/// Meaning of an observation, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// Passed.
     Protected,
-    /// Not open, and not working.
+    /// Not exposed, but not working.
     Trouble,
-    /// Open.
+    /// Exposed.
     Unprotected,
 }
 
-/// One thing that was tried.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// A name for scripts.
     pub check: &'static str,
-    /// What it means.
+    /// Verdict.
     pub verdict: Verdict,
     /// What was tried.
     pub tried: String,
-    /// What came of it.
+    /// What was observed.
     pub seen: String,
-    /// What to do; nothing where all is well.
+    /// How to fix it, or `None` if the check passed.
     #[serde(rename = "do")]
     pub advice: Option<&'static str>,
     /// How long an answer took, where there was one.

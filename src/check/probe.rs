@@ -1,4 +1,4 @@
-//! What is sent, and what comes back.
+//! Sends the requests of the checks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
-/// After so long Python's and Node's libraries give up, too.
+/// Timeout, the same as in Python's and Node's libraries.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Of an answer, so much is looked at. Attributes can have 512 KiB.
+/// Maximum body to read, in bytes. Attributes can have 512 KiB.
 const MOST: usize = 1024 * 1024;
 
 /// A request, and what came of it.

@@ -1,4 +1,4 @@
-//! [`LivePolicy`]: the policy that is in force now, and the watch over its file.
+//! [`LivePolicy`]: the policy in force, reloaded when its file changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{Choice, LoadError, Policy, Source};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Reload;
 
-/// How often the file is looked at. The kubelet takes up to a minute to bring a changed `ConfigMap` to a pod anyway.
+/// Interval to check the file. The kubelet takes up to a minute to update a `ConfigMap` in a pod anyway.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// The policy in force. Reading it takes no lock; each request is judged by one policy from beginning to end.
@@ -36,11 +36,11 @@ impl LivePolicy {
         self.policy.load_full()
     }
 
-    /// Watches the policy's file, and puts in force what it holds as soon as it is a policy. A file that is none changes
-    /// nothing but the log and the metrics.
+    /// Watches the policy file and applies valid changes. An invalid file only changes the log and the
+    /// metrics.
     ///
-    /// What is compared is the text: a `ConfigMap` is updated by swapping symbolic links, which leaves the time stamp of the
-    /// file behind them to chance.
+    /// Compares the content, because a `ConfigMap` is updated by swapping symbolic links, and the file's
+    /// timestamp is unreliable.
     pub async fn follow(&self, metrics: &Metrics) {
         metrics.policy_in_force(&self.current());
         if let Source::BuiltIn(_) = self.choice.source {

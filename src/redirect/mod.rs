@@ -1,4 +1,5 @@
-//! The redirect: rules in the kernel that bring pods' requests for metadata to the proxy, and close every other way.
+//! The redirect: kernel rules that send pods' metadata requests to the proxy and block other routes to the
+//! server.
 //!
 //! # What stands where
 //!
@@ -20,8 +21,8 @@
 //! In a pod ([`Mode::Sidecar`]) all packets are the pod's own; the proxy's are told apart by its user id, as service meshes
 //! do it.
 //!
-//! Nothing is removed when the proxy ends. While it is away, pods get a refused connection, and nobody gets the node's
-//! tokens from the server itself.
+//! The rules stay when the proxy exits. Until it is back, pods' connections are refused, and no pod gets the
+//! node's tokens from the server itself.
 //!
 //! # Where the redirect ends
 //!
@@ -73,15 +74,16 @@ use plan::Plan;
 /// the redirect, so no application may run as it. Hence it is none of the usual ones (0, 1000, 65532 of distroless images, 65534).
 pub const SIDECAR_UID: u32 = 61_988;
 
-/// Between two looks at the rules. Something that flushes them (a firewall's reload) leaves the node open for as long.
+/// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
+/// for as long.
 pub const AGAIN: Duration = Duration::from_secs(30);
 
-/// The redirect as it should be.
+/// A redirect to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
     /// What it does.
     pub settings: Settings,
-    /// With which tool; nothing for the first that works.
+    /// The tool to use, or `None` for the first that works.
     pub tool: Option<Tool>,
 }
 
@@ -129,7 +131,7 @@ impl fmt::Display for Opened {
     }
 }
 
-/// What puts rules into the kernel.
+/// The tool that installs rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `nft`.
@@ -138,32 +140,32 @@ pub enum Tool {
     Iptables,
 }
 
-/// What stands of a redirect.
+/// State of the installed rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// All of it, and nothing else.
+    /// Installed exactly as requested.
     Installed,
     /// Nothing.
     Absent,
-    /// Something else; what, for a person.
+    /// Different, with a description.
     Differs(String),
 }
 
 /// Why the rules could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is nothing to change rules with.
+    /// No usable tool.
     #[error(
         "neither nft nor iptables-restore is usable (not on PATH, not supported by the kernel, or iptables-legacy without \
          CAP_NET_RAW); run this on the node, or in an image that contains nftables"
     )]
     NoTool,
-    /// This process may not change the network.
+    /// This process lacks the capability.
     #[error(
         "CAP_NET_ADMIN is missing; run this as root, or in a container with runAsUser: 0 and capabilities.add: [NET_ADMIN]"
     )]
     NoCapability,
-    /// This process may, and the tools that it starts may not.
+    /// This process has the capability, but the tools that it starts do not inherit it.
     #[error(
         "nft and iptables do not inherit CAP_NET_ADMIN from a user other than root; run this with runAsUser: 0, which needs \
          no capability other than NET_ADMIN"
@@ -177,13 +179,13 @@ pub enum Error {
         /// Its words.
         said: String,
     },
-    /// The proxy listens where pods cannot be redirected to.
+    /// Pods cannot be redirected to the proxy's address.
     #[error(
         "--redirect requires an IPv4 address of the node as the first --addr, such as 127.0.0.1:988, not {0}: requests are \
          redirected to this one address, and all others are blocked from it"
     )]
     Address(String),
-    /// The kernel cannot be told to route loopback addresses.
+    /// The kernel's loopback routing cannot be enabled.
     #[error(
         "cannot set net.ipv4.conf.all.route_localnet ({0}), which is required to redirect pods to a loopback address; set it \
          to 1 on the node, or make /proc/sys writable here (a privileged container), or let the proxy listen on the node's \
@@ -202,7 +204,7 @@ impl Redirect {
         Ok(Self { settings: Settings { mode: Mode::DaemonSet { uplinks: None }, to, opened }, tool: None })
     }
 
-    /// Puts the rules in place of whatever is there of an earlier redirect. Returns the tool that did it.
+    /// Installs the rules, replacing an earlier redirect. Returns the tool used.
     pub async fn install(&self) -> Result<Tool, Error> {
         tool::may_change_the_network()?;
         let tool = self.tool().await?;
@@ -246,7 +248,7 @@ impl Redirect {
         Ok(state)
     }
 
-    /// Looks at the rules every 30 s and puts them back where they are not as they should be, for as long as it is polled.
+    /// Checks the rules every 30 s and restores them if they differ, while polled.
     pub async fn keep(self) {
         loop {
             sleep(AGAIN).await;

@@ -1,4 +1,4 @@
-//! [`Status`]: what is shown.
+//! [`Status`]: the data of the status page.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::telemetry::talkers::Talker;
 use crate::tokens::TokenKind;
 use crate::upstream::Health;
 
-/// Most addresses that are shown.
+/// Maximum addresses shown.
 const TALKERS: usize = 10;
 
-/// Most token cache entries that are shown.
+/// Maximum token cache entries shown.
 const TOKENS: usize = 50;
 
-/// Most characters of an account and of parameters that are shown: pods choose them.
+/// Maximum characters shown of an account and of parameters, which pods choose.
 const LENGTH: usize = 100;
 
 /// Where the data comes from.
