@@ -79,7 +79,7 @@ struct Args {
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
 
-    /// Set SO_REUSEPORT on the listening sockets, so that a new process can start before the old one exits
+    /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
     #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
     reuse_port: bool,
 

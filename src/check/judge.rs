@@ -12,7 +12,7 @@ use crate::redirect::METADATA_V4;
 use crate::reply;
 
 /// A token that takes longer than this makes every start of a program feel it.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_TOKEN: Duration = Duration::from_secs(1);
 
 /// Meaning of an observation, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -128,7 +128,7 @@ pub(super) fn token(asked: &Asked) -> Finding {
             (Verdict::Protected, "404: this machine has no service account".to_owned(), None)
         }
         Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
-            Ok(Token { expires_in }) if asked.took > SLOW => {
+            Ok(Token { expires_in }) if asked.took > SLOW_TOKEN => {
                 let advice = "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests";
                 (Verdict::Trouble, format!("slow: a token for {expires_in} s"), Some(advice))
             }

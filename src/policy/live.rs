@@ -11,7 +11,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Reload;
 
 /// Interval to check the file. The kubelet takes up to a minute to update a `ConfigMap` in a pod anyway.
-const EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The policy in force. Reading it takes no lock; each request is judged by one policy from beginning to end.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl LivePolicy {
         if let Source::BuiltIn(_) = self.choice.source {
             return;
         }
-        let mut looks = tokio::time::interval(EVERY);
+        let mut looks = tokio::time::interval(CHECK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = Seen::Policy(self.current().hash().to_owned());
         loop {

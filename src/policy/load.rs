@@ -14,7 +14,7 @@ use super::{Policy, Recursive};
 pub const SCHEMA: &str = include_str!("../../policies/schema.json");
 
 /// Maximum size of a policy file, in bytes. One with every key in Google's documentation has 5 KB.
-const LARGEST: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// The selected policy.
 #[derive(Debug, Clone)]
@@ -151,9 +151,9 @@ fn parse(text: &str) -> Result<Document, serde_saphyr::Error> {
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LARGEST {
-        return Err(io::Error::other(format!("it has more than {LARGEST} bytes")));
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
     }
     Ok(text)
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::{AGAIN, Error, Redirect, State, remove};
+use super::{CHECK_INTERVAL, Error, Redirect, State, remove};
 
 /// What to do with the redirect rules.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<boo
         }
         Command::Keep(redirect) => {
             let tool = redirect.install().await?;
-            tracing::info!(%tool, "redirect installed; checking it every {} s", AGAIN.as_secs());
+            tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
             tokio::select! {
                 () = redirect.keep() => {}
                 () = stop => tracing::info!("exiting; the redirect stays installed until 'redirect remove'"),
@@ -49,7 +49,7 @@ fn tell(state: &State) -> bool {
     match state {
         State::Installed => println!("the redirect is installed"),
         State::Absent => {
-            println!("the redirect is not installed; run 'redirect install' with the same flags to install it")
+            println!("the redirect is not installed; run 'redirect install' with the same flags to install it");
         }
         State::Differs(what) => {
             println!(

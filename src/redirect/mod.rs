@@ -76,7 +76,7 @@ pub const SIDECAR_UID: u32 = 61_988;
 
 /// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
 /// for as long.
-pub const AGAIN: Duration = Duration::from_secs(30);
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A redirect to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -251,13 +251,13 @@ impl Redirect {
     /// Checks the rules every 30 s and restores them if they differ, while polled.
     pub async fn keep(self) {
         loop {
-            sleep(AGAIN).await;
+            sleep(CHECK_INTERVAL).await;
             match self.reassert().await {
                 Ok(State::Installed) => {}
                 Ok(State::Absent) => tracing::error!(
                     "the redirect was missing and has been restored: pods may have reached the metadata server directly in the \
                      last {} s; find out what flushes the rules",
-                    AGAIN.as_secs()
+                    CHECK_INTERVAL.as_secs()
                 ),
                 Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
                 Err(error) => tracing::error!(%error, "cannot check or restore the redirect; retrying"),

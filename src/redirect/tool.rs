@@ -14,7 +14,7 @@ use super::Error;
 
 /// Timeout of a tool. Tools wait for each other's and the kernel's locks, which took 5 s on a machine that
 /// was busy removing namespaces.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A bit of the kernel's capability sets.
 const CAP_NET_ADMIN: u32 = 12;
@@ -43,9 +43,9 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
         drop(stdin);
         child.wait_with_output().await
     };
-    let output = timeout(PATIENCE, talk)
+    let output = timeout(TIMEOUT, talk)
         .await
-        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", PATIENCE.as_secs()) })?
+        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", TIMEOUT.as_secs()) })?
         .map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
