@@ -1,8 +1,8 @@
-//! classify: reads a request once, and refuses what cannot be read in exactly one way.
+//! classify: parses a request once, and refuses one that is invalid or ambiguous.
 //!
-//! It stands before everything that decides, so that every later layer and every metric works on
-//! [`metadata::Request`](crate::metadata::Request). The checks run from the shape of the message to its meaning: an answer
-//! about a missing header is of no use to somebody whose framing is broken.
+//! It precedes every other decision, so that all later layers and metrics use
+//! [`metadata::Request`](crate::metadata::Request). The checks run from the syntax of the message to its
+//! meaning: an error about a missing header does not help a client whose framing is broken.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
