@@ -148,8 +148,8 @@ enum Subcommands {
     /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
-    /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if a secret or another route is exposed, 2 if
-    /// a check could not be completed or failed for another reason
+    /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if something is exposed, 2 if a check failed for
+    /// another reason
     Check(check::CheckArgs),
     /// Run a mock metadata server
     #[cfg(feature = "mock")]
