@@ -79,7 +79,7 @@ struct Args {
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
     allowed_host: Vec<String>,
 
-    /// Set SO_REUSEPORT on the listening sockets, so that a new process can start before the old one exits
+    /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
     #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
     reuse_port: bool,
 
@@ -148,8 +148,8 @@ enum Subcommands {
     /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
-    /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if a secret or another route is exposed, 2 if
-    /// a check could not be completed or failed for another reason
+    /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if something is exposed, 2 if a check failed for
+    /// another reason
     Check(check::CheckArgs),
     /// Run a mock metadata server
     #[cfg(feature = "mock")]

@@ -1,4 +1,4 @@
-//! [`Question`]: what a person asks about policies who has a refused pod, or writes one.
+//! [`Question`]: the commands `explain` and `policy`, which answer questions about policies.
 
 use std::fmt::{self, Write as _};
 
@@ -16,21 +16,21 @@ use crate::metadata::{Malformed, Query, Request, RequestError};
 use crate::policy::pattern::Pattern;
 use crate::policy::{self, Cause, Choice, Concealed, Decision, LoadError, Policy, Source, Subject};
 
-/// A question about policies, to which the answer is a text.
+/// A question about policies. Its answer is text.
 #[derive(Debug)]
 pub enum Question {
-    /// What becomes of a URL, and why?
+    /// What does the policy decide about a URL, and why?
     Explain(Choice, String),
     /// What does a policy say?
     Show(Source),
     /// Is a policy free of mistakes?
     Check(Source),
-    /// What may a policy hold?
+    /// What is the format of a policy file?
     Schema,
 }
 
 impl Question {
-    /// Answers it. The policy that it is about may not be usable.
+    /// Answers the question. Fails if the policy cannot be loaded.
     pub fn answer(&self) -> Result<String, LoadError> {
         Ok(match self {
             Self::Explain(choice, url) => explain(&choice.load()?, url),
@@ -47,8 +47,8 @@ impl Question {
     }
 }
 
-/// Reads a URL, or just its path and query, and tells what the policy makes of a GET of it. The answer is text of several
-/// lines, each with a name in front.
+/// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
+/// lines, each with a label.
 pub fn explain(policy: &Policy, url: &str) -> String {
     let mut told = Told(String::new());
     told.line("asked for", url);

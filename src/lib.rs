@@ -1,4 +1,4 @@
-//! A proxy in front of the Google Compute Engine metadata server, one on every Kubernetes node.
+//! A proxy for the Google Compute Engine metadata server that runs on every Kubernetes node.
 //!
 //! # How a request flows
 //!
@@ -16,7 +16,7 @@
 //!          forward     the metadata server, under a deadline        any failure: 503
 //! ```
 //!
-//! [`stack`] puts the layers in this order and says why each stands where it stands.
+//! [`stack`] assembles the layers in this order and explains it.
 //!
 //! # Who owns which decision
 //!
@@ -53,11 +53,13 @@
 //!
 //! # Words
 //!
-//! *Metadata server*: Google's, behind the proxy; also *upstream*, the side that we call. *Mock*: ours. *Conceal*: refuse
-//! by policy. *Flavor*: the header `Metadata-Flavor: Google`. *Principal*: the caller as we know it. *Hanging GET*: one
-//! with `wait_for_change`; *watch*: the upstream request that its watchers share. *In flight*: from when a request was read
-//! until its answer has been written; *seat*: the right to be. *Fresh*, *stale*, *expired*: of a token; stale ones are still good. *Flight*: one fetch of one
-//! token, for all who wait for it; *keeper*: the task that flies it. *Drain*: finish what is in flight and accept nothing new.
+//! *Metadata server*: Google's server behind the proxy, also called *upstream*. *Mock*: the project's own
+//! test server. *Conceal*: refuse by policy. *Flavor*: the header `Metadata-Flavor: Google`. *Principal*: the
+//! identity of the caller. *Hanging GET*: a request with `wait_for_change`; *watch*: the upstream request
+//! that its clients share. *In flight*: from reading a request until its response is written; *seat*: the
+//! permit for it. *Fresh*, *stale*, *expired*: states of a token; a stale one is still valid. *Flight*: one
+//! fetch of a token, shared by all requests that wait for it; *keeper*: the task that runs it. *Drain*:
+//! finish requests in flight and accept no new ones.
 //!
 //! # Reading order
 //!

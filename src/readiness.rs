@@ -1,4 +1,4 @@
-//! [`Readiness`]: whether pods should be sent here.
+//! [`Readiness`]: whether the proxy is ready to serve pods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,22 +10,22 @@ use tokio::time::Instant;
 use crate::server::Drain;
 use crate::upstream::Health;
 
-/// What a kubelet and a person want to know.
+/// State of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "status", content = "reason")]
 pub enum State {
-    /// Not serving yet, or fetching what pods ask for first.
+    /// Not serving yet, or warming up the cache.
     Starting,
     /// Serving.
     Ready,
-    /// Serving, but the upstream failed when it was last asked. Still ready: another node's proxy would not help this
-    /// node's pods, and what is known here is still answered.
+    /// Serving, but the last upstream request failed. Still ready: no other node's proxy can serve this
+    /// node's pods, and cached values are still served.
     Degraded(String),
-    /// Finishing what is in flight, accepting nothing.
+    /// Finishing requests in flight and accepting no connections.
     Draining,
 }
 
-/// After so long the proxy serves with what it has, so that a node whose metadata server is away can start.
+/// Maximum time to wait for the warmup, so that a node without a metadata server can start.
 const WARM_START: Duration = Duration::from_secs(10);
 
 /// The sources of the answer.

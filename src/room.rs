@@ -50,11 +50,11 @@ pub const SMALL: usize = 8 * 1024;
 pub const SMALL_WITHOUT_SEAT: usize = 1024;
 
 /// Interval at which the first in the queue looks for connections that do not read.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum time to read a response while others wait. On the same node the largest response takes some
 /// milliseconds.
-const SLOW: Duration = Duration::from_millis(250);
+const READ_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Closes connections with these peers that do not read. Returns `false` if all of them are reading.
 #[derive(Clone)]
@@ -246,7 +246,7 @@ impl Room {
                 return;
             }
             let largest = state.shares.largest().map(|(client, _)| client);
-            let slow = || state.readers.values().filter(|reader| reader.since.elapsed() >= SLOW);
+            let slow = || state.readers.values().filter(|reader| reader.since.elapsed() >= READ_TIMEOUT);
             let of_largest: Vec<_> =
                 slow().filter(|reader| Some(reader.charged) == largest).map(Reader::peer).collect();
             let all: Vec<_> = slow().map(Reader::peer).collect();
@@ -332,7 +332,7 @@ impl Account {
         self.room.serve_line();
         loop {
             self.room.make_room_for(place.number);
-            if let Ok(granted) = timeout(LOOK, &mut grant).await {
+            if let Ok(granted) = timeout(POLL_INTERVAL, &mut grant).await {
                 return granted.ok();
             }
         }

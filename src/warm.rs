@@ -16,7 +16,7 @@ use crate::tokens::{NoToken, TokenKey, TokenSource};
 use crate::upstream::Forward;
 
 /// Interval to refresh the common values. They are not known to change while a machine runs.
-const AGAIN: Duration = Duration::from_secs(10 * 60);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// Initial and maximum interval between attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -52,7 +52,7 @@ impl<T: TokenSource> WarmStart<T> {
         readiness.warm();
         tracing::info!("cache warmed up: the default token and common values are cached");
         loop {
-            sleep(AGAIN).await;
+            sleep(REFRESH_INTERVAL).await;
             self.fetch(Leaf::all().collect()).await;
         }
     }

@@ -22,7 +22,7 @@ const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// A page shows text that pods have a say in, so it may do nothing but look as it looks.
+/// The page contains text that pods influence, so scripts and external resources are forbidden.
 const CONTENT_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
 
@@ -124,9 +124,9 @@ impl Admin {
     }
 }
 
-/// Whether a request was made under a name of this listener. A browser on this machine can be made to ask here under a name of
-/// an attacker's, who then reads the answer (DNS rebinding). The name stands in `Host`, which browsers always send; HTTP/1.0
-/// without it comes from a script.
+/// Checks that a request uses a name of this listener. With DNS rebinding, an attacker's page in a browser on
+/// this machine could otherwise read responses. The name is in `Host`, which browsers always send; an
+/// HTTP/1.0 request without it comes from a script.
 fn is_meant<B>(hosts: &AllowedHosts, request: &Request<B>) -> Result<(), HostError> {
     match Signs::of(request.headers()).host {
         Lines::One(host) => drop(hosts.admit(host)?),
@@ -151,8 +151,8 @@ fn not_meant(error: &HostError) -> Page {
     }
 }
 
-/// Whether somebody there may do this. Where Prometheus can reach the metrics from outside, pods can, too: they must not
-/// learn who asks for which account's token, nor have so much logged that the node's disk is full.
+/// Whether this peer may make the request. If Prometheus can reach the metrics from outside the node, so can
+/// pods: they must not learn which clients request which account's tokens, or fill the node's disk with logs.
 fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
     let concerns_the_node_alone = matches!(path, "/statusz" | "/flagz") || *method == Method::PUT;
     !concerns_the_node_alone || peer.ip().to_canonical().is_loopback()

@@ -1,4 +1,4 @@
-//! What each observation means, and what to do about it. Pure.
+//! Interprets observations and suggests fixes. Pure.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,32 +12,32 @@ use crate::redirect::METADATA_V4;
 use crate::reply;
 
 /// A token that takes longer than this makes every start of a program feel it.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_TOKEN: Duration = Duration::from_secs(1);
 
-/// What an observation means, from good to bad.
+/// Meaning of an observation, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// Passed.
     Protected,
-    /// Not open, and not working.
+    /// Not exposed, but not working.
     Trouble,
-    /// Open.
+    /// Exposed.
     Unprotected,
 }
 
-/// One thing that was tried.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// A name for scripts.
     pub check: &'static str,
-    /// What it means.
+    /// Verdict.
     pub verdict: Verdict,
     /// What was tried.
     pub tried: String,
-    /// What came of it.
+    /// What was observed.
     pub seen: String,
-    /// What to do; nothing where all is well.
+    /// How to fix it, or `None` if the check passed.
     #[serde(rename = "do")]
     pub advice: Option<&'static str>,
     /// How long an answer took, where there was one.
@@ -128,7 +128,7 @@ pub(super) fn token(asked: &Asked) -> Finding {
             (Verdict::Protected, "404: this machine has no service account".to_owned(), None)
         }
         Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
-            Ok(Token { expires_in }) if asked.took > SLOW => {
+            Ok(Token { expires_in }) if asked.took > SLOW_TOKEN => {
                 let advice = "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests";
                 (Verdict::Trouble, format!("slow: a token for {expires_in} s"), Some(advice))
             }

@@ -1,13 +1,13 @@
-//! `gce-metadata-proxy check`: is this place protected?
+//! `gce-metadata-proxy check`: checks whether this pod or node is protected.
 //!
-//! Run in a pod it asks what a program there, or an intruder, would ask, and tells what came of it. It knows the proxy by
-//! the header `Server: gce-metadata-proxy`, which the answers to `/` and to concealed paths carry; the values that the proxy
-//! passes on keep the metadata server's own. It needs no privilege and changes nothing; a token that it gets is thrown away
-//! unread but for its form.
+//! Run in a pod, it sends the requests that a program or an intruder would send, and reports the results. It
+//! recognises the proxy by the header `Server: gce-metadata-proxy` in responses to `/` and concealed paths;
+//! forwarded values keep the metadata server's own. It needs no privileges and changes nothing. Of a token it
+//! only checks the format, and then discards it.
 //!
-//! Three things can come of it. *Protected*: everything is as it should be. *Unprotected*: something is open that should be
-//! closed. *In trouble*: nothing was found open, but something does not work, so that programs here have no metadata, or
-//! that it cannot be told whether they are protected.
+//! There are three results. *Protected*: all checks passed. *Unprotected*: a secret or another route to the
+//! server is open. *Trouble*: nothing is open, but something does not work, so that programs get no metadata
+//! or the result is uncertain.
 
 mod judge;
 mod probe;
@@ -23,7 +23,7 @@ use probe::{Asked, connect, get, resolve};
 pub use judge::{Finding, Verdict};
 pub use report::{Format, Report};
 
-/// The name under which libraries look for the server.
+/// The host name that client libraries use.
 const NAME: &str = "metadata.google.internal";
 
 /// The server's other services: HTTPS, snapshots, workload identities. The last two are known from the guest agent's
@@ -32,7 +32,7 @@ const OTHER_PORTS: [u16; 3] = [443, 8081, 8083];
 
 const HTTP: u16 = 80;
 
-/// What a pod must not read, whoever answers; on the server itself the first is where GKE's nodes keep their credentials.
+/// Paths that a pod must not be able to read. The first holds the credentials of GKE nodes.
 const SECRETS: [&str; 4] = [
     "/computeMetadata/v1/instance/attributes/kube-env",
     "/computeMetadata/v1/instance/attributes/ssh-keys",
@@ -45,7 +45,7 @@ const IDENTITY: &str =
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// One thing to try.
+/// One check.
 #[derive(Debug, Clone, Copy)]
 enum Try {
     Address,
@@ -56,7 +56,7 @@ enum Try {
     WayRound(SocketAddr),
 }
 
-/// Tries everything at once; it takes as long as the slowest, at most 3 s.
+/// Runs all checks concurrently, in at most 3 s.
 pub async fn run() -> Report {
     let ways_round = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
     let ways_round_by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));

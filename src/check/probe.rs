@@ -1,4 +1,4 @@
-//! What is sent, and what comes back.
+//! Sends the requests of the checks.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
-/// After so long Python's and Node's libraries give up, too.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Timeout, the same as in Python's and Node's libraries.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Of an answer, so much is looked at. Attributes can have 512 KiB.
-const MOST: usize = 1024 * 1024;
+/// Maximum body to read, in bytes. Attributes can have 512 KiB.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// A request, and what came of it.
 #[derive(Debug)]
@@ -66,12 +66,12 @@ async fn exchange(addr: SocketAddr, host: &str, path: &str) -> io::Result<Answer
         .body(Empty::<Bytes>::new())
         .expect("host and path are constants");
     let (head, body) = sender.send_request(request).await.map_err(io::Error::other)?.into_parts();
-    let body = Limited::new(body, MOST).collect().await.map_err(io::Error::other)?.to_bytes();
+    let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(io::Error::other)?.to_bytes();
     let server = head.headers.get(header::SERVER).map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
     Ok(Answer { status: head.status, server, body })
 }
 
 async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no response within {} s", PATIENCE.as_secs()));
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(late()))
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no response within {} s", TIMEOUT.as_secs()));
+    timeout(TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
 }

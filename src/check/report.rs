@@ -1,4 +1,4 @@
-//! [`Report`]: all findings, for a person or for a script.
+//! [`Report`]: all findings, as text or JSON.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub enum Format {
     Json,
 }
 
-/// All findings, and what they come to: the worst of them.
+/// All findings, and the worst verdict.
 #[derive(Debug, Serialize)]
 pub struct Report {
     verdict: Verdict,
@@ -46,7 +46,7 @@ impl Report {
     }
 }
 
-/// A line for each finding, one more where there is something to do, and the sum.
+/// One line per finding, one more for a fix, and a summary.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {

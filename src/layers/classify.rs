@@ -1,6 +1,6 @@
-//! classify: reads a request once, and refuses what cannot be read in exactly one way.
+//! classify: parses a request once, and refuses one that is invalid or ambiguous.
 //!
-//! It stands before everything that decides, so that every later layer and every metric works on
+//! It precedes every other decision, so that all later layers and metrics use
 //! [`metadata::Request`](crate::metadata::Request).
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! discovery: answers the question "is this a metadata server?" without asking anybody.
+//! discovery: answers requests that detect the metadata server, without an upstream request.
 //!
 //! Client libraries ping `/` when a process starts, Go's and gsutil's without any header, and Node's asks for
 //! `/computeMetadata/v1/instance` and follows the redirect to the directory; they remember a failure for as long as the

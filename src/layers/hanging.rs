@@ -1,4 +1,4 @@
-//! hanging: many who wait for one change are one upstream request.
+//! hanging: clients that wait for the same change share one upstream request.
 //!
 //! A hanging GET (`wait_for_change=true`) waits until a value changes, for hours if need be. Agents on a node watch the
 //! same few values, so watchers that ask the same (path, parameters, the value that they have, the name they call us by)

@@ -1,4 +1,5 @@
-//! leaves: the few values that every client library asks for and that do not change while the machine runs.
+//! leaves: caches the few values that every client library requests and that do not change while the machine
+//! runs.
 //!
 //! A library that starts asks for the project, the zone or the universe before it asks for a token, and some remember a
 //! failure for as long as the process lives. Python's first request of all is for everything about its account, and it asks

@@ -1,4 +1,4 @@
-//! The tower layers of the request path, each a decision of its own. `stack.rs` says in which order they stand.
+//! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
 
 pub mod catch_panic;
 pub mod classify;

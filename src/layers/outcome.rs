@@ -1,4 +1,4 @@
-//! [`Outcome`]: the future of a layer that decides at once, passes the request on, or needs time of its own.
+//! [`Outcome`]: the future of a layer that answers immediately, passes the request on, or waits itself.
 
 use std::future::Future;
 use std::pin::Pin;

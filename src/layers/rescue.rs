@@ -1,4 +1,4 @@
-//! rescue: turns every [`Error`] into an answer. The only place that chooses a status for one.
+//! rescue: turns every [`Error`] into a response. The only place that chooses the status of an error.
 
 use std::fmt;
 use std::future::Future;

@@ -1,7 +1,7 @@
-//! [`CommonPath`]: the few paths that every client library asks for.
+//! [`CommonPath`]: the few paths that every client library requests.
 //!
-//! They are told by their whole text when a path is read. What depends on the path alone is then known already: that it is
-//! canonical, how a policy judges it, and whether its value is kept.
+//! They are recognised by their full text when a path is parsed. Everything that depends on the path alone is
+//! precomputed: that it is canonical, the policy's verdict, and whether its value is cached.
 
 macro_rules! paths {
     ($($(#[$doc:meta])* $name:ident = $text:literal),+ $(,)?) => {

@@ -1,11 +1,11 @@
-//! [`Endpoint`]: what a path means. Nobody else matches on path text.
+//! [`Endpoint`]: classifies a path. The only place that matches on path text.
 
 use super::{MetadataPath, ServiceAccount};
 
-/// What a request asks for, by its path alone.
+/// The kind of resource that a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// `/`, which Go's and gsutil's libraries ask without any header to learn whether they run on Google's machines.
+    /// `/`, which Go's and gsutil's libraries request without any header to detect GCE.
     Root,
     /// `/computeMetadata` and `/computeMetadata/`, above the API versions.
     Versions,
@@ -21,12 +21,12 @@ pub enum Endpoint {
     Leaf,
     /// `/computeMetadata/v1beta1` and `/0.1/meta-data`, which once answered without a header.
     Legacy,
-    /// Any other path: an API version that nobody knows.
+    /// Any other path: an unknown API version.
     Unknown,
 }
 
 impl Endpoint {
-    /// Reads a path's meaning. Nearly all are of v1, so that is looked at first.
+    /// Classifies a path. Nearly all are in v1, which is checked first.
     pub fn of(path: &MetadataPath) -> Self {
         if let Some(below) = path.as_str().strip_prefix("/computeMetadata/v1/") {
             return Self::of_v1(path, below);
@@ -47,7 +47,7 @@ impl Endpoint {
         else {
             return if path.is_directory() { Self::Directory } else { Self::Leaf };
         };
-        // `token/` is no token: the server answers a leaf with a final slash by 404, and so must whoever asks it for us.
+        // `token/` is not a token: the server answers 404 to a leaf with a trailing slash.
         let below = &below[1.min(below.len())..];
         let account_ends = below.bytes().position(|byte| byte == b'/').unwrap_or(below.len());
         match below.split_at(account_ends) {

@@ -1,22 +1,23 @@
-//! Header names of the metadata protocol, and the rules that hang on them.
+//! Header names of the metadata protocol, and the rules for them.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// `Metadata-Flavor`: proof that a client means the metadata server, and on answers that it is one.
+/// `Metadata-Flavor`: proves that a client intends to call the metadata server, and identifies the server in
+/// responses.
 pub const METADATA_FLAVOR: HeaderName = HeaderName::from_static("metadata-flavor");
 /// The only value of [`METADATA_FLAVOR`].
 pub const GOOGLE: HeaderValue = HeaderValue::from_static("Google");
-/// Client libraries name themselves here.
+/// Client libraries identify themselves in this header.
 pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-client");
 
-/// What a client says of itself. Nothing else of its headers goes on: ranges, conditions and codings would change an
-/// answer behind the back of whoever judges or keeps it.
+/// The headers by which a client identifies itself. No other client headers are forwarded: ranges, conditions
+/// and encodings would change a response unnoticed by the policy and the cache.
 pub const PASSED_ON: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
-/// Longest value that is passed on, in bytes. A longer one is left out: client libraries send some 100.
+/// Maximum length of a forwarded value, in bytes. Longer ones are dropped; client libraries send about 100.
 const LONGEST_PASSED_ON: usize = 1024;
 
-/// The headers that go on, in memory of their own.
+/// Copies the forwarded headers into their own memory.
 pub fn copy_of_passed_on(headers: &HeaderMap) -> HeaderMap {
     let mut copies = HeaderMap::new();
     for name in PASSED_ON {
@@ -41,8 +42,8 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// What a request's headers say that decides about it. Read in one pass: a request has two to six headers, and to look one
-/// up takes a hash of its name.
+/// The request headers that affect its verdict. Collected in one pass: a request has two to six headers, and
+/// each lookup would hash a name.
 #[derive(Debug, Default)]
 pub struct Signs<'a> {
     /// `Host`.
@@ -54,11 +55,11 @@ pub struct Signs<'a> {
     x_forwarded_for: Option<&'a HeaderName>,
     forwarded: Option<&'a HeaderName>,
     flavor: Lines<'a>,
-    /// Of `X-Google-Metadata-Request`, the older proof that the server still takes, the first.
+    /// First `X-Google-Metadata-Request`, the older proof that the server still accepts.
     older_flavor: Option<&'a HeaderValue>,
 }
 
-/// The lines of a header that a request may have once.
+/// Occurrences of a header that may appear once.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum Lines<'a> {
     /// There is none.
@@ -91,8 +92,8 @@ impl<'a> Signs<'a> {
 
     /// Whether they carry the proof: exactly one `Metadata-Flavor: Google`, or the older header.
     ///
-    /// The value is case-sensitive, as on the server; blanks round it were trimmed when it was read. Two lines are no proof,
-    /// even two good ones: some intermediary has been adding.
+    /// The value is case-sensitive, as on the server; surrounding blanks were trimmed by the parser. Two
+    /// headers are not accepted, even with the right value, because an intermediary must have added one.
     pub fn has_flavor(&self) -> bool {
         match self.flavor {
             Lines::One(value) => value == GOOGLE,
@@ -101,8 +102,8 @@ impl<'a> Signs<'a> {
         }
     }
 
-    /// The header that shows that the request came through another proxy, if one does. Presence decides, not the value: the
-    /// server refuses such a request, since pods do not send it and SSRF does.
+    /// The header that shows that the request was forwarded by another proxy, if any, whatever its value. The
+    /// server refuses such requests, because they come from SSRF and not from pods.
     pub fn forwarded_by(&self) -> Option<HeaderName> {
         self.x_forwarded_for.or(self.forwarded).cloned()
     }
@@ -114,7 +115,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Takes off what belongs to the hop, what the `Connection` header names included.
+/// Removes hop-by-hop headers, including those named by `Connection`.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -128,11 +129,11 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes off what tells how an upstream's answer was framed: its framing ends here, and the answer is framed anew by the body
-/// that is really there. A `Content-Length` beside a `Transfer-Encoding` means nothing (RFC 9112, section 6.3), and a client
-/// that believed it would take part of the next answer for this one.
+/// Removes the framing headers of an upstream response, which is framed anew from its actual body. A
+/// `Content-Length` next to a `Transfer-Encoding` is invalid (RFC 9112, section 6.3), and a client that
+/// trusted it would read part of the next response.
 ///
-/// The answer to a HEAD has no body to count, so its length is kept if it is one number and nothing contradicts it.
+/// A response to HEAD has no body, so its length is kept if it is a single number without contradiction.
 pub fn strip_framing(headers: &mut HeaderMap, is_head: bool) {
     let is_sound = is_head && !headers.contains_key(header::TRANSFER_ENCODING) && is_one_length(headers);
     if !is_sound {

@@ -1,9 +1,9 @@
-//! [`Host`]: the name by which a client reached the proxy, and which names are let in.
+//! [`Host`]: the host name of a request, and which names are allowed.
 //!
-//! A browser or a library that follows DNS can be made to send a request to the metadata address under a name of the
-//! attacker's (DNS rebinding). The name then stands in `Host`, and only there; so the known names are let in and all
-//! others are not. An address cannot be rebound, so any IP literal is let in; the spellings of an address that only some
-//! resolvers understand (decimal, octal, hexadecimal, IPv4 inside IPv6) are names here.
+//! With DNS rebinding an attacker can make a browser or library send a request to the metadata address under
+//! the attacker's own name. Only `Host` shows this, so only known names are allowed. An address cannot be
+//! rebound, so any IP literal is allowed. Spellings that only some resolvers accept (decimal, octal,
+//! hexadecimal, IPv4 inside IPv6) count as names.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,8 +21,8 @@ const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata
 static USUAL: [HeaderValue; 2] =
     [HeaderValue::from_static("metadata.google.internal"), HeaderValue::from_static("169.254.169.254")];
 
-/// An authority that was let in: host and perhaps a port, as sent. The upstream is sent it too, because the server
-/// builds the `Location` of its redirects from it.
+/// An allowed authority: host and optional port, as sent. It is forwarded to the upstream, which builds the
+/// `Location` of its redirects from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host(HeaderValue);
 
@@ -30,7 +30,7 @@ pub struct Host(HeaderValue);
 /// kubelet send the address that they connect to.
 const OF_OPERATORS: [&str; 1] = ["localhost"];
 
-/// The names under which a listener answers, besides every address.
+/// The host names that a listener accepts, in addition to all IP addresses.
 #[derive(Debug, Clone)]
 pub struct AllowedHosts {
     /// Let in without being read.
@@ -47,7 +47,7 @@ impl Default for AllowedHosts {
     }
 }
 
-/// Why an authority was not let in.
+/// Why an authority was not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// Not `host` or `host:port`.

@@ -1,9 +1,10 @@
 //! The metadata protocol as types. Pure: no tokio, no I/O, no clock.
 //!
-//! A request is read once, in [`path`], [`query`], [`host`] and [`headers`]; every later decision (verdict, cache key,
-//! metric label, what goes upstream) works on the parsed form, so that what was judged is what is sent. Facts about the
-//! wire come from Google's page "View and query VM metadata", from published header traces of real servers, and from
-//! Google's own emulator of 2016; where a rule rests on one of them its comment says so.
+//! A request is parsed once, in [`path`], [`query`], [`host`] and [`headers`]. Every later step (verdict,
+//! cache key, metric label, upstream request) uses the parsed form, so the client's raw path and query are
+//! never forwarded. Protocol facts come from Google's page "View and query VM metadata", from published
+//! header traces of real servers, and from Google's emulator of 2016; comments name the source where a rule
+//! relies on one.
 
 pub mod common_path;
 pub mod endpoint;

@@ -1,8 +1,8 @@
-//! [`MetadataPath`]: a request's path, decoded once and normalised once.
+//! [`MetadataPath`]: the request path, decoded and normalised once.
 //!
-//! The real server decodes nothing in a path and knows no dot segments; other servers (and the checks of other proxies)
-//! do. Whatever two servers could read differently is refused here, so that no later rule has to think of it. What is
-//! left is ASCII without escapes, empty segments or dots, and that is what goes upstream.
+//! The real server does not decode paths and has no dot segments; other servers and proxies do. Paths that
+//! two servers could read differently are refused here, so that no later rule has to consider them. The
+//! result is ASCII without escapes, empty segments or dot segments, and is what the upstream receives.
 
 use std::fmt;
 

@@ -1,11 +1,11 @@
-//! [`Principal`]: on whose behalf a request is answered.
+//! [`Principal`]: the identity on whose behalf a request is answered.
 
 use std::fmt;
 
 /// The caller as the proxy knows it.
 ///
-/// There is one value today: every pod acts as the node. Workload Identity will add pods; whatever is kept for a caller
-/// (a cached token, say) is keyed by this type from the first day, so that no pod is ever handed another's.
+/// There is one value today: every pod acts as the node. Workload Identity will add pods. Everything kept for
+/// a caller, such as a cached token, is keyed by this type, so that no pod ever receives another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Principal {

@@ -1,8 +1,8 @@
-//! [`Query`]: a request's parameters, read once and written anew for the upstream.
+//! [`Query`]: the request parameters, parsed once and encoded again for the upstream.
 //!
-//! Only parameters that the protocol knows are kept, each at most once, decoded once; the upstream is sent what was
-//! kept, encoded again. The client's own string goes nowhere, so a spelling that another parser would read as
-//! `recursive` (a `;`, an escape, a control character) cannot pass unseen.
+//! Only parameters of the protocol are kept, each at most once and decoded once. The upstream receives them
+//! encoded again, never the client's own string, so a spelling that another parser would read as `recursive`
+//! (a `;`, an escape, a control character) cannot pass unnoticed.
 
 use std::borrow::Cow;
 use std::fmt;

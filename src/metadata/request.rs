@@ -1,4 +1,4 @@
-//! [`Request`]: a request after it was read. Everything behind `layers::classify` sees this and no HTTP.
+//! [`Request`]: a parsed request. All layers behind `layers::classify` use it instead of an HTTP request.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,8 +7,7 @@ use serde::Deserialize;
 
 use super::{Endpoint, Host, MetadataPath, Principal, Query, headers};
 
-/// A metadata request, parsed. It has no body: one that came with a body was refused. Layers hand it on in a box, for each of
-/// them would move its 300 bytes.
+/// A parsed metadata request, without a body. Layers pass it in a box, to avoid moving 300 bytes each time.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Reading is all that is let through.

@@ -1,7 +1,7 @@
-//! Tokens as they stand on the wire.
+//! The wire format of access tokens.
 //!
-//! Whatever an upstream sends is doubted here, since a token that is handed out wrong does lasting harm: Node's library
-//! never refreshes after an `expires_in` of 0, Go's fails on one that is no integer.
+//! The upstream's response is validated strictly, because an invalid token does lasting harm: Node's library
+//! never refreshes after an `expires_in` of 0, and Go's fails if it is not an integer.
 
 use std::fmt;
 use std::io::Write;

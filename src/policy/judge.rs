@@ -1,4 +1,4 @@
-//! The decision: what becomes of a request, and why. Pure.
+//! The decision about a request, and its reason. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,38 +13,38 @@ use crate::metadata::{Endpoint, MetadataPath, Method, Query, Request};
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Decision<'a> {
-    /// It goes on as it is.
+    /// Forward it unchanged.
     Allow,
-    /// It goes on without its `recursive`, which means nothing for a path without a final slash: the server answers a leaf
-    /// as if it were not there, and a directory by a redirect.
+    /// Forward it without `recursive`, which has no effect on a path without a trailing slash: the server
+    /// ignores it for a leaf, and redirects for a directory.
     Flat,
-    /// It goes on, and what is concealed is cut out of the answer.
+    /// Forward it, and remove concealed values from the response.
     Redact,
-    /// It is answered with the redirect that a directory without its final slash gets from the server. It is not sent
-    /// there, for the name might be that of a leaf that is concealed.
+    /// Answer with the redirect that the server sends for a directory without its trailing slash. It is not
+    /// forwarded, because the name might be that of a concealed leaf.
     Redirect,
-    /// It is refused.
+    /// Refuse it.
     Conceal(Cause<'a>),
 }
 
-/// Why a request is refused. As text it is the end of the sentence "... is concealed from pods: ".
+/// Why a request is refused. Displays as the end of the sentence "... is concealed from pods: ".
 #[derive(Debug, Clone, Copy)]
 pub enum Cause<'a> {
-    /// A rule says so.
+    /// A rule conceals it.
     Rule(&'a Rule),
-    /// No rule says otherwise.
+    /// No rule allows it.
     Unmatched,
-    /// A recursive answer would hold what is concealed.
+    /// A recursive response would contain concealed values.
     Recursive,
-    /// No API version that anybody knows.
+    /// An unknown API version.
     UnknownVersion,
     /// An API version that is not served.
     Tree(Tree),
     /// A method that is not served.
     Method(Method),
-    /// A query key that is not let through.
+    /// A query key that is not allowed.
     QueryKey(&'a str),
-    /// A recursive answer or a listing that could not be read, so nothing could be cut out of it.
+    /// A recursive response or listing that could not be parsed, so nothing could be removed from it.
     Unreadable,
 }
 

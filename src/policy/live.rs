@@ -1,4 +1,4 @@
-//! [`LivePolicy`]: the policy that is in force now, and the watch over its file.
+//! [`LivePolicy`]: the policy in force, reloaded when its file changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Choice, LoadError, Policy, Source};
 
-/// How often the file is looked at. The kubelet takes up to a minute to bring a changed `ConfigMap` to a pod anyway.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval to check the file. The kubelet takes up to a minute to update a `ConfigMap` in a pod anyway.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The policy in force. Reading it takes no lock; each request is judged by one policy from beginning to end.
 #[derive(Debug)]
@@ -34,15 +34,16 @@ impl LivePolicy {
         self.policy.load_full()
     }
 
-    /// Watches the policy's file and puts each valid change in force. An invalid file changes nothing. Either is reported once.
+    /// Watches the policy file and applies valid changes. An invalid file changes nothing. Each change is
+    /// reported once.
     ///
-    /// What is compared is the text: a `ConfigMap` is updated by swapping symbolic links, which leaves the time stamp of the
-    /// file behind them to chance.
+    /// Compares the content, because a `ConfigMap` is updated by swapping symbolic links, and the file's
+    /// timestamp is unreliable.
     pub async fn follow(&self, mut report: impl FnMut(Reloaded<'_>)) {
         if let Source::BuiltIn(_) = self.choice.source {
             return;
         }
-        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        let mut looks = tokio::time::interval(CHECK_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = Seen::Policy(self.current().hash().to_owned());
         loop {

@@ -1,4 +1,4 @@
-//! Where policies come from: the binary, or a file.
+//! Loads policies, built in or from a file.
 
 use std::fmt;
 use std::fs::File;
@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 use super::document::{BuiltIn, Document};
 use super::{Policy, Recursive};
 
-/// The JSON Schema of policy files.
+/// The JSON schema of policy files.
 pub const SCHEMA: &str = include_str!("../../policies/schema.json");
 
-/// Largest policy file, in bytes. One with every key that Google's documents name has 5 KB.
-const LARGEST: u64 = 256 * 1024;
+/// Maximum size of a policy file, in bytes. One with every key in Google's documentation has 5 KB.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-/// Which policy a person chose.
+/// The selected policy.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// Where it comes from.
@@ -34,7 +34,7 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// Why a policy cannot be used.
+/// Why a policy could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
@@ -45,7 +45,7 @@ pub enum LoadError {
         /// Why.
         error: io::Error,
     },
-    /// The file is no policy.
+    /// The file is not a valid policy.
     #[error(
         "{path}:{line}:{column}: {what} (for the format, see `gce-metadata-proxy policy schema`)",
         path = .path.display()
@@ -57,7 +57,7 @@ pub enum LoadError {
         line: u64,
         /// From 1.
         column: u64,
-        /// What is wrong there, and what was expected.
+        /// The error, and what was expected.
         what: String,
     },
 }
@@ -75,7 +75,7 @@ impl Choice {
         self.compile(&self.source.text()?)
     }
 
-    /// Makes a policy of a text that [`Source::text`] gave.
+    /// Compiles a text returned by [`Source::text`].
     pub fn compile(&self, text: &str) -> Result<Policy, LoadError> {
         let mut document = parse(text).map_err(|error| self.source.invalid(&error))?;
         document.recursive = self.recursive.or(document.recursive);
@@ -88,7 +88,7 @@ impl Choice {
 }
 
 impl Source {
-    /// What a person wrote for it: `compat`, `strict`, or a path.
+    /// Parses the flag's value: `compat`, `strict`, or a path.
     pub fn named(text: &str) -> Self {
         match text {
             "compat" => Self::BuiltIn(BuiltIn::Compat),
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// The policy as it is written.
+    /// The text of the policy.
     pub fn text(&self) -> Result<String, LoadError> {
         match self {
             Self::BuiltIn(built_in) => Ok(built_in.text().to_owned()),
@@ -105,7 +105,7 @@ impl Source {
         }
     }
 
-    /// The policy as it is written and, after it, the one that it extends.
+    /// The text of the policy, followed by that of the policy it extends.
     pub fn texts(&self) -> Result<Vec<String>, LoadError> {
         let text = self.text()?;
         let base = parse(&text).map_err(|error| self.invalid(&error))?.extends;
@@ -151,9 +151,9 @@ fn parse(text: &str) -> Result<Document, serde_saphyr::Error> {
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LARGEST {
-        return Err(io::Error::other(format!("it has more than {LARGEST} bytes")));
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
     }
     Ok(text)
 }
@@ -251,7 +251,7 @@ mod tests {
         assert!(message.starts_with("cannot read policy file /nowhere/policy.yaml: "), "{message}");
     }
 
-    /// `UPDATE_SCHEMA=1 cargo test --lib policy` writes it anew.
+    /// `UPDATE_SCHEMA=1 cargo test --lib policy` regenerates the schema.
     #[test]
     fn the_schema_is_that_of_the_types() {
         let schema = serde_json::to_string_pretty(&schemars::schema_for!(Document)).expect("a schema") + "\n";

@@ -1,20 +1,20 @@
-//! Policies: what pods must not read, as data.
+//! Concealment policies: which metadata pods must not read.
 //!
-//! A policy is a file: rules of path patterns, the first that matches decides, and a few choices about queries, recursive
-//! reads and listings. Two are built in (`policies/compat.yaml`, `policies/strict.yaml`); a person's own can extend one of
-//! them. The decision ([`Policy::judge`]) is a pure function of the parsed request.
+//! A policy is a file of rules with path patterns, of which the first match applies, and a few settings for
+//! queries, recursive reads and listings. Two are built in (`policies/compat.yaml`, `policies/strict.yaml`),
+//! and a custom one can extend either. The decision ([`Policy::judge`]) is a pure function of the parsed
+//! request.
 //!
 //! # Two readings
 //!
-//! A request is read once, strictly, and what was refused while it was read never comes here. Of what is left, a rule that
-//! *allows* is matched against the path letter by letter: that is what the metadata server will be asked for. A rule that
-//! *conceals* is matched against the most lenient reading that any server might make: letters of any case, with or without
-//! a final slash, and with hyphens taken out, so that the camel case of recursive answers (`sshKeys`) is no way round
-//! either. It covers all that lies below. A spelling that only a lenient server would take for `kube-env` is therefore
-//! concealed, not forwarded.
+//! A request is parsed once, strictly, and an invalid one never gets here. A rule that *allows* matches the
+//! exact path, which is what the upstream receives. A rule that *conceals* matches the most lenient reading
+//! of any server: case-insensitive, with or without a trailing slash, and without hyphens, which covers the
+//! camel case of recursive responses (`sshKeys`). It also matches everything below the path. A spelling that
+//! only a lenient server would accept as `kube-env` is therefore concealed, not forwarded.
 //!
-//! Paths are judged below the API version, in the layout of v1; those of `0.1/meta-data`, which has no `instance/`, are
-//! judged as if they had.
+//! Paths are judged relative to the API version, in the layout of v1. Paths in `0.1/meta-data`, which lack
+//! `instance/`, are judged as if they had it.
 
 pub mod document;
 mod fold;
@@ -56,17 +56,17 @@ pub struct Policy {
     listings: Listings,
     rules: Vec<Rule>,
     patterns: Trie,
-    /// What the patterns say of each common path.
+    /// Precomputed matches of the common paths.
     common: [Found; CommonPath::ALL.len()],
 }
 
 impl Policy {
-    /// What it calls itself.
+    /// Name of the policy.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The version that it gives itself.
+    /// Version of the policy.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -76,17 +76,17 @@ impl Policy {
         &self.hash
     }
 
-    /// How many rules it has, those of the policy that it extends included.
+    /// Number of rules, including those of the policy it extends.
     pub fn rule_count(&self) -> usize {
         self.rules.len()
     }
 
-    /// What becomes of recursive reads.
+    /// How recursive reads are handled.
     pub fn recursive(&self) -> Recursive {
         self.recursive
     }
 
-    /// A policy from a document that extends nothing any more. What it leaves out is closed.
+    /// Compiles a document whose base was merged. Omitted fields get the most restrictive value.
     fn compile(document: Document, hash: String) -> Self {
         let mut patterns = Trie::new();
         for (order, rule) in document.rules.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! [`Pattern`]: which paths a rule is about, and `Glob`, one segment of it.
+//! [`Pattern`]: matches the paths of a rule, and `Glob`, one of its segments.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::fold::folded;
 
-/// What stands at the top of the metadata server's tree. A pattern that begins otherwise is a slip of the pen.
+/// Top-level names of the metadata tree. A pattern that begins otherwise is a mistake.
 pub(super) const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
 
 /// A path pattern below the API version, such as `instance/attributes/kube-env`, `instance/attributes/windows-*` or
@@ -32,7 +32,7 @@ pub(super) enum Segment {
     Deep,
 }
 
-/// Why a pattern cannot be used.
+/// Why a pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// It has an empty segment, so also a slash at an end.

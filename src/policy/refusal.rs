@@ -1,4 +1,4 @@
-//! [`Concealed`]: a refusal by policy, as the client reads it.
+//! [`Concealed`]: a refusal by the policy, as sent to the client.
 
 use http::StatusCode;
 

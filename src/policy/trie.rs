@@ -1,4 +1,4 @@
-//! [`Trie`]: all patterns of a policy, matched against a path in one walk.
+//! [`Trie`]: matches a path against all patterns of a policy in one walk.
 //!
 //! A walk takes a path segment by segment and keeps every node that it has come to. Where patterns overlap there are
 //! several (a path that begins with `instance` may go on by `*/attributes` and by `instance/id`), but none is there twice, so

@@ -1,25 +1,25 @@
-//! `gce-metadata-proxy redirect`: what it does, and what it says.
+//! The command `gce-metadata-proxy redirect`.
 
 use std::future::Future;
 
-use super::{AGAIN, Error, Redirect, State, remove};
+use super::{CHECK_INTERVAL, Error, Redirect, State, remove};
 
-/// What is to be done with the kernel's rules.
+/// What to do with the redirect rules.
 #[derive(Debug)]
 pub enum Command {
     /// Install them.
     Install(Redirect),
-    /// Install them, and put them back whenever they are changed, until told to stop.
+    /// Install them, and restore them whenever they change, until stopped.
     Keep(Redirect),
     /// Print what would be installed.
     Print(Redirect),
-    /// Remove whatever is there.
+    /// Remove all of them.
     Remove,
-    /// Tell whether they are there.
+    /// Check whether they are installed.
     Check(Redirect),
 }
 
-/// Does it, and tells on standard output. Returns whether all is as it was wanted.
+/// Runs the command and reports on standard output. Returns whether the rules are as requested.
 pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<bool, Error> {
     match command {
         Command::Install(redirect) => {
@@ -28,7 +28,7 @@ pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<boo
         }
         Command::Keep(redirect) => {
             let tool = redirect.install().await?;
-            tracing::info!(%tool, "redirect installed; checking it every {} s", AGAIN.as_secs());
+            tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
             tokio::select! {
                 () = redirect.keep() => {}
                 () = stop => tracing::info!("exiting; the redirect stays installed until 'redirect remove'"),
@@ -49,7 +49,7 @@ fn tell(state: &State) -> bool {
     match state {
         State::Installed => println!("the redirect is installed"),
         State::Absent => {
-            println!("the redirect is not installed; run 'redirect install' with the same flags to install it")
+            println!("the redirect is not installed; run 'redirect install' with the same flags to install it");
         }
         State::Differs(what) => {
             println!(

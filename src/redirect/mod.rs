@@ -1,54 +1,59 @@
-//! The redirect: rules in the kernel that bring pods' requests for metadata to the proxy, and close every other way.
+//! The redirect: kernel rules that send pods' metadata requests to the proxy and block other routes to the
+//! server.
 //!
-//! # What stands where
+//! # Chains
 //!
-//! On a node ([`Mode::DaemonSet`]) a packet of a pod's comes in from outside, as far as the node's network namespace is
-//! concerned, and the node's own packets do not; hence three chains:
+//! On a node ([`Mode::DaemonSet`]), packets of pods enter the node's network namespace from outside, and the
+//! node's own packets do not. There are three chains:
 //!
-//! - *redirect*, before routing: TCP to 169.254.169.254:80 goes to the proxy. Not what comes in by an uplink, which is the
-//!   interface by which the node itself reaches the metadata server: no pod is there, and a neighbour that used the node as
-//!   a router would get the node's tokens.
-//! - *bypass*, where packets are forwarded: other TCP to or from the metadata server is reset, all but DNS. That is HTTPS
-//!   on 443, 8081, 8083, whatever else Google opens there some day, the same at `fd20:ce::254`, and connections that were open
-//!   before the redirect. (A destination is rewritten only for the first packet of a connection. To delete conntrack's
-//!   entries would need another tool, and a packet could come between; what is redirected is never forwarded, so whatever
-//!   is forwarded is wrong, however old.) If the first chain were lost, this one would still keep pods from the server.
-//! - *guard*, where packets are received: nobody but redirected pods and the node itself reaches the proxy's port. A packet
-//!   counts as redirected if its connection was made to 169.254.169.254, as conntrack remembers. That its destination was
-//!   rewritten is not enough: kube-proxy rewrites destinations too, and a Service may name the proxy's address as its endpoint.
+//! - *redirect*, before routing: sends TCP to 169.254.169.254:80 to the proxy, except packets received on an
+//!   uplink, the interface on the node's own route to the metadata server. No pod is there, and a neighbour
+//!   that used the node as a router would get the node's tokens.
+//! - *bypass*, on forwarding: resets all other TCP to or from the metadata server, except DNS. This covers
+//!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same at `fd20:ce::254`, and
+//!   connections opened before the redirect. (A destination is rewritten only for the first packet of a
+//!   connection. Deleting conntrack entries would need another tool and be racy. Redirected packets are never
+//!   forwarded, so any forwarded packet is wrong.) If the first chain is lost, this one still blocks pods
+//!   from the server.
+//! - *guard*, on input: only redirected pods and the node itself can reach the proxy's port. A packet counts
+//!   as redirected if conntrack's original destination is 169.254.169.254. A rewritten destination alone is
+//!   not enough: kube-proxy rewrites destinations too, and a Service may have the proxy's address as its
+//!   endpoint.
 //!
-//! In a pod ([`Mode::Sidecar`]) all packets are the pod's own; the proxy's are told apart by its user id, as service meshes
-//! do it.
+//! In a pod ([`Mode::Sidecar`]) all packets are the pod's own. The proxy's packets are identified by its user
+//! ID, as in service meshes.
 //!
-//! Nothing is removed when the proxy ends. While it is away, pods get a refused connection, and nobody gets the node's
-//! tokens from the server itself.
+//! The rules stay when the proxy exits. Until it is back, pods' connections are refused, and no pod gets the
+//! node's tokens from the server itself.
 //!
-//! # Where the redirect ends
+//! # Destination
 //!
-//! At an address of the node's that the proxy listens on. 127.0.0.1, the default, cannot be reached from another machine
-//! even if the rules are lost, but needs the kernel's switch `route_localnet` (`route_localnet.rs`). An address of the
-//! node's network needs nothing but these rules, and without them is open to the network. `redirect to :port` would take
-//! the address of the interface by which the packet came, and Calico's have none.
+//! At an address of the node that the proxy listens on. The default, 127.0.0.1, cannot be reached from
+//! another machine even if the rules are lost, but requires the sysctl `route_localnet`
+//! (`route_localnet.rs`). An address of the node's network requires only these rules, but is open to the
+//! network without them. `redirect to :port` would use the address of the receiving interface, and Calico's
+//! interfaces have none.
 //!
-//! # How the rules get there
+//! # How the rules are installed
 //!
-//! By the tools that the system brings, `nft` or else `iptables-restore`, fed with text that a person can read, print
-//! (`--dry-run`), and compare with what `nft list ruleset` prints. The crates that need no tool were looked at: rustables is
-//! under the GPL and built with libclang, nftnl is C, netlink-bindings and netlink-packet-netfilter speak the kernel's
-//! messages and leave the compiler from rules to its bytecode to us; and iptables has no other interface than its tools. The
-//! price is that the redirect cannot be installed from an image that holds the proxy alone. That is no loss: a process
-//! that pods talk to should not be allowed to change the node's network, so the redirect is better kept by a container of
-//! its own (`redirect install --keep`), as root with `CAP_NET_ADMIN` and no port open.
+//! With the system's tools, `nft` or else `iptables-restore`. Their input is readable text, which can be
+//! printed (`--dry-run`) and compared with the output of `nft list ruleset`. The alternatives were evaluated:
+//! rustables is under the GPL and needs libclang, nftnl is C, netlink-bindings and netlink-packet-netfilter
+//! would require compiling rules to the kernel's bytecode here, and iptables has no interface other than its
+//! tools. As a consequence, the redirect cannot be installed from an image that contains only the proxy. This
+//! is no disadvantage: a process that pods talk to should not be able to change the node's network, so a
+//! separate container should keep the redirect (`redirect install --keep`), as root with `CAP_NET_ADMIN` and
+//! without an open port.
 //!
-//! Every rule carries a comment with its reason and a fingerprint of the whole plan. By those a rule that was lost, or that
-//! stems from other settings or another release, is recognised in the listing of any version of either tool; what cannot
-//! be recognised is replaced.
+//! Every rule has a comment with its reason and a fingerprint of the whole plan. They identify missing rules,
+//! and rules of other settings or releases, in the listing of any version of either tool. Unrecognised rules
+//! are replaced.
 //!
-//! # What it does not do
+//! # Limitations
 //!
-//! Pods with `hostNetwork: true` are the node, and reach the server itself. Networks that do not pass packets through
-//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules: `gce-metadata-proxy check` in a pod
-//! tells.
+//! Pods with `hostNetwork: true` use the node's network and reach the server directly. Networks that bypass
+//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules; `gce-metadata-proxy check`
+//! in a pod detects this.
 
 mod command;
 mod iptables;
@@ -73,15 +78,16 @@ use plan::Plan;
 /// the redirect, so no application may run as it. Hence it is none of the usual ones (0, 1000, 65532 of distroless images, 65534).
 pub const SIDECAR_UID: u32 = 61_988;
 
-/// Between two looks at the rules. Something that flushes them (a firewall's reload) leaves the node open for as long.
-pub const AGAIN: Duration = Duration::from_secs(30);
+/// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
+/// for as long.
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The redirect as it should be.
+/// A redirect to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
     /// What it does.
     pub settings: Settings,
-    /// With which tool; nothing for the first that works.
+    /// The tool to use, or `None` for the first that works.
     pub tool: Option<Tool>,
 }
 
@@ -129,7 +135,7 @@ impl fmt::Display for Opened {
     }
 }
 
-/// What puts rules into the kernel.
+/// The tool that installs rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `nft`.
@@ -138,32 +144,32 @@ pub enum Tool {
     Iptables,
 }
 
-/// What stands of a redirect.
+/// State of the installed rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// All of it, and nothing else.
+    /// Installed exactly as requested.
     Installed,
     /// Nothing.
     Absent,
-    /// Something else; what, for a person.
+    /// Different, with a description.
     Differs(String),
 }
 
 /// Why the rules could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is nothing to change rules with.
+    /// No usable tool.
     #[error(
         "neither nft nor iptables-restore is usable (not on PATH, not supported by the kernel, or iptables-legacy without \
          CAP_NET_RAW); run this on the node, or in an image that contains nftables"
     )]
     NoTool,
-    /// This process may not change the network.
+    /// This process lacks the capability.
     #[error(
         "CAP_NET_ADMIN is missing; run this as root, or in a container with runAsUser: 0 and capabilities.add: [NET_ADMIN]"
     )]
     NoCapability,
-    /// This process may, and the tools that it starts may not.
+    /// This process has the capability, but the tools that it starts do not inherit it.
     #[error(
         "nft and iptables do not inherit CAP_NET_ADMIN from a user other than root; run this with runAsUser: 0, which needs \
          no capability other than NET_ADMIN"
@@ -177,13 +183,13 @@ pub enum Error {
         /// Its words.
         said: String,
     },
-    /// The proxy listens where pods cannot be redirected to.
+    /// Pods cannot be redirected to the proxy's address.
     #[error(
         "--redirect requires an IPv4 address of the node as the first --addr, such as 127.0.0.1:988, not {0}: requests are \
          redirected to this one address, and all others are blocked from it"
     )]
     Address(String),
-    /// The kernel cannot be told to route loopback addresses.
+    /// The kernel's loopback routing cannot be enabled.
     #[error(
         "cannot set net.ipv4.conf.all.route_localnet ({0}), which is required to redirect pods to a loopback address; set it \
          to 1 on the node, or make /proc/sys writable here (a privileged container), or let the proxy listen on the node's \
@@ -202,7 +208,7 @@ impl Redirect {
         Ok(Self { settings: Settings { mode: Mode::DaemonSet { uplinks: None }, to, opened }, tool: None })
     }
 
-    /// Puts the rules in place of whatever is there of an earlier redirect. Returns the tool that did it.
+    /// Installs the rules, replacing an earlier redirect. Returns the tool used.
     pub async fn install(&self) -> Result<Tool, Error> {
         tool::may_change_the_network()?;
         let tool = self.tool().await?;
@@ -246,16 +252,16 @@ impl Redirect {
         Ok(state)
     }
 
-    /// Looks at the rules every 30 s and puts them back where they are not as they should be, for as long as it is polled.
+    /// Checks the rules every 30 s and restores them if they differ, while polled.
     pub async fn keep(self) {
         loop {
-            sleep(AGAIN).await;
+            sleep(CHECK_INTERVAL).await;
             match self.reassert().await {
                 Ok(State::Installed) => {}
                 Ok(State::Absent) => tracing::error!(
                     "the redirect was missing and has been restored: pods may have reached the metadata server directly in the \
                      last {} s; find out what flushes the rules",
-                    AGAIN.as_secs()
+                    CHECK_INTERVAL.as_secs()
                 ),
                 Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
                 Err(error) => tracing::error!(%error, "cannot check or restore the redirect; retrying"),

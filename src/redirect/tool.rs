@@ -1,4 +1,4 @@
-//! Running `nft`, `iptables` and their like.
+//! Runs `nft` and `iptables`.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use super::Error;
 
-/// They wait for each other's locks and for the kernel's, which took 5 s on a busy machine that was removing namespaces.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a tool. Tools wait for each other's and the kernel's locks, which took 5 s on a machine that
+/// was busy removing namespaces.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A bit of the kernel's capability sets.
 const CAP_NET_ADMIN: u32 = 12;
@@ -42,9 +43,9 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
         drop(stdin);
         child.wait_with_output().await
     };
-    let output = timeout(PATIENCE, talk)
+    let output = timeout(TIMEOUT, talk)
         .await
-        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", PATIENCE.as_secs()) })?
+        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", TIMEOUT.as_secs()) })?
         .map_err(failed)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -54,7 +55,7 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
     Err(Error::Tool { tool, said: if said.is_empty() { output.status.to_string() } else { said } })
 }
 
-/// Says beforehand what the tools say in riddles: that they may not change the network.
+/// Checks the privileges in advance, because the tools' own errors are obscure.
 pub(super) fn may_change_the_network() -> Result<(), Error> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

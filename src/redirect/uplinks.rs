@@ -1,4 +1,5 @@
-//! By which interface the node itself reaches the metadata server. What comes in by it comes from outside.
+//! Finds the interface on the node's route to the metadata server. Packets received on it come from outside
+//! the node.
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -142,7 +142,7 @@ async fn whoever_holds_most_and_does_not_read_is_cut_for_one_that_waits() {
     }
     let began = Instant::now();
     let newcomer = taken(take(&room, 3, made(60_000))).await;
-    assert!((SLOW..SLOW + 2 * LOOK).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!((READ_TIMEOUT..READ_TIMEOUT + 2 * POLL_INTERVAL).contains(&began.elapsed()), "{:?}", began.elapsed());
     assert_eq!(*cut.lock().expect("no panic"), [peer(1), peer(1)], "the other may go on");
     let _second = taken(take(&room, 4, made(40_000))).await;
     assert_eq!(cut.lock().expect("no panic").last(), Some(&peer(2)), "the largest reads, or is not there to read");
@@ -160,11 +160,11 @@ async fn of_all_that_wait_one_looks() {
         })
     });
     let _all = taken(take(&room, 1, made(LIMIT))).await.hold(vec![b'x'; LIMIT]);
-    advance(SLOW).await;
+    advance(READ_TIMEOUT).await;
     let _crowd: Vec<_> = (2..200).map(|pod| take(&room, pod, made(1))).collect();
     settle().await;
     looks.store(0, Relaxed);
-    advance(10 * LOOK).await;
+    advance(10 * POLL_INTERVAL).await;
     settle().await;
     assert!(looks.load(Relaxed) <= 2 * 11, "{looks:?}");
     assert!(looks.load(Relaxed) >= 2, "{looks:?}");

@@ -28,7 +28,7 @@ const BACKLOG: u32 = 4096;
 const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// Minimum interval between log lines about such errors.
-const TELL: Duration = Duration::from_secs(10);
+const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Kernel send buffer per connection, in bytes; the kernel doubles it. Under cgroup v2 socket buffers count
 /// against the container's memory limit, and exceeding it kills the process. The rest of an unread response
@@ -46,7 +46,7 @@ const KEEPALIVE: TcpKeepalive =
 const TURNS: u32 = 3;
 
 /// Interval between attempts to get a place.
-const PAUSE: Duration = Duration::from_millis(1);
+const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Maximum time that newcomers wait for free places. After that they get places at a rate of
 /// [`NEWCOMERS_A_SECOND`].
@@ -133,7 +133,7 @@ where
                 // The client disconnected before the connection was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    if told.is_none_or(|told| told.elapsed() >= TELL) {
+                    if told.is_none_or(|told| told.elapsed() >= ERROR_LOG_INTERVAL) {
                         told = Some(Instant::now());
                         tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
@@ -183,7 +183,7 @@ where
                 }
                 Admission::Refused => return None,
                 Admission::Later if turn < TURNS => yield_now().await,
-                Admission::Later => sleep(PAUSE).await,
+                Admission::Later => sleep(PLACE_POLL_INTERVAL).await,
             }
         }
         None

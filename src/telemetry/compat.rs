@@ -1,4 +1,4 @@
-//! [`RequestCount`]: the one metric of k8s-metadata-proxy, for dashboards and alerts that are made for it.
+//! [`RequestCount`]: the metric of k8s-metadata-proxy, for existing dashboards and alerts.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};

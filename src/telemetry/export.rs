@@ -1,4 +1,4 @@
-//! What is counted outside the prometheus crate, as that crate wants it.
+//! Exports metrics that are counted outside the prometheus crate.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

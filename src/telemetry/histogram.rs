@@ -1,9 +1,8 @@
-//! [`Histogram`]: counts durations, cheaply enough to be always on.
+//! [`Histogram`]: a histogram of durations that is cheap enough to be always on.
 //!
-//! The prometheus crate's histogram keeps two copies of itself, sums floats by compare-and-swap and wants seconds: it is made
-//! for any value. Ours knows that it counts nanoseconds, so that one observation is two additions to integers (`tally`), without a
-//! lock and without memory. What it counted is read as a [`Snapshot`], which may miss what is being counted at that very
-//! moment.
+//! The prometheus crate's histogram supports any value: it keeps two copies and adds floats with
+//! compare-and-swap. This one counts nanoseconds, so an observation is two integer additions (`tally`),
+//! without locks or allocations. It is read as a [`Snapshot`], which may miss concurrent observations.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! [`History`]: what filters cost over the last minutes, for whoever looks without a Prometheus at hand.
+//! [`History`]: filter durations of the last minutes, for use without Prometheus.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! `labels!`: a closed set as an enum, so that nothing else can become a metric's label.
+//! `labels!`: defines metric label values as an enum, so that no other value is possible.
 
 /// A value of a label.
 pub trait Label: Copy + 'static {

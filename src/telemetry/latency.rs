@@ -1,4 +1,4 @@
-//! [`Latency`]: every histogram of time, and the handles by which the request path reaches them.
+//! [`Latency`]: all duration histograms, and their handles for the request path.
 
 use std::array;
 use std::marker::PhantomData;

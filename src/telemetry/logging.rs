@@ -1,4 +1,4 @@
-//! Log lines: text for a terminal, JSON for a cluster; which ones can be changed while the process runs.
+//! Logging: text for a terminal, JSON for a cluster. Levels can be changed at runtime.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -12,15 +12,15 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines};
 
-/// Of the line that says that the levels were changed. It is written whatever the levels are, the new ones included.
+/// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
 
-/// The form of a log line.
+/// Log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// For a person at a terminal.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Format {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Levels(Targets);
 
-/// What is wrong with levels.
+/// Invalid log levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected {}", LevelsError::EXPECTED)]
 pub struct LevelsError;
@@ -82,7 +82,7 @@ struct InForce {
     levels: Mutex<Levels>,
 }
 
-/// Begins to log to standard error. Later calls change nothing.
+/// Starts logging to standard error. Later calls have no effect.
 pub fn start(format: Format, levels: &Levels) {
     let (filter, handle) = reload::Layer::new(with_fixed(levels));
     let lines = match format {
@@ -95,7 +95,7 @@ pub fn start(format: Format, levels: &Levels) {
     }
 }
 
-/// Has other lines written from now on. False where logging was never started.
+/// Changes the levels. Returns `false` if logging was never started.
 pub fn change(levels: &Levels) -> bool {
     IN_FORCE.get().is_some_and(|in_force| {
         let is_changed = in_force.filter.reload(with_fixed(levels)).is_ok();

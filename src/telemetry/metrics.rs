@@ -1,7 +1,7 @@
-//! [`Metrics`]: what is counted and measured.
+//! [`Metrics`]: all metrics of the proxy.
 //!
-//! Labels come from closed sets only. A path, a URL, an address or an audience as a label would let any pod make series
-//! without end.
+//! Labels come from fixed sets only. With a path, URL, address or audience as a label, any pod could create
+//! unlimited series.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

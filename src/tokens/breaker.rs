@@ -7,8 +7,8 @@
 //!
 //! | evidence | who rests | how often the server is asked all the same |
 //! |---|---|---|
-//! | [`TOLERATED`] fetches in a row of one client failed | that client | once in [`PAUSE`] |
-//! | since the last success of anyone, fetches of two or more clients failed, [`TOLERATED`] in all, at most [`COUNTED`] of one client | everybody | once in [`PAUSE`] by each client, and once in [`APART`] in all |
+//! | [`TOLERATED`] fetches in a row of one client failed | that client | once in [`PROBE_INTERVAL`] |
+//! | since the last success of anyone, fetches of two or more clients failed, [`TOLERATED`] in all, at most [`COUNTED`] of one client | everybody | once in [`PROBE_INTERVAL`] by each client, and once in [`APART`] in all |
 //!
 //! A fetch that is not let through fails immediately. The proxy's own fetches (which have no client) count as
 //! evidence too, but always go through: they are few, and each backs off by itself. Any success, of any
@@ -31,7 +31,7 @@ const TOLERATED: u32 = 5;
 const COUNTED: u32 = 3;
 
 /// Interval between probes of one client.
-const PAUSE: Duration = Duration::from_millis(500);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval between probes of different clients. Much shorter, so that a client that probes as often as it
 /// may does not exclude others.
@@ -78,7 +78,8 @@ impl Breaker {
             return true;
         }
         let too_soon = |probed: Option<Instant>, pause| probed.is_some_and(|probed| now < probed + pause);
-        if (is_down && too_soon(*probed, APART)) || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PAUSE))
+        if (is_down && too_soon(*probed, APART))
+            || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PROBE_INTERVAL))
         {
             return false;
         }
@@ -184,11 +185,11 @@ mod tests {
     #[test]
     fn a_client_that_rests_is_let_through_once_in_a_while() {
         let (breaker, start) = after(&[Err(pod(1)); 5]);
-        assert!(!breaker.lets_through(pod(1), start + PAUSE - Duration::from_millis(1)));
-        assert!(breaker.lets_through(pod(1), start + PAUSE), "one probe");
-        assert!(!breaker.lets_through(pod(1), start + PAUSE), "and one only");
+        assert!(!breaker.lets_through(pod(1), start + PROBE_INTERVAL - Duration::from_millis(1)));
+        assert!(breaker.lets_through(pod(1), start + PROBE_INTERVAL), "one probe");
+        assert!(!breaker.lets_through(pod(1), start + PROBE_INTERVAL), "and one only");
         breaker.succeeded(pod(1));
-        assert!((0..9).all(|_| breaker.lets_through(pod(1), start + PAUSE)));
+        assert!((0..9).all(|_| breaker.lets_through(pod(1), start + PROBE_INTERVAL)));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::shares::Client;
 use crate::upstream::Forward;
 
 /// Delay before a retry, in milliseconds. The server answers 503 during a live migration, which is brief.
-const PAUSE: std::ops::Range<u64> = 100..250;
+const RETRY_DELAY_MILLIS: std::ops::Range<u64> = 100..250;
 
 /// Maximum size of a token response, in bytes. Real ones have about 1 KiB.
 const MAX_BODY: usize = 64 * 1024;
@@ -50,7 +50,7 @@ impl MetadataServer {
         if !self.budget.withdraw() {
             return Ok(first);
         }
-        sleep(Duration::from_millis(fastrand::u64(PAUSE))).await;
+        sleep(Duration::from_millis(fastrand::u64(RETRY_DELAY_MILLIS))).await;
         self.ask_once(key).await
     }
 

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 /// Minimum interval between log lines about failures, because an upstream that fails every other request
 /// would fill the log.
-const TELL: Duration = Duration::from_secs(10);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The upstream's last known state. An outage is logged twice: when it begins and when it ends.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl State {
     /// Whether that is worth a line.
     fn failed(&mut self, failure: &Failure, now: Instant) -> bool {
         self.reason = Some(failure.to_string());
-        if self.is_told_failing || self.told.is_some_and(|told| now < told + TELL) {
+        if self.is_told_failing || self.told.is_some_and(|told| now < told + FAILURE_LOG_INTERVAL) {
             return false;
         }
         self.told = Some(now);

@@ -25,7 +25,7 @@ pub(super) type Connection = SendRequest<Empty<Bytes>>;
 const MAX_IDLE_FOR: Duration = Duration::from_secs(30);
 
 /// Number of connections kept for that long.
-const AT_EASE: usize = 32;
+const MAX_IDLE_CONNECTIONS: usize = 32;
 
 /// Maximum idle time of further connections. A burst opens as many as there are seats. They are kept briefly
 /// for its next wave, because each takes memory here and a connection of the server, which the whole machine
@@ -89,7 +89,7 @@ impl Pool {
         state.idle.push_back(Idle { connection, since: now });
         if !std::mem::replace(&mut state.is_kept, true) {
             tokio::spawn(keep(Arc::downgrade(self), Arc::clone(&self.crowded)));
-        } else if state.idle.len() == AT_EASE + 1 {
+        } else if state.idle.len() == MAX_IDLE_CONNECTIONS + 1 {
             self.crowded.notify_one();
         }
     }
@@ -140,7 +140,7 @@ fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
 
 /// Maximum idle time of the oldest of this many connections.
 fn limit(idle: usize) -> Duration {
-    if idle > AT_EASE { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR }
+    if idle > MAX_IDLE_CONNECTIONS { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR }
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
         let pool = Arc::<Pool>::default();
         let mut ends = after_a_burst(&pool, 100).await;
         quiet(MAX_IDLE_OF_BURST).await;
-        assert_eq!(idle(&pool), AT_EASE);
+        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
         let mut closed = [0];
         assert_eq!(ends[0].read(&mut closed).await.ok(), Some(0), "the upstream sees that it is closed");
         quiet(MAX_IDLE_FOR).await;
@@ -198,7 +198,7 @@ mod tests {
         quiet(Duration::from_secs(5)).await;
         let _ends = after_a_burst(&pool, 100).await;
         quiet(MAX_IDLE_OF_BURST).await;
-        assert_eq!(idle(&pool), AT_EASE);
+        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
     }
 
     #[tokio::test(start_paused = true)]
@@ -216,9 +216,9 @@ mod tests {
         assert_eq!(idle(&pool), 100);
         advance(MAX_IDLE_OF_BURST).await;
         let lease = pool.take().await.expect("one that lives");
-        assert_eq!(idle(&pool), AT_EASE - 1, "the rest were idle for too long");
+        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS - 1, "the rest were idle for too long");
         lease.finish();
-        assert_eq!(idle(&pool), AT_EASE);
+        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
         advance(Duration::from_millis(29_999)).await;
         assert!(pool.take().await.is_some(), "a moment before it is trusted no more");
         assert_eq!(idle(&pool), 0, "those that were not used are older");

@@ -1,4 +1,4 @@
-//! A filter's course as a drawing: p50, p90 and p99 over time, the time of a request on a logarithmic scale.
+//! Draws a filter's p50, p90 and p99 over time, on a logarithmic scale.
 
 use std::fmt::{self, Write};
 

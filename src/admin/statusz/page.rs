@@ -1,4 +1,4 @@
-//! [`Status`] as a page: for a browser of any width, in light and dark.
+//! Renders [`Status`] as an HTML page, for any browser width, light and dark.
 
 use std::fmt::{self, Display, Write};
 
@@ -81,7 +81,7 @@ fn section(out: &mut String, title: &str, body: impl FnOnce(&mut String) -> fmt:
     Ok(())
 }
 
-/// A table that is scrolled and not squeezed where there is no room for it. Columns named with `#` before are numbers.
+/// A table that scrolls if it is too wide. Columns whose name begins with `#` are numbers.
 fn table(out: &mut String, columns: &[&str], rows: impl FnOnce(&mut String) -> fmt::Result) -> fmt::Result {
     out.push_str("<div class=wide><table><tr>");
     for column in columns {

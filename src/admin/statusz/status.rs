@@ -1,4 +1,4 @@
-//! [`Status`]: what is shown.
+//! [`Status`]: the data of the status page.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::telemetry::talkers::Talker;
 use crate::tokens::TokenKind;
 use crate::upstream::Health;
 
-/// Most addresses that are shown.
+/// Maximum addresses shown.
 const TALKERS: usize = 10;
 
-/// Most token cache entries that are shown.
+/// Maximum token cache entries shown.
 const TOKENS: usize = 50;
 
-/// Most characters of an account and of parameters that are shown: pods choose them.
-const LENGTH: usize = 100;
+/// Maximum characters shown of an account and of parameters, which pods choose.
+const MAX_TEXT_CHARS: usize = 100;
 
 /// Where the data comes from.
 #[derive(Debug)]
@@ -397,7 +397,7 @@ impl TokenStatus {
     }
 }
 
-/// Text that is cut after [`LENGTH`] characters. What is cut off is not even copied.
+/// Text that is cut after [`MAX_TEXT_CHARS`] characters. What is cut off is not even copied.
 #[derive(Default)]
 struct Cut {
     text: String,
@@ -407,10 +407,10 @@ struct Cut {
 impl Cut {
     fn push(&mut self, text: &str) {
         for letter in text.chars() {
-            if self.length > LENGTH {
+            if self.length > MAX_TEXT_CHARS {
                 return;
             }
-            self.text.push(if self.length == LENGTH { '…' } else { letter });
+            self.text.push(if self.length == MAX_TEXT_CHARS { '…' } else { letter });
             self.length += 1;
         }
     }
@@ -424,8 +424,8 @@ mod tests {
     fn long_text_is_cut_and_says_so() {
         for (texts, shown) in [
             (vec!["scopes", "=", "a"], "scopes=a".to_owned()),
-            (vec![&*"a".repeat(LENGTH)], "a".repeat(LENGTH)),
-            (vec![&*"ä".repeat(LENGTH), "b", "c"], "ä".repeat(LENGTH) + "…"),
+            (vec![&*"a".repeat(MAX_TEXT_CHARS)], "a".repeat(MAX_TEXT_CHARS)),
+            (vec![&*"ä".repeat(MAX_TEXT_CHARS), "b", "c"], "ä".repeat(MAX_TEXT_CHARS) + "…"),
         ] {
             let mut cut = Cut::default();
             for text in texts {

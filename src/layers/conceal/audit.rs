@@ -1,4 +1,4 @@
-//! Audit: what a policy would do, told and not done.
+//! Audit mode: logs what a policy would refuse, without refusing it.
 
 use std::collections::HashMap;
 use std::fmt;

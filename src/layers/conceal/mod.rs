@@ -1,4 +1,4 @@
-//! conceal: what a pod must not read.
+//! conceal: enforces the policy on requests and responses.
 //!
 //! The decision is a pure function of the parsed request and a [`Policy`](crate::policy::Policy), which is data; the
 //! service only carries it out. It stands before anything that keeps answers, so that nothing cached can outrun the policy.

@@ -1,4 +1,4 @@
-//! Cuts what is concealed out of listings and recursive answers. Pure.
+//! Removes concealed values from listings and recursive responses. Pure.
 //!
 //! A recursive answer is read as JSON even where text was asked for: in the text form a value of several lines cannot be
 //! told from the next path. Its keys are turned back into path segments (the server writes its own names in camel case and

@@ -1,4 +1,4 @@
-//! The layer that carries the decision out.
+//! The service that enforces the policy's decision.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

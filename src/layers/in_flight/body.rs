@@ -1,4 +1,4 @@
-//! [`SeatedBody`]: a body with the seat of its request.
+//! [`SeatedBody`]: a response body that holds its request's seat.
 
 use std::pin::Pin;
 use std::sync::Arc;

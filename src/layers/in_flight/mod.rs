@@ -1,4 +1,5 @@
-//! `in_flight`: at most so many requests at once; the next one is refused at once and cheaply.
+//! `in_flight`: limits concurrent requests to the metadata server, and refuses excess requests immediately
+//! and cheaply.
 //!
 //! # What goes wrong without it
 //!

@@ -1,4 +1,4 @@
-//! [`Seats`]: the one count of requests in flight, and who waits for one.
+//! [`Seats`]: counts requests in flight, and queues requests that wait for a seat.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The layer: a seat or a refusal.
+//! The service that gives a request a seat or refuses it.
 
 use std::fmt;
 use std::future::Future;

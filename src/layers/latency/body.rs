@@ -1,4 +1,4 @@
-//! [`TimedBody`]: a body that says when its last byte is there.
+//! [`TimedBody`]: a response body that records when it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! latency: what each filter costs.
+//! latency: measures the time spent in each filter.
 //!
 //! # What goes wrong without it
 //!

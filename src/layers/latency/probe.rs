@@ -1,4 +1,4 @@
-//! The probe round a layer: [`Probe`] stands before it, [`Next`] behind it.
+//! Measures a layer: [`Probe`] wraps it from outside, [`Next`] from inside.
 
 use std::future::Future;
 use std::pin::Pin;

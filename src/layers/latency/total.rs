@@ -1,4 +1,4 @@
-//! [`Total`]: the whole request, from outside everything.
+//! [`Total`]: the outermost service, which measures the whole request.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};

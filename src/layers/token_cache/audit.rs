@@ -1,4 +1,4 @@
-//! [`Audit`]: a line for each token that was handed out, for whoever must be able to say who had one. Never the token.
+//! [`Audit`]: logs each issued token, but never the token itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The keeper: the one task of an entry, and the only one to fetch its token.
+//! The keeper: the task of a cache entry, and the only one that fetches its token.
 
 use std::future::pending;
 use std::pin::pin;

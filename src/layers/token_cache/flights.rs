@@ -1,4 +1,4 @@
-//! [`Flights`]: how many tokens are fetched at once, and for whom.
+//! [`Flights`]: limits concurrent token fetches, and shares them between clients.
 //!
 //! There is one pool for tokens that somebody waits for and one for renewals, so neither can hold up the other. In each,
 //! the flights under way are shared among clients by [`Shares`]:

@@ -1,4 +1,4 @@
-//! How fresh a token is, and when to look for the next: pure functions of what is known and of the time.
+//! Decides whether a token is fresh and when to fetch the next one. Pure functions of the entry and the time.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `token_cache`: one upstream request however many ask, and a valid token is never withheld.
+//! `token_cache`: caches tokens, with one upstream request for any number of concurrent clients.
 //!
 //! # What goes wrong without it
 //!

@@ -1,4 +1,4 @@
-//! The layer: answers requests for tokens from the store, and has keepers look after it.
+//! The service that answers token requests from the store and starts keepers.
 
 use std::mem;
 use std::sync::Arc;

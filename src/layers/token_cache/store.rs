@@ -1,4 +1,4 @@
-//! [`Store`]: the entries, what each knows, and which of them give way when there is no room.
+//! [`Store`]: the cache entries, and which of them to evict.
 //!
 //! The store is bounded in bytes. An entry is held by the client that asked for it first; the default account's entry is the
 //! proxy's own, and is neither counted nor ever given up. When a new entry finds no room, by the rule of [`Shares`]:
