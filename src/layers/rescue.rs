@@ -155,8 +155,8 @@ impl RescueLayer {
         tracing::debug!(%peer, reason, "{error}");
         match error {
             Error::Overloaded(overload) => self.metrics.shed((*overload).into(), Some(peer)),
-            // Logged where the metadata server's health changes.
-            Error::Upstream(_) | Error::Token(_) => {}
+            // Logged where the metadata server's health changes, and where a panic is caught.
+            Error::Upstream(_) | Error::Token(_) | Error::Panicked => {}
             _ => {
                 if let Some(count) = self.metrics.refusal_line_due() {
                     tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");

@@ -14,21 +14,21 @@ use crate::metadata::Endpoint;
 labels! {
     /// The filters of the request path, by the layer's name, from the outside in.
     Filter {
-        /// [`layers::classify`](crate::layers::classify).
+        /// `layers::classify`.
         Classify = "classify",
-        /// [`layers::in_flight`](crate::layers::in_flight).
+        /// `layers::in_flight`.
         InFlight = "in_flight",
-        /// [`layers::discovery`](crate::layers::discovery).
+        /// `layers::discovery`.
         Discovery = "discovery",
-        /// [`layers::conceal`](crate::layers::conceal).
+        /// `layers::conceal`.
         Conceal = "conceal",
-        /// [`layers::hanging`](crate::layers::hanging).
+        /// `layers::hanging`.
         Hanging = "hanging",
-        /// [`layers::leaves`](crate::layers::leaves).
+        /// `layers::leaves`.
         Leaves = "leaves",
-        /// [`layers::token_cache`](crate::layers::token_cache).
+        /// `layers::token_cache`.
         TokenCache = "token_cache",
-        /// [`upstream::Forward`](crate::upstream::Forward).
+        /// `upstream::Forward`.
         Forward = "forward",
     }
 }

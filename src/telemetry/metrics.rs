@@ -52,7 +52,7 @@ pub struct Metrics {
     pub in_flight_limit: IntGauge,
     /// Watches under way, as of the last scrape.
     pub hanging: IntGauge,
-    /// Requests to the upstream, by class of status or [`Failure::label`](crate::upstream::Failure::label).
+    /// Requests to the upstream, by class of status or `Failure::label`.
     pub upstream_requests: IntCounterVec,
     token_requests: [IntCounter; TokenOutcome::ALL.len()],
     token_flights: [[IntCounter; FlightOutcome::ALL.len()]; FlightCause::ALL.len()],

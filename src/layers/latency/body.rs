@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::total::Underway;
+use super::underway::Underway;
 use crate::reply::AtHand;
 use crate::telemetry::Moment;
 

@@ -41,6 +41,7 @@ mod body;
 mod probe;
 mod total;
 mod trace;
+mod underway;
 
 pub use body::TimedBody;
 pub use probe::{Next, Probe, ProbeLayer, Tracked, track};

@@ -3,7 +3,7 @@
 //! # What is exported
 //!
 //! A sampled request is one span of kind `SERVER`, named by its endpoint class, from its head to the last byte of its answer;
-//! and below it one span for each filter that it came through, from A to B as [`layers::latency`](crate::layers::latency) has
+//! and below it one span for each filter that it came through, from A to B as `layers::latency` has
 //! them. Its attributes have the names of OpenTelemetry's semantic conventions for HTTP, and `metadata_proxy.*` for what those
 //! do not know: endpoint, outcome, reason, and how long a filter waited. Nothing of an answer's body comes here, so no token
 //! and no secret can; a query is left out, and what else a client says is cut at 256 characters.
