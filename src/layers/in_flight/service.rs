@@ -21,8 +21,9 @@ use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::reply::AtHand;
 
-/// Longest wait for a seat. Python's and Node's libraries give up after 3 s; most of that is left for the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for a seat. Python's and Node's libraries give up after 3 s; the rest is for the answer, which takes
+/// milliseconds as a rule.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often an answer that nobody reads is looked for while requests wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
