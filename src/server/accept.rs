@@ -50,7 +50,7 @@ const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Maximum time that newcomers wait for free places. After that they get places at a rate of
 /// [`NEWCOMERS_A_SECOND`].
-const MOST_PATIENCE: Duration = Duration::from_millis(100);
+const MOST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Minimum rate at which newcomers are admitted or refused once patience is used up, per second.
 const NEWCOMERS_A_SECOND: u32 = 2_000;
