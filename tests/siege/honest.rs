@@ -36,6 +36,8 @@ pub(crate) struct Tally {
     pub(crate) asked: usize,
     /// Those that failed, and how.
     pub(crate) failed: Vec<String>,
+    /// How many were sent again.
+    pub(crate) retried: usize,
     /// How long the slowest took.
     pub(crate) slowest: Duration,
     /// What it asked for.
@@ -125,7 +127,10 @@ pub(crate) async fn pods(
         requests.spawn(errand(honest, addr, number));
     }
     let mut tally = Tally::default();
-    requests.join_all().await.into_iter().for_each(|(asked, took, outcome)| tally.count(asked, took, outcome));
+    for (asked, took, is_retried, outcome) in requests.join_all().await {
+        tally.retried += usize::from(is_retried);
+        tally.count(asked, took, outcome);
+    }
     tally
 }
 
@@ -142,19 +147,20 @@ fn changing(mock: Handle) -> JoinSet<()> {
     task
 }
 
-async fn errand(honest: Honest, addr: SocketAddr, number: usize) -> (String, Duration, Result<(), String>) {
+async fn errand(honest: Honest, addr: SocketAddr, number: usize) -> (String, Duration, bool, Result<(), String>) {
     let (errand, pod) = honest.request(number);
     let began = Instant::now();
     // A watch has no time limit, so its 200 is a change.
     let ask = async || visit(connect(pod, addr), &request(&errand.target(number)), patience()).await;
     let mut outcome = ask().await;
-    if outcome.is_err() && is_emulated() {
+    let is_retried = outcome.is_err() && is_emulated();
+    if is_retried {
         // The proxy's deadlines are real time, and an emulated processor may miss them. Then a request is sent again, once, as
         // client libraries do.
         sleep(RETRY_AFTER).await;
         outcome = ask().await;
     }
-    (format!("{errand:?} {number}"), began.elapsed(), outcome.map(drop))
+    (format!("{errand:?} {number}"), began.elapsed(), is_retried, outcome.map(drop))
 }
 
 /// Looks at the operators' pages again and again until the siege is over.

@@ -131,7 +131,13 @@ impl Judged {
     fn summary(&self) -> String {
         let served = |tally: &Tally| {
             let served = tally.asked - tally.failed.len();
-            format!("{served} of {}, slowest {} ms ({})", tally.asked, tally.slowest.as_millis(), tally.slowest_asked)
+            let again = if tally.retried > 0 { format!(" ({} sent again)", tally.retried) } else { String::new() };
+            format!(
+                "{served} of {}{again}, slowest {} ms ({})",
+                tally.asked,
+                tally.slowest.as_millis(),
+                tally.slowest_asked
+            )
         };
         let apart = match self.usage.sockets {
             0 => String::new(),
