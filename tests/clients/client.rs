@@ -1,6 +1,7 @@
 //! The clients: what each is, how it is installed, and how it is run.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -316,24 +317,24 @@ impl Program {
         let mut command;
         match self {
             Self::Python { module, .. } => {
-                command = Command::new(folder.join("bin/python"));
+                command = gentle(folder.join("bin/python"));
                 command.arg(source("python/application.py")).arg(module);
             }
             Self::Go { library, .. } => {
-                command = Command::new(folder.join("client"));
+                command = gentle(folder.join("client"));
                 command.arg(library);
             }
             Self::Node { library, .. } => {
-                command = Command::new("node");
+                command = gentle("node");
                 command.env("NODE_PATH", folder.join("node_modules"));
                 command.arg(source("node/application.js")).arg(library);
             }
             Self::Shell { tool } => {
-                command = Command::new("sh");
+                command = gentle("sh");
                 command.arg(source("shell/application.sh")).arg(tool);
             }
             Self::CloudInit { .. } => {
-                command = Command::new(folder.join("bin/python"));
+                command = gentle(folder.join("bin/python"));
                 command.env("PYTHONPATH", folder.join("cloud-init/usr/lib/python3/dist-packages"));
                 command.arg(source("python/application.py")).arg("with_cloud_init");
             }
@@ -366,7 +367,7 @@ impl Program {
             }
             Self::Go { module, .. } => {
                 // Go knows best whether there is anything to do.
-                let mut build = Command::new("go");
+                let mut build = gentle("go");
                 build.args(["build", "-mod=readonly", "-buildvcs=false", "-o"]).arg(folder.join("client")).arg(".");
                 output(build.current_dir(source(&format!("go/{module}")))).await.map(drop)
             }
@@ -401,8 +402,8 @@ async fn once_for(
 }
 
 async fn python(lock: &Path, folder: &Path) -> Result<(), String> {
-    output(Command::new("python3").args(["-m", "venv"]).arg(folder)).await?;
-    let mut pip = Command::new(folder.join("bin/python"));
+    output(gentle("python3").args(["-m", "venv"]).arg(folder)).await?;
+    let mut pip = gentle(folder.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "--requirement"]).arg(lock);
     output(&mut pip).await.map(drop)
 }
@@ -412,7 +413,7 @@ async fn node(package: &Path, lock: &Path, folder: &Path) -> Result<(), String> 
         let name = file.file_name().expect("a file");
         fs::copy(file, folder.join(name)).map_err(|error| error.to_string())?;
     }
-    let mut npm = Command::new("npm");
+    let mut npm = gentle("npm");
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
     output(npm.current_dir(folder)).await.map(drop)
 }
@@ -424,6 +425,14 @@ async fn debian(package: &str, folder: &Path) -> Result<(), String> {
     let file = files.into_iter().find(|file| file.extension().is_some_and(|extension| extension == "deb"));
     let file = file.ok_or_else(|| format!("apt-get download {package} left no package"))?;
     output(Command::new("dpkg-deb").arg("--extract").arg(file).arg(folder.join(package))).await.map(drop)
+}
+
+/// A program that leaves the processor to the proxy and the upstream when both want it. Their deadlines are real time, and a
+/// dozen clients that start at once, or a compiler, would make them miss those.
+fn gentle(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "10"]).arg(program);
+    command
 }
 
 /// Runs a command, and returns what it printed; an error with all that it said if it fails.
