@@ -7,14 +7,14 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::layers::classify::ClassifyLayer;
-use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
+use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
+use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
+use gce_metadata_proxy::layers::{classify, conceal};
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::telemetry::Metrics;
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
 use tower::{Service, ServiceBuilder, service_fn};
@@ -64,9 +64,11 @@ fn layers(criterion: &mut Criterion) {
     });
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
+    let timeline = Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
+    let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()));
     let mut stack = ServiceBuilder::new()
-        .layer(ClassifyLayer::new(Arc::new(AllowedHosts::default()), ([10, 0, 0, 9], 40000).into()))
-        .layer(ConcealLayer::new(policy, Mode::Enforce, room, Metrics::leak()))
+        .layer(classify::layer(&Arc::new(AllowedHosts::default()), &timeline))
+        .layer(conceal::layer(&concealment))
         .service(nothing);
     for (name, target) in REQUESTS {
         group.bench_function(name, |bencher| {

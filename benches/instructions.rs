@@ -11,13 +11,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{self, LIMIT, Store, Tokens};
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::Choice;
-use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::Registry;
 use gce_metadata_proxy::tokens::TokenKey;
 use http::uri::PathAndQuery;
 use support::Pipe;
@@ -96,9 +95,9 @@ fn parse_and_conceal(target: &str) {
 fn token_layer() {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, Metrics::leak())), support::Source);
+    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), support::Source);
     runtime.block_on(tokens.warm(TokenKey::default_account())).expect("the source gives a token");
-    let mut cache = TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing));
+    let mut cache = token_cache::layer(&tokens, Audit::Off).layer(service_fn(support::nothing));
     times(|| support::parsed(support::TOKEN), |request| support::now(cache.call(request)));
 }
 

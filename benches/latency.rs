@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gce_metadata_proxy::layers::latency::{ProbeLayer, track};
+use gce_metadata_proxy::layers::latency::{Instruments, Timeline, enter, track};
 use gce_metadata_proxy::telemetry::Moment;
 use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK};
-use gce_metadata_proxy::telemetry::latency::{Filter, Latency, RequestOutcome};
+use gce_metadata_proxy::telemetry::latency::{Filter, RequestOutcome};
 use gce_metadata_proxy::telemetry::talkers::Talkers;
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceBuilder};
 
 struct ThroughLayer;
 
@@ -69,21 +69,23 @@ fn run(stack: &mut impl Service<u64, Response = u64, Error = Infallible>) -> u64
     }
 }
 
-/// The numbers are of eight filters each: the difference, divided by eight, is what one probe costs.
+/// The numbers are of eight filters each: the difference, divided by eight, is the cost of measuring one.
 fn eight_filters(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("eight_filters");
-    let latency = Latency::leak();
+    let timeline = &Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
     let bare = ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(Answers)));
     let mut bare = ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(bare))));
     group.bench_function("bare", |bencher| bencher.iter(|| run(&mut bare)));
-    let tracked = ProbeLayer::new(latency, Filter::Forward).layer(Answers);
-    let tracked = track(latency, Filter::TokenCache, ThroughLayer).layer(tracked);
-    let tracked = track(latency, Filter::Leaves, ThroughLayer).layer(tracked);
-    let tracked = track(latency, Filter::Hanging, ThroughLayer).layer(tracked);
-    let tracked = track(latency, Filter::Conceal, ThroughLayer).layer(tracked);
-    let tracked = track(latency, Filter::Discovery, ThroughLayer).layer(tracked);
-    let tracked = track(latency, Filter::InFlight, ThroughLayer).layer(tracked);
-    let mut tracked = track(latency, Filter::Classify, ThroughLayer).layer(tracked);
+    let mut tracked = ServiceBuilder::new()
+        .layer(track(timeline, Filter::Classify, ThroughLayer))
+        .layer(track(timeline, Filter::InFlight, ThroughLayer))
+        .layer(track(timeline, Filter::Discovery, ThroughLayer))
+        .layer(track(timeline, Filter::Conceal, ThroughLayer))
+        .layer(track(timeline, Filter::Hanging, ThroughLayer))
+        .layer(track(timeline, Filter::Leaves, ThroughLayer))
+        .layer(track(timeline, Filter::TokenCache, ThroughLayer))
+        .layer(enter(timeline, Filter::Forward))
+        .service(Answers);
     group.bench_function("tracked", |bencher| bencher.iter(|| run(&mut tracked)));
     group.finish();
 }

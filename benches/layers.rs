@@ -9,28 +9,27 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::layers::classify::ClassifyLayer;
-use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
-use gce_metadata_proxy::layers::discovery::DiscoveryLayer;
-use gce_metadata_proxy::layers::hanging::{HangingLayer, Watches};
-use gce_metadata_proxy::layers::in_flight::{InFlightLayer, MakeRoom, Seats};
-use gce_metadata_proxy::layers::leaves::KnownLeavesLayer;
-use gce_metadata_proxy::layers::rescue::{OnOverload, RescueLayer};
+use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
+use gce_metadata_proxy::layers::hanging::Watches;
+use gce_metadata_proxy::layers::in_flight::{Limit, MakeRoom, Seats};
+use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
+use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, Tokens};
+use gce_metadata_proxy::layers::{classify, conceal, discovery, hanging, in_flight, leaves, rescue, token_cache};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::Registry;
 use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
 
 fn layers(criterion: &mut Criterion) {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let metrics = Metrics::leak();
+    let timeline = Timeline::new(Instruments::default(), support::PEER);
     let ends = || service_fn(support::nothing);
     let leaf = || support::parsed(support::CLUSTER_NAME);
 
@@ -38,23 +37,28 @@ fn layers(criterion: &mut Criterion) {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
     let request = || support::request(support::CLUSTER_NAME, Empty::new());
-    let rescue = RescueLayer::new(metrics, OnOverload::Reset, support::PEER).layer(answers);
+    let (requests, shedding) = (Arc::default(), Arc::default());
+    let rescue = rescue::layer(&requests, &shedding, OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);
-    let classify = ClassifyLayer::new(Arc::new(AllowedHosts::default()), support::PEER);
-    bench(criterion, "classify", classify.layer(ends()), request);
+    let hosts = Arc::new(AllowedHosts::default());
+    bench(criterion, "classify", classify::layer(&hosts, &timeline).layer(ends()), request);
 
-    let seats = Seats::leak(200);
-    let in_flight = InFlightLayer::new(seats, |_: &Request| false, Request::hangs, MakeRoom::by(|| false));
-    bench(criterion, "in_flight", in_flight.layer(ends()), leaf);
-    bench(criterion, "discovery", DiscoveryLayer.layer(ends()), leaf);
+    let limit = Arc::new(Limit {
+        seats: Seats::new(200),
+        needs_none: |_: &Request| false,
+        hangs: Request::hangs,
+        make_room: MakeRoom::by(|| false),
+    });
+    bench(criterion, "in_flight", in_flight::layer(&limit).layer(ends()), leaf);
+    bench(criterion, "discovery", discovery::layer().layer(ends()), leaf);
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
-    let conceal = ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&room), metrics);
-    bench(criterion, "conceal", conceal.layer(ends()), leaf);
-    bench(criterion, "hanging", HangingLayer::new(Arc::new(Watches::new(64, room))).layer(ends()), leaf);
-    bench(criterion, "leaves", KnownLeavesLayer::new(support::known_leaves()).layer(ends()), leaf);
-    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, metrics)), support::Source);
-    bench(criterion, "token_cache", TokenCacheLayer::new(tokens, Audit::Off).layer(ends()), leaf);
+    let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, Arc::clone(&room), Arc::default()));
+    bench(criterion, "conceal", conceal::layer(&concealment).layer(ends()), leaf);
+    bench(criterion, "hanging", hanging::layer(&Arc::new(Watches::new(64, room))).layer(ends()), leaf);
+    bench(criterion, "leaves", leaves::layer(&support::known_leaves()).layer(ends()), leaf);
+    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), support::Source);
+    bench(criterion, "token_cache", token_cache::layer(&tokens, Audit::Off).layer(ends()), leaf);
     bench(criterion, "nothing", ends(), leaf);
 }
 

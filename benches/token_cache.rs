@@ -4,16 +4,15 @@ mod support;
 
 use std::future::ready;
 use std::hint::black_box;
-use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{self, LIMIT, Store, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
 use gce_metadata_proxy::metadata::{Query, Request, RequestError};
 use gce_metadata_proxy::reply::Body;
-use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::Registry;
 use gce_metadata_proxy::tokens::TokenKey;
 use http::Response;
 use tower::{Layer, Service, service_fn};
@@ -23,12 +22,12 @@ use support::Source;
 fn hit(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, Metrics::leak())), Source);
+    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), Source);
     let default = TokenKey::default_account().request();
     let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
     let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::from(RequestError::Flavor))));
-    let mut cache = TokenCacheLayer::new(tokens.clone(), Audit::Off).layer(inner);
+    let mut cache = token_cache::layer(&tokens, Audit::Off).layer(inner);
 
     let mut group = criterion.benchmark_group("token_hit");
     for (name, request) in [("default", default), ("scopes", with_scopes)] {

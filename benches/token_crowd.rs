@@ -9,10 +9,10 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use gce_metadata_proxy::failure::{DEADLINE, Failure};
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, TokenCache, TokenCacheLayer, Tokens};
+use gce_metadata_proxy::layers::token_cache::{self, LIMIT, Store, TokenCache, Tokens};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::shares::Client;
-use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::telemetry::Registry;
 use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
 use tokio::task::JoinSet;
 use tokio::time::advance;
@@ -90,9 +90,9 @@ fn crowds(criterion: &mut Criterion) {
 /// Empty, in front of a server with its weather.
 fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
-    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, Metrics::leak())), Server(Arc::clone(&weather)));
+    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), Server(Arc::clone(&weather)));
     (
-        TokenCacheLayer::new(tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
+        token_cache::layer(&tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
         weather,
     )
 }

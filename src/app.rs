@@ -9,30 +9,19 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Admin;
-use crate::admin::statusz::Sources;
-use crate::clock::BootTime;
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
-use crate::layers::conceal::ConcealLayer;
-use crate::layers::hanging::Watches;
-use crate::layers::in_flight::{MakeRoom, Seats};
-use crate::layers::leaves::Leaves;
-use crate::layers::token_cache::{Store, Tokens};
-use crate::memory::{Budget, Demand, Pressure};
-use crate::metadata::host::AllowedHosts;
-use crate::policy::{LivePolicy, LoadError, Policy, Reloaded};
-use crate::readiness::Readiness;
-use crate::room::{CutUnread, Room};
+use crate::layers::conceal::PolicyMetrics;
+use crate::memory::Pressure;
+use crate::policy::{LivePolicy, LoadError, Reloaded};
+use crate::redirect::Redirect;
 use crate::server::{self, Connections, Drain, Server};
-use crate::stack::{self, Parts};
-use crate::telemetry::Metrics;
-use crate::telemetry::history::History;
-use crate::telemetry::metrics::Reload;
+use crate::shared::Shared;
+use crate::stack;
+use crate::telemetry::Registry;
 use crate::telemetry::otlp;
-use crate::tokens::MetadataServer;
-use crate::upstream::{Client, Forward, Health};
 use crate::warm::WarmStart;
 
 /// A proxy with bound sockets that is not serving yet.
@@ -42,6 +31,7 @@ pub struct App {
     policy: Arc<LivePolicy>,
     listeners: Vec<TcpListener>,
     admin: TcpListener,
+    redirect: Option<Redirect>,
 }
 
 /// Why the proxy could not start.
@@ -94,7 +84,7 @@ impl App {
             listeners = config.addrs.iter().map(|addr| bind(*addr, "--addr")).collect::<Result<_, _>>()?;
         }
         let admin = bind(config.metrics_addr, "--metrics-addr")?;
-        Ok(Self { config, policy, listeners, admin })
+        Ok(Self { config, policy, listeners, admin, redirect: None })
     }
 
     /// The addresses for pods. If the configured port is 0, with the assigned port.
@@ -107,139 +97,100 @@ impl App {
         self.admin.local_addr()
     }
 
+    /// Redirects pods to the proxy, if that was asked for. The sockets are bound, so redirected requests find a listener.
+    pub async fn install_redirect(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        if let Some(opened) = self.config.redirect.clone() {
+            let redirect = Redirect::to_first(&self.addrs()?, opened)?;
+            redirect.install().await?;
+            self.redirect = Some(redirect);
+        }
+        Ok(())
+    }
+
     /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { config, policy, listeners, admin } = self;
-        let metrics = Metrics::leak();
-        let health = Arc::new(Health::default());
-        let (tracer, exporter) = otlp::start(&config.otlp, metrics);
-        let drain = Drain::default();
-        let readiness = Readiness::new(Arc::clone(&health), drain.clone());
-        let pressure = Arc::new(Pressure::of_this_process());
-        let budget = budget(&config, &pressure);
-        let connections =
-            Arc::new(Connections::new(config.max_connections, budget.connections, Arc::clone(&pressure), metrics));
-        let store = Arc::new(Store::new(budget.tokens, metrics));
-        let seats = Seats::leak(config.max_in_flight);
-        let room = Room::new(budget.answers, {
-            let connections = Arc::clone(&connections);
-            CutUnread::by(move |peers| connections.cut_unread_of(peers))
-        });
-        let watches = Arc::new(Watches::new(config.max_hanging, Arc::clone(&room)));
-        let history = Arc::new(History::default());
-        let admin_drain = serve_operators(
-            admin,
-            Admin::new(Sources {
-                began: Instant::now(),
-                config: config.clone(),
-                policy: Arc::clone(&policy),
-                readiness: readiness.clone(),
-                health: Arc::clone(&health),
-                metrics,
-                history: Arc::clone(&history),
-                seats,
-                watches: Arc::clone(&watches),
-                store: Arc::clone(&store),
-                connections: Arc::clone(&connections),
-                pressure: Arc::clone(&pressure),
-            }),
-        );
-
-        let forward = Forward::new(Client::new(config.upstream, health, Arc::clone(&room), metrics));
-        let tokens = Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone()));
-        let leaves = Arc::new(Leaves::default());
-        metrics.on_scrape({
-            let gauges = gauges(&store, seats, &watches);
-            let (pressure, connections) = (Arc::clone(&pressure), Arc::clone(&connections));
-            move |metrics| {
-                gauges(metrics);
-                report_memory(metrics, &pressure, &connections);
-            }
-        });
-        let stacks = Arc::new(stack::assemble(Parts {
-            hosts: AllowedHosts::with(config.allowed_hosts),
-            metrics,
-            on_overload: config.on_overload,
-            seats,
-            make_room: {
-                let connections = Arc::clone(&connections);
-                MakeRoom::by(move || connections.cut_unread())
-            },
-            conceal: ConcealLayer::new(Arc::clone(&policy), config.policy_mode, room, metrics),
-            watches,
-            leaves: Arc::clone(&leaves),
-            tokens: tokens.clone(),
-            audit: config.audit,
-            tracer,
-            forward: forward.clone(),
-        }));
-        let mut accepting = JoinSet::new();
-        for listener in listeners {
-            announce(&listener, "serving pods");
-            let (stacks, connections, drain) = (Arc::clone(&stacks), Arc::clone(&connections), drain.clone());
-            let server = Server { stacks, timeouts: TIMEOUTS, connections, drain, metrics };
-            accepting.spawn(server.run(listener));
-        }
-        want_files(config.max_connections + config.max_in_flight + config.max_hanging);
-        readiness.serving();
-        let mut behind = JoinSet::new();
-        behind.spawn(WarmStart { forward, leaves, store, tokens }.run(readiness));
-        behind.spawn(async move { follow(&policy, metrics).await });
-        behind.spawn(async move { connections.tend().await });
-        behind.spawn({
-            let latency = metrics.latency;
-            async move { history.run(latency).await }
-        });
+        let Self { config, policy, listeners, admin, redirect } = self;
+        let registry = Registry::of_this_process();
+        let (tracer, exporter) = otlp::start(&config.otlp, &registry);
+        let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer);
+        let _redirecting = redirect.map(|redirect| AbortOnDropHandle::new(tokio::spawn(redirect.keep())));
+        let admin_drain = serve_operators(admin, &shared);
+        let accepting = serve_pods(listeners, &shared);
+        let background = start_background(&shared);
 
         shutdown.await;
-        behind.abort_all();
-        drain.close_doors();
-        while accepting.join_next().await.is_some() {}
-        let cut = drain.finish(config.drain_timeout).await;
-        if cut > 0 {
-            tracing::warn!(
-                connections = cut,
-                "drain timeout of {:?} reached with requests in flight; closing their connections",
-                config.drain_timeout
-            );
-        }
+        drop(background);
+        drain(&shared, accepting).await;
         // After the last request, and while metrics are still served.
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
 }
 
-/// Follows the policy's file: counts and logs what comes of its changes.
-async fn follow(live: &LivePolicy, metrics: &Metrics) {
-    let in_force = |policy: &Policy| metrics.policy_in_force(policy.name(), policy.version(), policy.hash());
-    in_force(&live.current());
-    let report = |reloaded: Reloaded<'_>| match reloaded {
-        Reloaded::Applied(policy) => {
-            let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
-            tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
-            in_force(policy);
-            metrics.policy_reloaded(Reload::Applied);
-        }
-        Reloaded::Rejected { error, in_force } => {
-            tracing::error!(%error, in_force = in_force.name(), "invalid policy file; keeping the previous policy");
-            metrics.policy_reloaded(Reload::Rejected);
+/// Accepts connections of pods until the drain begins.
+fn serve_pods(listeners: Vec<TcpListener>, shared: &Arc<Shared>) -> JoinSet<()> {
+    let config = &shared.config;
+    want_files(config.max_connections + config.max_in_flight + config.max_hanging);
+    let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        announce(&listener, "serving pods");
+        let server = Server {
+            stacks: Arc::clone(&stacks),
+            timeouts: TIMEOUTS,
+            connections: Arc::clone(&shared.connections),
+            drain: shared.drain.clone(),
+        };
+        accepting.spawn(server.run(listener));
+    }
+    shared.readiness.serving();
+    accepting
+}
+
+/// Starts the tasks that end with the returned set.
+fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(WarmStart::new(shared).run(shared.readiness.clone()));
+    let of_policy = Arc::clone(shared);
+    tasks.spawn(async move { follow(&of_policy.policy, &of_policy.policy_metrics).await });
+    let connections = Arc::clone(&shared.connections);
+    tasks.spawn(async move { connections.tend().await });
+    let of_history = Arc::clone(shared);
+    tasks.spawn(async move { of_history.history.run(&of_history.instruments.latency).await });
+    tasks
+}
+
+/// Accepts no more connections, and gives requests in flight the drain timeout.
+async fn drain(shared: &Shared, mut accepting: JoinSet<()>) {
+    shared.drain.close_doors();
+    while accepting.join_next().await.is_some() {}
+    let timeout = shared.config.drain_timeout;
+    let cut = shared.drain.clone().finish(timeout).await;
+    if cut > 0 {
+        tracing::warn!(
+            connections = cut,
+            "drain timeout of {timeout:?} reached with requests in flight; closing their connections"
+        );
+    }
+}
+
+/// Follows the policy file. Logs and counts its changes.
+async fn follow(live: &LivePolicy, metrics: &PolicyMetrics) {
+    metrics.in_force(&live.current());
+    let report = |reloaded: Reloaded<'_>| {
+        metrics.reloaded(&reloaded);
+        match reloaded {
+            Reloaded::Applied(policy) => {
+                let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
+                tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
+            }
+            Reloaded::Rejected { error, in_force } => {
+                let in_force = in_force.name();
+                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy");
+            }
         }
     };
     live.follow(report).await;
-}
-
-/// Divides the memory limit.
-fn budget(config: &Config, pressure: &Pressure) -> Budget {
-    let exchanges = config.max_in_flight + config.max_hanging;
-    let budget = Budget::new(pressure.limit(), Demand { connections: config.max_connections, exchanges });
-    tracing::info!(
-        limit = pressure.limit(),
-        connections = budget.connections,
-        tokens = budget.tokens,
-        answers = budget.answers,
-        "memory budget, in bytes"
-    );
-    budget
 }
 
 /// Warns if connections may be reset during a takeover. When a listener closes, the kernel resets connections
@@ -271,48 +222,21 @@ fn want_files(connections: usize) {
     }
 }
 
-/// Serves operators until the process ends, so that the drain can be observed.
-fn serve_operators(listener: TcpListener, admin: Admin) -> Drain {
+/// Serves operators until the process ends, so that the drain can be observed. Their requests are not counted with those
+/// of pods.
+fn serve_operators(listener: TcpListener, shared: &Arc<Shared>) -> Drain {
     announce(&listener, "serving operators");
     let drain = Drain::default();
-    // Requests of operators are not counted with those of pods.
-    let metrics = Metrics::leak();
-    let connections = Arc::new(Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), metrics));
+    let connections =
+        Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
     let server = Server {
-        stacks: Arc::new(admin.into_stacks()),
+        stacks: Arc::new(Admin::new(Arc::clone(shared)).into_stacks()),
         timeouts: TIMEOUTS,
         connections,
         drain: drain.clone(),
-        metrics,
     };
     tokio::spawn(server.run(listener));
     drain
-}
-
-/// Updates the memory gauges.
-fn report_memory(metrics: &Metrics, pressure: &Pressure, connections: &Connections) {
-    let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    let usage = pressure.usage().unwrap_or_default();
-    let (used, limit) = connections.weight();
-    let memory = &metrics.memory;
-    memory.usage.set(gauge(usage.current));
-    memory.limit.set(gauge(usage.limit));
-    memory.level.set(pressure.level() as i64);
-    memory.connections.set(gauge(used as u64));
-    memory.connections_limit.set(gauge(limit as u64));
-}
-
-/// Updates gauges whose values are kept elsewhere.
-fn gauges(store: &Arc<Store>, seats: &'static Seats, watches: &Arc<Watches>) -> impl Fn(&Metrics) + use<> {
-    let (store, watches) = (Arc::clone(store), Arc::clone(watches));
-    let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-    move |metrics| {
-        store.report(metrics, BootTime::now());
-        metrics.in_flight.set(gauge(seats.taken()));
-        metrics.in_flight_peak.set(gauge(seats.take_peak()));
-        metrics.in_flight_limit.set(gauge(seats.limit()));
-        metrics.hanging.set(gauge(watches.count()));
-    }
 }
 
 fn announce(listener: &TcpListener, what: &str) {

@@ -45,7 +45,7 @@
 //! | when we stop | [`server::drain`] |
 //! | which packets come here, and which go nowhere | [`redirect`] |
 //! | whether a place is protected | [`check`] |
-//! | metric names, labels, buckets | [`telemetry::metrics`] |
+//! | metric names, labels, buckets | [`telemetry::table`] |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | which requests are traced, and what of them is exported | [`telemetry::otlp`] |
 //! | metric names and labels | [`telemetry::table`]; buckets: [`telemetry::histogram`] |
@@ -90,6 +90,7 @@ pub mod redirect;
 pub mod reply;
 pub mod room;
 pub mod server;
+pub mod shared;
 pub mod shares;
 pub mod stack;
 pub mod telemetry;

@@ -7,7 +7,7 @@ use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::redirect::{self, Redirect};
+use gce_metadata_proxy::redirect;
 use gce_metadata_proxy::server::drain::Signals;
 use gce_metadata_proxy::telemetry::logging;
 use gce_metadata_proxy::threads;
@@ -77,14 +77,8 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
-    let opened = config.redirect.clone();
-    let app = App::bind(config)?;
-    if let Some(opened) = opened {
-        // The sockets are bound, so redirected requests find a listener.
-        let redirect = Redirect::to_first(&app.addrs()?, opened)?;
-        redirect.install().await?;
-        tokio::spawn(redirect.keep());
-    }
+    let mut app = App::bind(config)?;
+    app.install_redirect().await?;
     let (tell, told) = oneshot::channel::<()>();
     let running = app.run(async {
         // The sender lives as long as this is polled.

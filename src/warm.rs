@@ -12,7 +12,8 @@ use crate::layers::leaves::{Leaf, Leaves};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::readiness::Readiness;
 use crate::reply::Body;
-use crate::tokens::{NoToken, TokenKey, TokenSource};
+use crate::shared::Shared;
+use crate::tokens::{MetadataServer, NoToken, TokenKey, TokenSource};
 use crate::upstream::Forward;
 
 /// Interval to refresh the common values. They are not known to change while a machine runs.
@@ -32,6 +33,18 @@ pub struct WarmStart<T> {
     pub store: Arc<Store>,
     /// Fetches the default account's token.
     pub tokens: Tokens<T>,
+}
+
+impl WarmStart<MetadataServer> {
+    /// Fills the caches that connections share.
+    pub fn new(shared: &Shared) -> Self {
+        Self {
+            forward: shared.forward.clone(),
+            leaves: Arc::clone(&shared.leaves),
+            store: Arc::clone(&shared.store),
+            tokens: shared.tokens.clone(),
+        }
+    }
 }
 
 impl<T: TokenSource> WarmStart<T> {

@@ -10,32 +10,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use gce_metadata_proxy::config::LARGE_ANSWERS;
+use gce_metadata_proxy::cli;
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::failure::DEADLINE;
-use gce_metadata_proxy::layers::conceal::{ConcealLayer, Mode};
-use gce_metadata_proxy::layers::hanging::Watches;
-use gce_metadata_proxy::layers::in_flight::{MakeRoom, SeatedBody, Seats};
+use gce_metadata_proxy::layers::in_flight::SeatedBody;
 use gce_metadata_proxy::layers::latency::TimedBody;
 use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
-use gce_metadata_proxy::layers::rescue::OnOverload;
-use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, Tokens};
-use gce_metadata_proxy::metadata::Target;
-use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::metadata::token::AccessToken;
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
-use gce_metadata_proxy::policy::{Choice, LivePolicy};
+use gce_metadata_proxy::policy::LivePolicy;
 use gce_metadata_proxy::reply::Body;
-use gce_metadata_proxy::room::{CutUnread, Room};
 use gce_metadata_proxy::server::{NewStack, Stack};
+use gce_metadata_proxy::shared::Shared;
 use gce_metadata_proxy::shares;
-use gce_metadata_proxy::stack::{self, Parts};
-use gce_metadata_proxy::telemetry::Metrics;
+use gce_metadata_proxy::stack;
+use gce_metadata_proxy::telemetry::Registry;
 use gce_metadata_proxy::telemetry::otlp::Tracer;
-use gce_metadata_proxy::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource};
-use gce_metadata_proxy::upstream::{Client, Forward, Health};
+use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -64,33 +56,24 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
 
 /// The same for any peer.
 async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> {
-    let metrics = Metrics::leak();
     let mock = Mock::start().await;
-    let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
-    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
-    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), Arc::clone(&room), metrics));
-    let tokens = Tokens::new(Arc::new(Store::new(LIMIT, metrics)), MetadataServer::new(forward.clone()));
-    tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
-    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
-    stack::assemble(Parts {
-        hosts: AllowedHosts::default(),
-        conceal: ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&room), metrics),
-        metrics,
-        on_overload: OnOverload::Reset,
-        seats: Seats::leak(200),
-        make_room: MakeRoom::by(|| false),
-        watches: Arc::new(Watches::new(64, room)),
-        leaves: known_leaves(),
-        tokens,
-        audit: Audit::Off,
-        tracer: Tracer::default(),
-        forward,
-    })
+    let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
+    let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
+    let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
+    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default());
+    shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
+    keep_zone(&shared.leaves);
+    stack::assemble(shared)
 }
 
 /// The zone, as the server answers it.
 pub fn known_leaves() -> Arc<Leaves> {
-    let leaves = Arc::new(Leaves::default());
+    let leaves = Arc::default();
+    keep_zone(&leaves);
+    leaves
+}
+
+fn keep_zone(leaves: &Leaves) {
     let mut headers = HeaderMap::new();
     for (name, value) in
         [("content-type", "application/text"), ("etag", "0123456789abcdef"), ("metadata-flavor", "Google")]
@@ -99,7 +82,6 @@ pub fn known_leaves() -> Arc<Leaves> {
     }
     let zone = Bytes::from_static(b"projects/123456789012/zones/us-central1-a");
     leaves.keep(Leaf::Zone, StatusCode::OK, headers, &zone);
-    leaves
 }
 
 /// Gives a token of a real one's size at once.

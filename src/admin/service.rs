@@ -11,11 +11,12 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
 
-use super::statusz::{self, Sources, Status};
+use super::statusz::{self, Status};
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
 use crate::server::{NewStack, Reset, Stack};
+use crate::shared::Shared;
 use crate::telemetry::logging::{self, Levels, LevelsError};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -42,7 +43,7 @@ gce-metadata-proxy
 /// Answers operators.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    sources: Arc<Sources>,
+    shared: Arc<Shared>,
     hosts: Arc<AllowedHosts>,
 }
 
@@ -50,9 +51,9 @@ type Page = Response<Full<Bytes>>;
 
 impl Admin {
     /// Shows these.
-    pub fn new(sources: Sources) -> Self {
-        let hosts = AllowedHosts::of_operators(sources.config.metrics_allowed_hosts.iter().cloned());
-        Self { sources: Arc::new(sources), hosts: Arc::new(hosts) }
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let hosts = AllowedHosts::of_operators(shared.config.metrics_allowed_hosts.iter().cloned());
+        Self { shared, hosts: Arc::new(hosts) }
     }
 
     /// What answers on a connection.
@@ -86,16 +87,16 @@ impl Admin {
             "/" => text(StatusCode::OK, INDEX),
             "/statusz" if value(query, "format").as_deref() == Some("json") => self.statusz_json(),
             "/statusz" => {
-                let mut response = page(StatusCode::OK, HTML, statusz::html(&Status::of(&self.sources)));
+                let mut response = page(StatusCode::OK, HTML, statusz::html(&Status::of(&self.shared)));
                 response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
                 response
             }
             "/flagz" => {
-                let flags = self.sources.config.flags().into_iter();
+                let flags = self.shared.config.flags().into_iter();
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
                 text(StatusCode::OK, lines.concat())
             }
-            "/metrics" => page(StatusCode::OK, PROMETHEUS, self.sources.metrics.render()),
+            "/metrics" => page(StatusCode::OK, PROMETHEUS, self.shared.registry.render()),
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readyz(query.is_some_and(|query| query.starts_with("verbose"))),
             "/loglevel" => text(
@@ -108,12 +109,12 @@ impl Admin {
 
     fn statusz_json(&self) -> Page {
         let json =
-            serde_json::to_string_pretty(&Status::of(&self.sources)).expect("numbers and strings are always JSON");
+            serde_json::to_string_pretty(&Status::of(&self.shared)).expect("numbers and strings are always JSON");
         page(StatusCode::OK, JSON, json + "\n")
     }
 
     fn readyz(&self, verbose: bool) -> Page {
-        let state = self.sources.readiness.state();
+        let state = self.shared.readiness.state();
         let status = if state.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if verbose {
             let json = serde_json::to_string(&state).expect("a tag and a string are always JSON");

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
@@ -16,14 +17,12 @@ use tower::{Layer, Service};
 
 use super::outcome::Outcome;
 use crate::error::Error;
-use crate::telemetry::Metrics;
+use crate::telemetry::requests::Requests;
 
 /// Catches panics in requests of this peer, and counts them here.
-pub fn layer<S>(
-    metrics: &'static Metrics,
-    peer: SocketAddr,
-) -> impl Layer<S, Service = CatchPanic<S>> + Clone + use<S> {
-    layer_fn(move |inner| CatchPanic { inner, report: Report { metrics, peer } })
+pub fn layer<S>(requests: &Arc<Requests>, peer: SocketAddr) -> impl Layer<S, Service = CatchPanic<S>> + Clone + use<S> {
+    let report = Report { requests: Arc::clone(requests), peer };
+    layer_fn(move |inner| CatchPanic { inner, report: report.clone() })
 }
 
 /// The service of this layer.
@@ -33,15 +32,15 @@ pub struct CatchPanic<S> {
     report: Report,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Report {
-    metrics: &'static Metrics,
+    requests: Arc<Requests>,
     peer: SocketAddr,
 }
 
 impl Report {
-    fn caught(self, panic: &(dyn Any + Send)) -> Error {
-        self.metrics.panics.inc();
+    fn caught(&self, panic: &(dyn Any + Send)) -> Error {
+        self.requests.panicked();
         let message =
             panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let message = message.unwrap_or("the panic has no message");
@@ -68,7 +67,7 @@ where
             Ok(inner) => Outcome::passed(inner),
             Err(panic) => Outcome::decided(Err(self.report.caught(&*panic))),
         };
-        ResponseFuture { inner, report: self.report }
+        ResponseFuture { inner, report: self.report.clone() }
     }
 }
 

@@ -3,24 +3,26 @@
 //! It precedes every other decision, so that all later layers and metrics use
 //! [`metadata::Request`](crate::metadata::Request).
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http_body::Body;
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::latency;
+use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 
-/// Makes [`Classify`].
-#[derive(Debug, Clone)]
-pub struct ClassifyLayer {
-    hosts: Arc<AllowedHosts>,
-    peer: SocketAddr,
+/// Accepts requests under these host names.
+pub fn layer<S>(
+    hosts: &Arc<AllowedHosts>,
+    timeline: &Arc<Timeline>,
+) -> impl Layer<S, Service = Classify<S>> + Clone + use<S> {
+    let (hosts, timeline) = (Arc::clone(hosts), Arc::clone(timeline));
+    layer_fn(move |inner| Classify { inner, hosts: Arc::clone(&hosts), timeline: Arc::clone(&timeline) })
 }
 
 /// The service of this layer: [`http::Request`] in, [`Request`] out.
@@ -28,22 +30,7 @@ pub struct ClassifyLayer {
 pub struct Classify<S> {
     inner: S,
     hosts: Arc<AllowedHosts>,
-    peer: SocketAddr,
-}
-
-impl ClassifyLayer {
-    /// Requests of this peer under these names are let in.
-    pub fn new(hosts: Arc<AllowedHosts>, peer: SocketAddr) -> Self {
-        Self { hosts, peer }
-    }
-}
-
-impl<S> Layer<S> for ClassifyLayer {
-    type Service = Classify<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Classify { inner, hosts: Arc::clone(&self.hosts), peer: self.peer }
-    }
+    timeline: Arc<Timeline>,
 }
 
 impl<S, B> Service<http::Request<B>> for Classify<S>
@@ -61,9 +48,9 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
-        match Request::parse(head, !body.is_end_stream(), Some(self.peer), &self.hosts) {
+        match Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts) {
             Ok(request) => {
-                latency::asks_for((&request.endpoint).into());
+                self.timeline.asks_for((&request.endpoint).into());
                 Outcome::passed(self.inner.call(request))
             }
             Err(error) => Outcome::decided(Err(error.into())),

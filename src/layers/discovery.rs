@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::outcome::Outcome;
@@ -26,22 +27,15 @@ const TEXT_HTML: HeaderValue = HeaderValue::from_static("text/html");
 /// The directory that Node's library looks for.
 const INSTANCE: &str = "/computeMetadata/v1/instance";
 
-/// Makes [`Discovery`].
-#[derive(Debug, Clone, Default)]
-pub struct DiscoveryLayer;
+/// Answers discovery requests.
+pub fn layer<S>() -> impl Layer<S, Service = Discovery<S>> + Clone + use<S> {
+    layer_fn(|inner| Discovery { inner })
+}
 
 /// The service of this layer.
 #[derive(Debug, Clone)]
 pub struct Discovery<S> {
     inner: S,
-}
-
-impl<S> Layer<S> for DiscoveryLayer {
-    type Service = Discovery<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Discovery { inner }
-    }
 }
 
 impl<S> Service<Box<Request>> for Discovery<S>

@@ -26,6 +26,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::outcome::Outcome;
@@ -343,10 +344,10 @@ impl From<Unseen> for Error {
     }
 }
 
-/// Makes [`Hanging`].
-#[derive(Debug, Clone)]
-pub struct HangingLayer {
-    watches: Arc<Watches>,
+/// Lets clients that wait for the same change share these watches.
+pub fn layer<S>(watches: &Arc<Watches>) -> impl Layer<S, Service = Hanging<S>> + Clone + use<S> {
+    let watches = Arc::clone(watches);
+    layer_fn(move |inner| Hanging { inner, watches: Arc::clone(&watches) })
 }
 
 /// The service of this layer.
@@ -354,21 +355,6 @@ pub struct HangingLayer {
 pub struct Hanging<S> {
     inner: S,
     watches: Arc<Watches>,
-}
-
-impl HangingLayer {
-    /// Shares these.
-    pub fn new(watches: Arc<Watches>) -> Self {
-        Self { watches }
-    }
-}
-
-impl<S> Layer<S> for HangingLayer {
-    type Service = Hanging<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Hanging { inner, watches: Arc::clone(&self.watches) }
-    }
 }
 
 impl<S> Service<Box<Request>> for Hanging<S>
@@ -460,7 +446,7 @@ mod tests {
         let query = Query::parse(Some(query)).expect("a query");
         let peer = Some(([10, 0, 0, pod], 40000).into());
         let request = Request { peer, ..Request::own(Endpoint::Leaf, path, query, Principal::Node) };
-        tokio::spawn(HangingLayer::new(Arc::clone(watches)).layer(inner).oneshot(request.into()))
+        tokio::spawn(layer(watches).layer(inner).oneshot(request.into()))
     }
 
     const ZONE: &str = "/computeMetadata/v1/instance/zone?wait_for_change=true";
@@ -621,7 +607,7 @@ mod tests {
             Principal::Node,
         );
         let panics = service_fn(|_: Box<Request>| async { panic!("on purpose") });
-        let outcome = HangingLayer::new(Arc::clone(&watches)).layer(panics).oneshot(request.into()).await;
+        let outcome = layer(&watches).layer(panics).oneshot(request.into()).await;
         assert!(matches!(outcome, Err(Error::Upstream(_))));
         assert_eq!(watches.count(), 0);
     }
@@ -635,7 +621,6 @@ mod tests {
     async fn an_answer_has_room_until_the_last_watcher_has_read_it() {
         let room = Room::new(8000, CutUnread::never());
         let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
-        let layer = HangingLayer::new(watches);
         let change = Arc::new(Semaphore::new(0));
         let both = [1, 2].map(|pod| {
             let change = Arc::clone(&change);
@@ -649,7 +634,7 @@ mod tests {
             let query = Query::parse(Some("wait_for_change=true")).expect("a query");
             let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
             let peer = Some(([10, 0, 0, pod], 40000).into());
-            tokio::spawn(layer.layer(service).oneshot(Box::new(Request { peer, ..own })))
+            tokio::spawn(layer(&watches).layer(service).oneshot(Box::new(Request { peer, ..own })))
         });
         settle().await;
         change.add_permits(1);

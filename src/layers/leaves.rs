@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::timeout;
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::outcome::Outcome;
@@ -160,10 +161,10 @@ fn has_only_recursive(query: &Query, wanted: bool) -> bool {
     query.unknown().is_none() && query.params().map(|(param, _)| param).eq(wanted.then_some(Param::Recursive))
 }
 
-/// Makes [`KnownLeaves`].
-#[derive(Debug, Clone)]
-pub struct KnownLeavesLayer {
-    leaves: Arc<Leaves>,
+/// Answers requests for these values.
+pub fn layer<S>(leaves: &Arc<Leaves>) -> impl Layer<S, Service = KnownLeaves<S>> + Clone + use<S> {
+    let leaves = Arc::clone(leaves);
+    layer_fn(move |inner| KnownLeaves { inner, leaves: Arc::clone(&leaves) })
 }
 
 /// The service of this layer.
@@ -171,21 +172,6 @@ pub struct KnownLeavesLayer {
 pub struct KnownLeaves<S> {
     inner: S,
     leaves: Arc<Leaves>,
-}
-
-impl KnownLeavesLayer {
-    /// Answers from these.
-    pub fn new(leaves: Arc<Leaves>) -> Self {
-        Self { leaves }
-    }
-}
-
-impl<S> Layer<S> for KnownLeavesLayer {
-    type Service = KnownLeaves<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        KnownLeaves { inner, leaves: Arc::clone(&self.leaves) }
-    }
 }
 
 impl<S> Service<Box<Request>> for KnownLeaves<S>
@@ -285,7 +271,7 @@ mod tests {
     #[tokio::test]
     async fn a_known_value_is_answered_as_the_server_answered_it() {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
-        let service = KnownLeavesLayer::new(kept(Leaf::Zone, "projects/1/zones/z")).layer(inner);
+        let service = layer(&kept(Leaf::Zone, "projects/1/zones/z")).layer(inner);
         let response = service.clone().oneshot(Leaf::Zone.request().into()).await.expect("an answer");
         assert_eq!(response.headers()["etag"], "0123456789abcdef");
         assert!(!response.headers().contains_key(header::DATE), "the answer has its own moment");
@@ -299,7 +285,7 @@ mod tests {
     #[tokio::test]
     async fn a_value_in_another_form_is_the_servers_business() {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
-        let service = KnownLeavesLayer::new(kept(Leaf::Zone, "z")).layer(inner);
+        let service = layer(&kept(Leaf::Zone, "z")).layer(inner);
         let query = Query::parse(Some("alt=json")).expect("a query");
         assert!(service.oneshot(Request { query, ..Leaf::Zone.request() }.into()).await.is_err());
     }
@@ -323,8 +309,9 @@ mod tests {
         let refusing =
             service_fn(|_: Box<Request>| async { Ok::<_, Error>(reply::sentence(StatusCode::FORBIDDEN, "")) });
         let asked = Instant::now();
-        let ask = |layer: KnownLeavesLayer| (layer.layer(slow), layer.layer(failing), layer.layer(refusing));
-        let (slow, failing, refusing) = ask(KnownLeavesLayer::new(Arc::default()));
+        let leaves = Arc::default();
+        let (slow, failing, refusing) =
+            (layer(&leaves).layer(slow), layer(&leaves).layer(failing), layer(&leaves).layer(refusing));
         for answer in [
             slow.oneshot(Leaf::UniverseDomain.request().into()).await,
             failing.oneshot(Leaf::UniverseDomain.request().into()).await,

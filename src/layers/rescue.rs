@@ -2,33 +2,25 @@
 
 use std::fmt;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::latency;
+use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::metadata::RequestError;
 use crate::reply::{self, Body};
 use crate::server::Reset;
-use crate::telemetry::Metrics;
 use crate::telemetry::latency::RequestOutcome;
-use crate::telemetry::metrics::Shed;
-use crate::telemetry::otlp;
-
-/// Makes [`Rescue`].
-#[derive(Debug, Clone)]
-pub struct RescueLayer {
-    metrics: &'static Metrics,
-    on_overload: OnOverload,
-    peer: SocketAddr,
-}
+use crate::telemetry::requests::Requests;
+use crate::telemetry::shedding::{Shed, Shedding};
 
 /// What becomes of a request for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,34 +41,44 @@ impl fmt::Display for OnOverload {
     }
 }
 
+/// Answers refusals and failures of a connection's requests.
+pub fn layer<S>(
+    requests: &Arc<Requests>,
+    shedding: &Arc<Shedding>,
+    on_overload: OnOverload,
+    timeline: &Arc<Timeline>,
+) -> impl Layer<S, Service = Rescue<S>> + Clone + use<S> {
+    let rescuer = Arc::new(Rescuer {
+        requests: Arc::clone(requests),
+        shedding: Arc::clone(shedding),
+        on_overload,
+        timeline: Arc::clone(timeline),
+    });
+    layer_fn(move |inner| Rescue { inner, rescuer: Arc::clone(&rescuer), unready: None })
+}
+
 /// The service of this layer. It fails only where the connection is to be reset.
 #[derive(Debug)]
 pub struct Rescue<S> {
     inner: S,
-    layer: RescueLayer,
+    rescuer: Arc<Rescuer>,
     /// Why the inner service will never be ready. The next request is answered with it.
     unready: Option<Box<Error>>,
 }
 
 impl<S: Clone> Clone for Rescue<S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: self.layer.clone(), unready: None }
+        Self { inner: self.inner.clone(), rescuer: Arc::clone(&self.rescuer), unready: None }
     }
 }
 
-impl RescueLayer {
-    /// Refusals and failures of this peer's requests are counted here.
-    pub fn new(metrics: &'static Metrics, on_overload: OnOverload, peer: SocketAddr) -> Self {
-        Self { metrics, on_overload, peer }
-    }
-}
-
-impl<S> Layer<S> for RescueLayer {
-    type Service = Rescue<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Rescue { inner, layer: self.clone(), unready: None }
-    }
+/// Counts and answers errors.
+#[derive(Debug)]
+struct Rescuer {
+    requests: Arc<Requests>,
+    shedding: Arc<Shedding>,
+    on_overload: OnOverload,
+    timeline: Arc<Timeline>,
 }
 
 impl<S, B, A> Service<Request<B>> for Rescue<S>
@@ -99,7 +101,7 @@ where
             None => Outcome::passed(self.inner.call(request)),
             Some(error) => Outcome::decided(Err(*error)),
         };
-        ResponseFuture { inner, rescue: self.layer.clone() }
+        ResponseFuture { inner, rescuer: Arc::clone(&self.rescuer) }
     }
 }
 
@@ -108,7 +110,7 @@ pin_project! {
     pub struct ResponseFuture<F, A> {
         #[pin]
         inner: Outcome<F, Result<A, Error>>,
-        rescue: RescueLayer,
+        rescuer: Arc<Rescuer>,
     }
 }
 
@@ -127,38 +129,38 @@ where
             Ok(_) => RequestOutcome::Passed,
             Err(error) => outcome_of(error),
         };
-        latency::ends_as(outcome);
+        this.rescuer.timeline.ends_as(outcome);
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => this.rescue.rescue(&error)?.map(A::from),
+            Err(error) => this.rescuer.rescue(&error)?.map(A::from),
         };
-        this.rescue.metrics.count_answer(outcome, answer.status());
+        this.rescuer.requests.answered(outcome, answer.status());
         Poll::Ready(Ok(answer))
     }
 }
 
-impl RescueLayer {
+impl Rescuer {
     fn rescue(&self, error: &Error) -> Result<Response<Body>, Reset> {
-        self.note(error, self.peer);
-        otlp::because(error.reason());
+        self.note(error);
+        self.timeline.fails_with(error.reason());
         if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
-            self.metrics.resets.inc();
+            self.shedding.reset();
             return Err(Reset);
         }
         Ok(answer(error))
     }
 
-    /// Counts a refusal or failure, and logs it now and then.
-    fn note(&self, error: &Error, peer: SocketAddr) {
-        let reason = error.reason();
-        self.metrics.count_refusal(reason);
+    /// Counts a refusal or failure, and logs it at intervals.
+    fn note(&self, error: &Error) {
+        let (reason, peer) = (error.reason(), self.timeline.peer());
+        self.requests.refused(reason);
         tracing::debug!(%peer, reason, "{error}");
         match error {
-            Error::Overloaded(overload) => self.metrics.shed((*overload).into(), Some(peer)),
+            Error::Overloaded(overload) => self.shedding.shed((*overload).into(), Some(peer)),
             // Logged where the metadata server's health changes, and where a panic is caught.
             Error::Upstream(_) | Error::Token(_) | Error::Panicked => {}
             _ => {
-                if let Some(count) = self.metrics.refusal_line_due() {
+                if let Some(count) = self.requests.refusal_line_due() {
                     tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
                 }
             }

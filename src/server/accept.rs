@@ -18,7 +18,6 @@ use super::connection::{Connection, NewStack, Stack};
 use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
 use super::socket::{Cuttable, Socket};
-use crate::telemetry::Metrics;
 
 /// Listen backlog: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4
 /// and 128 before. If the queue is full, the client's kernel retries after a second.
@@ -106,8 +105,6 @@ pub struct Server<N> {
     pub connections: Arc<Connections>,
     /// Signals when to stop.
     pub drain: Drain,
-    /// Counts accepted and reset connections.
-    pub metrics: &'static Metrics,
 }
 
 impl<N, S> Server<N>
@@ -148,10 +145,10 @@ where
     }
 
     async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
-        self.metrics.accepted.inc();
+        self.connections.accepted();
         let activity = Arc::new(Activity::new());
         let Some(place) = self.admit(peer, &activity, patience).await else {
-            self.metrics.shed_connection(peer);
+            self.connections.shedding.reset_newcomer(peer);
             stream.close_by_reset(true);
             return;
         };

@@ -23,6 +23,7 @@
 //! next request cheaper. Above that, a connection has it only while it is being answered. New connections
 //! leave the last eighth to requests.
 
+mod metrics;
 mod open;
 mod place;
 
@@ -35,6 +36,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
+use metrics::ConnectionMetrics;
 pub(super) use place::{Place, Reclaim, Serving};
 
 use open::{Asks, Connection, Open, Resource};
@@ -42,8 +44,9 @@ use open::{Asks, Connection, Open, Resource};
 use super::activity::Activity;
 use crate::memory::{Level, OPEN_BYTES, Pressure};
 use crate::shares::Room;
-use crate::telemetry::Metrics;
-use crate::telemetry::metrics::Shed;
+use crate::telemetry::Registry;
+use crate::telemetry::shedding::{Shed, Shedding};
+use crate::telemetry::table;
 
 /// A younger connection may have sent a request that was not read yet. A newcomer that can wait does not
 /// replace it.
@@ -65,7 +68,8 @@ pub struct Connections {
     /// The process is short of memory, regardless of the connections' charges.
     is_pressed: AtomicBool,
     pressure: Arc<Pressure>,
-    metrics: &'static Metrics,
+    metrics: ConnectionMetrics,
+    pub(super) shedding: Arc<Shedding>,
 }
 
 /// Result of admitting a newcomer.
@@ -81,9 +85,35 @@ pub(super) enum Admission {
 
 impl Connections {
     /// Limits the number of connections and their total charge in bytes, and follows this memory pressure.
-    pub fn new(limit: usize, bytes: usize, pressure: Arc<Pressure>, metrics: &'static Metrics) -> Self {
-        let open = Open::new(limit, bytes);
-        Self { open: Mutex::new(open), is_crowded: false.into(), is_pressed: false.into(), pressure, metrics }
+    pub fn new(
+        limit: usize,
+        bytes: usize,
+        pressure: Arc<Pressure>,
+        shedding: Arc<Shedding>,
+        registry: &Registry,
+    ) -> Arc<Self> {
+        let connections = Arc::new(Self {
+            open: Mutex::new(Open::new(limit, bytes)),
+            is_crowded: false.into(),
+            is_pressed: false.into(),
+            pressure,
+            metrics: ConnectionMetrics::new(registry),
+            shedding,
+        });
+        connections.observe(registry);
+        connections
+    }
+
+    /// Registers gauges of the memory that connections are charged.
+    fn observe(self: &Arc<Self>, registry: &Registry) {
+        let (used, limit) = (Arc::clone(self), Arc::clone(self));
+        registry.observe(&table::CONNECTION_BYTES, move || Some(used.weight().0 as u64));
+        registry.observe(&table::CONNECTION_BYTES_LIMIT, move || Some(limit.weight().1 as u64));
+    }
+
+    /// The number of open connections.
+    pub fn count(&self) -> usize {
+        self.lock().connections.len()
     }
 
     /// Cuts the connection whose client has not read its response for longest, which soon frees its seat.
@@ -92,7 +122,7 @@ impl Connections {
         let mut open = self.lock();
         let Some(longest) = open.oldest(Connection::unread_since) else { return false };
         self.cut(&mut open, longest.number);
-        self.metrics.shed(Shed::UnreadAnswer, None);
+        self.shedding.shed(Shed::UnreadAnswer, None);
         true
     }
 
@@ -106,7 +136,7 @@ impl Connections {
         let unread: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
         for number in &unread {
             self.cut(&mut open, *number);
-            self.metrics.shed(Shed::UnreadAnswer, None);
+            self.shedding.shed(Shed::UnreadAnswer, None);
         }
         !unread.is_empty()
     }
@@ -140,7 +170,7 @@ impl Connections {
             let victim = useless.or_else(|| open.victim_of(largest?).filter(|_| may_cut));
             let Some(victim) = victim else { break };
             self.cut(&mut open, victim.number);
-            self.metrics.shed(Shed::Memory, None);
+            self.shedding.shed(Shed::Memory, None);
         }
     }
 
@@ -169,8 +199,13 @@ impl Connections {
         }
         let number = open.insert(peer, client, activity);
         self.note_use(&open);
-        self.metrics.connections.inc();
+        self.metrics.open.inc();
         Admission::Place(Place { number, client, connections: Arc::clone(self) })
+    }
+
+    /// Counts an accepted connection.
+    pub(super) fn accepted(&self) {
+        self.metrics.accepted.inc();
     }
 
     /// Registers the connection in this place, so that it can be closed for another.
@@ -198,7 +233,7 @@ impl Connections {
                 return Made::Later;
             }
             self.cut(open, victim.number);
-            self.metrics.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
+            self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
     }
 
@@ -213,7 +248,7 @@ impl Connections {
             task.abort();
         }
         self.note_use(open);
-        self.metrics.connections.dec();
+        self.metrics.open.dec();
     }
 
     fn note_use(&self, open: &Open) {

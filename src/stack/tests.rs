@@ -9,24 +9,23 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 use tower::buffer::Buffer;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::limit::ConcurrencyLimit;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
-use crate::config::{LARGE_ANSWERS, TIMEOUTS};
+use crate::cli;
+use crate::config::TIMEOUTS;
 use crate::error::Error;
-use crate::layers::conceal::Mode;
-use crate::layers::token_cache::{LIMIT, Store};
-use crate::metadata::Target;
 use crate::mock::{Handle, Mock};
-use crate::policy::{Choice, LivePolicy};
-use crate::room::{CutUnread, Room};
-use crate::server::{self, Connections, Drain, Server};
-use crate::upstream::{Client, Health};
+use crate::policy::LivePolicy;
+use crate::server::{self, Server};
+use crate::telemetry::Registry;
+use crate::telemetry::otlp::Tracer;
 
 /// Places for middleware that sees HTTP, from the inside out: before classify, and so on, up to before total.
 const HTTP_LEVELS: usize = 4;
@@ -40,7 +39,7 @@ const HTTP_LEVELS_CAUGHT: usize = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Middleware {
-    /// tower's, for so many requests at once.
+    /// tower's, for so many requests at once over all connections.
     ConcurrencyLimit(usize),
     /// tower's, of this size.
     Buffer(usize),
@@ -57,25 +56,32 @@ pub(super) struct Between<R> {
     level: AtomicUsize,
     /// Requests to middleware that panics, over all stacks.
     requests: Arc<AtomicUsize>,
+    /// What a concurrency limit has, over all stacks.
+    permits: Arc<Semaphore>,
     request: PhantomData<fn(R)>,
 }
 
 impl<R> Between<R> {
     fn at(level: usize, middleware: Middleware) -> Self {
-        Self { middleware: Some((level, middleware)), ..Self::default() }
+        let permits = if let Middleware::ConcurrencyLimit(limit) = middleware { limit } else { 0 };
+        let permits = Arc::new(Semaphore::new(permits));
+        Self { middleware: Some((level, middleware)), permits, ..Self::default() }
     }
 }
 
 impl<R> Default for Between<R> {
     fn default() -> Self {
-        Self { middleware: None, level: AtomicUsize::new(0), requests: Arc::default(), request: PhantomData }
+        let permits = Arc::new(Semaphore::new(0));
+        let (level, requests) = (AtomicUsize::new(0), Arc::default());
+        Self { middleware: None, level, requests, permits, request: PhantomData }
     }
 }
 
 /// For the next stack.
 impl<R> Clone for Between<R> {
     fn clone(&self) -> Self {
-        Self { middleware: self.middleware, requests: Arc::clone(&self.requests), ..Self::default() }
+        let (requests, permits) = (Arc::clone(&self.requests), Arc::clone(&self.permits));
+        Self { middleware: self.middleware, requests, permits, ..Self::default() }
     }
 }
 
@@ -93,8 +99,8 @@ where
         let requests = Arc::clone(&self.requests);
         match self.middleware.filter(|(at, _)| *at == level) {
             None => BoxCloneSyncService::new(inner),
-            Some((_, Middleware::ConcurrencyLimit(limit))) => {
-                BoxCloneSyncService::new(ServiceBuilder::new().layer(ConcurrencyLimitLayer::new(limit)).service(inner))
+            Some((_, Middleware::ConcurrencyLimit(_))) => {
+                BoxCloneSyncService::new(ConcurrencyLimit::with_semaphore(inner, Arc::clone(&self.permits)))
             }
             Some((_, Middleware::Buffer(size))) => {
                 let unboxed = |error: tower::BoxError| *error.downcast::<E>().expect("the worker lives");
@@ -130,45 +136,28 @@ where
 /// A proxy in front of a mock.
 struct Proxy {
     addr: SocketAddr,
-    metrics: &'static Metrics,
-    seats: &'static Seats,
+    shared: Arc<Shared>,
     _mock: Handle,
 }
 
 impl Proxy {
-    async fn start(http: Between<http::Request<Incoming>>, metadata: &Between<Box<Request>>) -> Self {
+    async fn start(http: Between<http::Request<Incoming>>, metadata: Between<Box<Request>>) -> Self {
         let mock = Mock::start().await;
-        let (metrics, seats) = (Metrics::leak(), Seats::leak(200));
-        let stacks = with_between(parts(&mock, metrics, seats), http, metadata);
+        let shared = shared(&mock);
+        let stacks = Arc::new(with_between(Arc::clone(&shared), http, metadata));
         let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         let addr = listener.local_addr().expect("bound");
-        let connections = Arc::new(Connections::new(1000, usize::MAX, Arc::default(), metrics));
-        let server =
-            Server { stacks: Arc::new(stacks), timeouts: TIMEOUTS, connections, drain: Drain::default(), metrics };
-        tokio::spawn(server.run(listener));
-        Self { addr, metrics, seats, _mock: mock }
+        let (connections, drain) = (Arc::clone(&shared.connections), shared.drain.clone());
+        tokio::spawn(Server { stacks, timeouts: TIMEOUTS, connections, drain }.run(listener));
+        Self { addr, shared, _mock: mock }
     }
 }
 
-fn parts(mock: &Handle, metrics: &'static Metrics, seats: &'static Seats) -> Parts {
-    let target = Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target");
-    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
-    let forward = Forward::new(Client::new(target, Arc::<Health>::default(), Arc::clone(&room), metrics));
-    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
-    Parts {
-        hosts: AllowedHosts::default(),
-        metrics,
-        on_overload: OnOverload::Reset,
-        seats,
-        make_room: MakeRoom::by(|| false),
-        conceal: ConcealLayer::new(policy, Mode::Enforce, Arc::clone(&room), metrics),
-        watches: Arc::new(Watches::new(64, room)),
-        leaves: Arc::default(),
-        tokens: Tokens::new(Arc::new(Store::new(LIMIT, metrics)), MetadataServer::new(forward.clone())),
-        audit: Audit::Off,
-        tracer: Tracer::default(),
-        forward,
-    }
+fn shared(mock: &Handle) -> Arc<Shared> {
+    let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
+    let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
+    let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
+    Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default())
 }
 
 /// A client's connection.
@@ -233,8 +222,8 @@ async fn ask_a_thousand(proxy: &Proxy) {
 async fn all_are_answered_with(middleware: Middleware) {
     for level in 0..HTTP_LEVELS + METADATA_LEVELS {
         let proxy = match level.checked_sub(HTTP_LEVELS) {
-            None => Proxy::start(Between::at(level, middleware), &Between::default()).await,
-            Some(level) => Proxy::start(Between::default(), &Between::at(level, middleware)).await,
+            None => Proxy::start(Between::at(level, middleware), Between::default()).await,
+            Some(level) => Proxy::start(Between::default(), Between::at(level, middleware)).await,
         };
         let asked = timeout(Duration::from_secs(30), ask_a_thousand(&proxy)).await;
         assert!(asked.is_ok(), "{middleware:?} at level {level}: some requests are not answered");
@@ -260,7 +249,7 @@ async fn the_levels_are_all_there_are() {
         (HTTP_LEVELS, METADATA_LEVELS - 1, true),
         (HTTP_LEVELS, METADATA_LEVELS, false),
     ] {
-        let proxy = Proxy::start(Between::at(http, panics), &Between::at(metadata, panics)).await;
+        let proxy = Proxy::start(Between::at(http, panics), Between::at(metadata, panics)).await;
         let mut client = TcpStream::connect(proxy.addr).await.expect("it listens");
         let request = format!(
             "GET {CLUSTER_NAME} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
@@ -280,9 +269,9 @@ async fn the_first_request_alone_fails(proxy: &Proxy) {
     assert!(answer.ends_with(&format!("{}\n", Error::Panicked)), "{answer}");
     assert_eq!(client.get(CLUSTER_NAME).await.0, 200, "the same connection");
     assert_eq!(bystander.get(CLUSTER_NAME).await.0, 200, "another connection");
-    assert_eq!(proxy.metrics.panics.get(), 1);
+    assert_eq!(proxy.shared.requests.panics(), 1);
     let given_back = async {
-        while proxy.seats.taken() > 0 {
+        while proxy.shared.seats.taken() > 0 {
             yield_now().await;
         }
     };
@@ -322,8 +311,8 @@ async fn a_panic_ends_its_request_and_nothing_else() {
         let levels = HTTP_LEVELS_CAUGHT + METADATA_LEVELS;
         for level in 0..levels {
             let proxy = match level.checked_sub(HTTP_LEVELS_CAUGHT) {
-                None => Proxy::start(Between::at(level, middleware), &Between::default()).await,
-                Some(level) => Proxy::start(Between::default(), &Between::at(level, middleware)).await,
+                None => Proxy::start(Between::at(level, middleware), Between::default()).await,
+                Some(level) => Proxy::start(Between::default(), Between::at(level, middleware)).await,
             };
             panics += 1;
             the_first_request_alone_fails(&proxy).await;

@@ -1,12 +1,11 @@
 //! [`Histogram`]: a histogram of durations that is cheap enough to be always on.
 //!
 //! The prometheus crate's histogram supports any value: it keeps two copies and adds floats with
-//! compare-and-swap. This one counts nanoseconds, so an observation is two integer additions (`tally`),
-//! without locks or allocations. It is read as a [`Snapshot`], which may miss concurrent observations.
+//! compare-and-swap. This one counts nanoseconds, so an observation is two atomic additions, without locks or
+//! allocations. It is read as a [`Snapshot`], which may miss concurrent observations.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-
-use super::tally::Tally;
 
 /// Upper bounds of what a filter does itself, in nanoseconds: those of Kubernetes' `request_filter_duration_seconds` (from
 /// 100 us on), extended downwards to where an in-memory decision is.
@@ -59,9 +58,9 @@ pub const TIME: [u64; 18] = [
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
-    counts: [Tally; N],
-    beyond: Tally,
-    nanoseconds: Tally,
+    counts: [AtomicU64; N],
+    beyond: AtomicU64,
+    nanoseconds: AtomicU64,
 }
 
 /// What a histogram held at a moment.
@@ -78,7 +77,12 @@ pub struct Snapshot {
 impl<const N: usize> Histogram<N> {
     /// Empty.
     pub const fn new(bounds: &'static [u64; N]) -> Self {
-        Self { bounds, counts: [const { Tally::new() }; N], beyond: Tally::new(), nanoseconds: Tally::new() }
+        Self {
+            bounds,
+            counts: [const { AtomicU64::new(0) }; N],
+            beyond: AtomicU64::new(0),
+            nanoseconds: AtomicU64::new(0),
+        }
     }
 
     /// Counts one observation.
@@ -86,14 +90,14 @@ impl<const N: usize> Histogram<N> {
         // 584 years fit.
         let nanoseconds = duration.as_secs().wrapping_mul(1_000_000_000).wrapping_add(duration.subsec_nanos().into());
         let bucket = self.bounds.iter().position(|bound| nanoseconds <= *bound);
-        bucket.map_or(&self.beyond, |bucket| &self.counts[bucket]).add(1);
-        self.nanoseconds.add(nanoseconds);
+        bucket.map_or(&self.beyond, |bucket| &self.counts[bucket]).fetch_add(1, Relaxed);
+        self.nanoseconds.fetch_add(nanoseconds, Relaxed);
     }
 
     /// What it holds now.
     pub fn snapshot(&self) -> Snapshot {
-        let counts = self.counts.iter().chain([&self.beyond]).map(Tally::get).collect();
-        Snapshot { bounds: self.bounds, counts, nanoseconds: self.nanoseconds.get() }
+        let counts = self.counts.iter().chain([&self.beyond]).map(|count| count.load(Relaxed)).collect();
+        Snapshot { bounds: self.bounds, counts, nanoseconds: self.nanoseconds.load(Relaxed) }
     }
 }
 

@@ -141,31 +141,31 @@ mod tests {
 
     #[test]
     fn points_are_differences_and_the_oldest_are_forgotten() {
-        let (history, latency) = (History::default(), Latency::leak());
+        let (history, latency) = (History::default(), Latency::default());
         let work = |times: usize| {
             for _ in 0..times {
                 latency.filter(Filter::Conceal).worked(FilterOutcome::Passed, Duration::from_micros(1));
             }
         };
         work(9);
-        history.take_point(latency);
-        assert_eq!(conceal(&history, latency), (0, vec![0]), "what was before the first point is in no interval");
+        history.take_point(&latency);
+        assert_eq!(conceal(&history, &latency), (0, vec![0]), "what was before the first point is in no interval");
         work(2);
-        history.take_point(latency);
+        history.take_point(&latency);
         work(3);
-        assert_eq!(conceal(&history, latency), (5, vec![2, 3]));
+        assert_eq!(conceal(&history, &latency), (5, vec![2, 3]));
         for _ in 0..POINTS {
-            history.take_point(latency);
+            history.take_point(&latency);
         }
-        let (total, points) = conceal(&history, latency);
+        let (total, points) = conceal(&history, &latency);
         assert_eq!((total, points[0], points.len()), (3, 3, POINTS + 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_point_is_taken_every_ten_seconds() {
-        let (history, latency) = (History::default(), Latency::leak());
-        let ran = tokio::time::timeout(Duration::from_secs(35), history.run(latency)).await;
+        let (history, latency) = (History::default(), Latency::default());
+        let ran = tokio::time::timeout(Duration::from_secs(35), history.run(&latency)).await;
         assert!(ran.is_err(), "it goes on");
-        assert_eq!(conceal(&history, latency).1.len(), 4, "three intervals, and what came since");
+        assert_eq!(conceal(&history, &latency).1.len(), 4, "three intervals, and what came since");
     }
 }

@@ -2,12 +2,13 @@
 
 use std::array;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::export::{Exported, Value};
 use super::histogram::{Histogram, Snapshot, TIME, WORK};
 use super::labels::{Label, labels};
+use super::registry::Registry;
 use super::table::{self, Row};
 use crate::metadata::Endpoint;
 
@@ -123,8 +124,7 @@ impl From<&Endpoint> for EndpointClass {
     }
 }
 
-/// Where time went. It is reached by `&'static`: the stack is copied for every request, and a counted reference in each of
-/// its eight probes would cost as much as what they measure.
+/// Durations of requests, filters and upstream requests.
 #[derive(Debug)]
 pub struct Latency {
     filters: [FilterTimes; Filter::ALL.len()],
@@ -176,18 +176,20 @@ const FAMILIES: [(&Row, Read); 6] = [
 ];
 
 impl Latency {
-    /// All empty, for as long as the process lives.
-    pub fn leak() -> &'static Self {
-        let filters = Filter::ALL.map(FilterTimes::new);
-        Box::leak(Box::new(Self { filters, requests: Exchanges::new(), upstream: Exchanges::new() }))
+    /// Registers its metrics.
+    pub fn new(registry: &Registry) -> Arc<Self> {
+        let latency = Arc::<Self>::default();
+        registry.export(latency.exported());
+        latency
     }
 
-    /// For a registry. A series that nothing was ever counted in is left out: most combinations of an endpoint and an
-    /// outcome never occur.
-    pub(super) fn exported(&'static self) -> Exported {
+    /// For a registry. Series without observations are left out: most combinations of an endpoint and an outcome never
+    /// occur.
+    fn exported(self: &Arc<Self>) -> Exported {
+        let latency = Arc::clone(self);
         Exported::new(&FAMILIES.map(|(row, _)| row), move || {
             let family = |(row, read): (&'static Row, Read)| {
-                let seen = read(self).into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
+                let seen = read(&latency).into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
                 let named = |(name, value): (&'static str, &'static str)| (name, value.into());
                 let series = seen
                     .map(|(labels, snapshot)| (labels.into_iter().map(named).collect(), Value::Histogram(snapshot)));
@@ -217,6 +219,14 @@ impl Latency {
     pub fn waits(&self) -> Vec<Series> {
         let of_filter = |filter: Filter| (vec![("filter", filter.label())], self.filter(filter).wait.snapshot());
         Filter::ALL.map(of_filter).into()
+    }
+}
+
+/// Registered nowhere.
+impl Default for Latency {
+    fn default() -> Self {
+        let filters = Filter::ALL.map(FilterTimes::new);
+        Self { filters, requests: Exchanges::new(), upstream: Exchanges::new() }
     }
 }
 

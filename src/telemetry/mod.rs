@@ -7,7 +7,6 @@ pub mod history;
 pub mod labels;
 pub mod latency;
 pub mod logging;
-pub mod metrics;
 mod moment;
 #[cfg(feature = "otlp")]
 pub mod otlp;
@@ -15,10 +14,12 @@ pub mod otlp;
 #[path = "otlp/off.rs"]
 pub mod otlp;
 mod process;
+pub mod registry;
+pub mod requests;
 mod sampled;
+pub mod shedding;
 pub mod table;
 pub mod talkers;
-mod tally;
 
-pub use metrics::Metrics;
 pub use moment::Moment;
+pub use registry::Registry;

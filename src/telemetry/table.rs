@@ -13,7 +13,8 @@ pub struct Row {
 
 macro_rules! table {
     ($($row:ident = $name:literal [$($label:literal),*] $help:literal;)+) => {
-        $(pub(super) const $row: Row = Row { name: $name, labels: &[$($label),*], help: $help };)+
+        $(#[doc = concat!("`", $name, "`.")]
+        pub const $row: Row = Row { name: $name, labels: &[$($label),*], help: $help };)+
 
         /// All metrics, in the order in which they are exposed.
         pub const TABLE: &[Row] = &[$($row),+];

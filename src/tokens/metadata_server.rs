@@ -127,14 +127,13 @@ mod tests {
     use super::*;
     use crate::metadata::Target;
     use crate::room::{CutUnread, Room};
-    use crate::telemetry::Metrics;
     use crate::upstream;
 
     #[tokio::test]
     async fn a_caller_that_is_not_the_node_gets_no_token_of_the_nodes() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
         let room = Room::new(0, CutUnread::never());
-        let client = upstream::Client::new(target, Arc::default(), room, Metrics::leak());
+        let client = upstream::Client::new(target, Arc::default(), room, Arc::default());
         let source = MetadataServer::new(Forward::new(client));
         let mut key = TokenKey::default_account();
         key.principal = Principal::Stranger;

@@ -21,6 +21,7 @@ use tokio::time::{Timeout, timeout};
 
 use super::Health;
 use super::body::{self, Taken};
+use super::metrics::UpstreamMetrics;
 use super::pool::{Lease, Pool};
 use super::timing::Asked;
 use crate::failure::{DEADLINE, Failure};
@@ -28,7 +29,6 @@ use crate::metadata::Target;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::reply::Body;
 use crate::room::Room;
-use crate::telemetry::Metrics;
 use crate::telemetry::latency::EndpointClass;
 
 /// Size of the read buffer of an upstream connection, in bytes, and maximum response head. hyper may buffer
@@ -80,12 +80,12 @@ pub struct Client {
     pool: Arc<Pool>,
     health: Arc<Health>,
     room: Arc<Room>,
-    metrics: &'static Metrics,
+    metrics: Arc<UpstreamMetrics>,
 }
 
 impl Client {
     /// Creates a client that connects on the first request. Buffered responses take this room.
-    pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: &'static Metrics) -> Self {
+    pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
 
@@ -104,14 +104,14 @@ impl Client {
         patience: Patience,
         peer: Option<SocketAddr>,
     ) -> Result<Response<Body>, Failure> {
-        let mut asked = Asked::now(self.metrics.latency, endpoint);
+        let mut asked = Asked::now(Arc::clone(&self.metrics.latency), endpoint);
         let answer = self.within(patience, &write, &mut asked, peer).await;
         match &answer {
             Ok(_) => self.health.answered(),
             Err(failure) => self.health.failed(failure),
         }
         let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));
-        self.metrics.upstream_requests.with_label_values(&[outcome]).inc();
+        self.metrics.count(outcome);
         match answer {
             Ok(answer) => Ok(answer.map(|body| body.measured_by(asked))),
             Err(failure) => {

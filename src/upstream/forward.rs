@@ -109,14 +109,13 @@ mod tests {
     use crate::metadata::Target;
     use crate::metadata::{Endpoint, Principal, Query};
     use crate::room::{CutUnread, Room};
-    use crate::telemetry::Metrics;
     use crate::upstream::Health;
 
     #[tokio::test]
     async fn a_request_that_waits_for_the_upstream_keeps_nothing_of_the_read_buffer() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
         let room = Room::new(0, CutUnread::never());
-        let mut forward = Forward::new(Client::new(target, Arc::<Health>::default(), room, Metrics::leak()));
+        let mut forward = Forward::new(Client::new(target, Arc::<Health>::default(), room, Arc::default()));
         let buffer = Bytes::from("an-agent/1.0".repeat(10));
         let path = "/computeMetadata/v1/instance/tags";
         let mut request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);

@@ -7,9 +7,11 @@ mod body;
 mod client;
 mod forward;
 mod health;
+mod metrics;
 mod pool;
 mod timing;
 
 pub use client::{Client, Patience};
 pub use forward::Forward;
 pub use health::Health;
+pub use metrics::UpstreamMetrics;

@@ -1,5 +1,7 @@
 //! [`Asked`]: measures the duration of upstream requests.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use tokio::time::Instant;
 
@@ -9,7 +11,7 @@ use crate::telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 /// waits for it any more.
 #[derive(Debug)]
 pub(super) struct Asked {
-    latency: &'static Latency,
+    latency: Arc<Latency>,
     at: Instant,
     endpoint: EndpointClass,
     answered: Option<UpstreamOutcome>,
@@ -18,7 +20,7 @@ pub(super) struct Asked {
 
 impl Asked {
     /// Starts measuring: the request is being sent.
-    pub(super) fn now(latency: &'static Latency, endpoint: EndpointClass) -> Self {
+    pub(super) fn now(latency: Arc<Latency>, endpoint: EndpointClass) -> Self {
         Self { latency, at: Instant::now(), endpoint, answered: None, outcome: UpstreamOutcome::Abandoned }
     }
 

@@ -16,6 +16,7 @@
 mod client;
 mod expected;
 mod fault;
+mod gate;
 mod stage;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the `it` tests, which use the rest")]
 #[path = "../it/support/mod.rs"]

@@ -9,10 +9,11 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{Fault, Handle};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::{Client, Task};
 use crate::fault::{Spoil, Spoiler};
+use crate::gate::gate;
 use crate::stage::{Counts, Stage, upstream};
 use crate::support::{Outcome, ask, eventually};
 use crate::told::Told;
@@ -182,24 +183,31 @@ impl Weather {
             .await
     }
 
-    /// The neighbours go when the client's requests have been refused as often as it is said to bear, or would have been.
+    /// The neighbours come when the client does, however long it takes to start, and go when its requests have been refused as
+    /// often as it is said to bear, or would have been.
     async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
         let stage = Stage::ready(self.args).await;
         stage.mock.fault_at(LEAF, Fault::Hang);
+        let (gate, arrival) = gate(through(stage.pods, spoil).await).await;
+        let scene = Scene::begin(&stage).await;
+        let mut running = pin!(client.run(gate, Task::Many(requests)));
+        let open = tokio::select! {
+            told = &mut running => return scene.end(&stage, told, |_| Err("it asked for nothing".to_owned())).await,
+            open = arrival => open.expect("the gate waits"),
+        };
+        let until = Instant::now() + PATIENCE_OF_NEIGHBOURS;
         let neighbours: JoinSet<Outcome> = (0..SEATS).map(|_| ask(stage.pods, LEAF)).collect();
         eventually("the neighbours have all the seats", || stage.mock.in_flight() == SEATS).await;
-        let pods = through(stage.pods, spoil).await;
-        let scene = Scene::begin(&stage).await;
+        open.send(()).expect("the gate waits");
         let all_refused = async {
             let wanted = client.refusals * u64::try_from(requests).expect("a small number");
             while scene.so_far(&stage).await.sheds < wanted {
                 sleep(Duration::from_millis(2)).await;
             }
         };
-        let mut running = pin!(client.run(pods, Task::Many(requests)));
         let told = tokio::select! {
             told = &mut running => told,
-            _ = timeout(PATIENCE_OF_NEIGHBOURS, all_refused) => {
+            _ = timeout_at(until, all_refused) => {
                 stage.mock.heal();
                 running.await
             }

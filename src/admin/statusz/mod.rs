@@ -9,4 +9,4 @@ mod status;
 mod units;
 
 pub use page::html;
-pub use status::{Sources, Status};
+pub use status::Status;

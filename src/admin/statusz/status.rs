@@ -1,7 +1,6 @@
 //! [`Status`]: the data of the status page.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,22 +8,18 @@ use tokio::time::Instant;
 
 use crate::clock::BootTime;
 use crate::config::Config;
-use crate::layers::hanging::Watches;
-use crate::layers::in_flight::Seats;
-use crate::layers::token_cache::{Store, TokenRow};
+use crate::layers::token_cache::TokenRow;
 use crate::memory::Pressure;
 use crate::metadata::ServiceAccount;
-use crate::policy::LivePolicy;
-use crate::readiness::{self, Readiness};
-use crate::server::Connections;
-use crate::telemetry::Metrics;
+use crate::readiness;
+use crate::shared::Shared;
 use crate::telemetry::Moment;
 use crate::telemetry::histogram::Snapshot;
-use crate::telemetry::history::{self, Course, History};
+use crate::telemetry::history::{self, Course};
 use crate::telemetry::labels::Label;
+use crate::telemetry::latency::Latency;
 use crate::telemetry::talkers::Talker;
 use crate::tokens::TokenKind;
-use crate::upstream::Health;
 
 /// Maximum addresses shown.
 const TALKERS: usize = 10;
@@ -34,35 +29,6 @@ const TOKENS: usize = 50;
 
 /// Maximum characters shown of an account and of parameters, which pods choose.
 const MAX_TEXT_CHARS: usize = 100;
-
-/// Where the data comes from.
-#[derive(Debug)]
-pub struct Sources {
-    /// When the process began.
-    pub began: Instant,
-    /// What it was told to do.
-    pub config: Config,
-    /// What pods must not read.
-    pub policy: Arc<LivePolicy>,
-    /// Whether pods should be sent here.
-    pub readiness: Readiness,
-    /// Whether the metadata server answers.
-    pub health: Arc<Health>,
-    /// What is counted.
-    pub metrics: &'static Metrics,
-    /// The last minutes.
-    pub history: Arc<History>,
-    /// Requests in flight.
-    pub seats: &'static Seats,
-    /// Hanging GETs.
-    pub watches: Arc<Watches>,
-    /// Tokens.
-    pub store: Arc<Store>,
-    /// Connections of clients.
-    pub connections: Arc<Connections>,
-    /// The memory limit.
-    pub pressure: Arc<Pressure>,
-}
 
 /// All of it. Durations are in seconds, as in the metrics.
 #[derive(Debug, Serialize)]
@@ -275,36 +241,36 @@ pub struct TokenStatus {
 
 impl Status {
     /// As of now.
-    pub fn of(sources: &Sources) -> Self {
+    pub fn of(shared: &Shared) -> Self {
         let now = Instant::now();
-        let Sources { config, metrics, .. } = sources;
-        let courses = sources.history.courses(metrics.latency);
-        let (weight, weight_limit) = sources.connections.weight();
-        let (tokens, tokens_not_shown) = sources.store.rows(TOKENS, BootTime::now());
+        let Shared { config, instruments, .. } = shared;
+        let courses = shared.history.courses(&instruments.latency);
+        let (weight, weight_limit) = shared.connections.weight();
+        let (tokens, tokens_not_shown) = shared.store.rows(TOKENS, BootTime::now());
         let points = courses.first().map_or(0, |course| course.points.len());
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            uptime_seconds: now.saturating_duration_since(sources.began).as_secs(),
-            readiness: sources.readiness.state(),
-            policy: Policy::of(&sources.policy.current(), config),
+            uptime_seconds: now.saturating_duration_since(shared.began).as_secs(),
+            readiness: shared.readiness.state(),
+            policy: Policy::of(&shared.policy.current(), config),
             flags: config.flags().into_iter().map(|(name, value)| Flag { name, value }).collect(),
             room: vec![
-                room("requests in flight", sources.seats.taken(), sources.seats.limit()),
-                room("connections", usize::try_from(metrics.connections.get()).unwrap_or(0), config.max_connections),
+                room("requests in flight", shared.seats.taken(), shared.seats.limit()),
+                room("connections", shared.connections.count(), config.max_connections),
                 room("memory charged to connections, KiB", weight / 1024, weight_limit / 1024),
-                room("wait_for_change requests", sources.watches.count(), sources.watches.limit()),
+                room("wait_for_change requests", shared.watches.count(), shared.watches.limit()),
             ],
-            memory: Memory::of(&sources.pressure),
-            sheds: metrics.sheds().map(|(reason, count)| Count { reason: reason.to_owned(), count }).collect(),
-            refusals: counts(metrics.refusals()),
+            memory: Memory::of(&shared.pressure),
+            sheds: shared.shedding.counts().map(|(reason, count)| Count { reason: reason.to_owned(), count }).collect(),
+            refusals: counts(shared.requests.refusals()),
             window_seconds: history::INTERVAL.as_secs() * points as u64,
             point_seconds: history::INTERVAL.as_secs(),
             filters: courses.iter().map(FilterStatus::of).collect(),
-            requests: exchanges(metrics),
-            upstream: Upstream::of(sources),
+            requests: exchanges(&instruments.latency),
+            upstream: Upstream::of(shared),
             tokens: self::tokens(&tokens),
             tokens_not_shown,
-            talkers: metrics.talkers.top(TALKERS, Moment::now()),
+            talkers: instruments.talkers.top(TALKERS, Moment::now()),
         }
     }
 }
@@ -317,8 +283,8 @@ fn counts(counted: Vec<(String, u64)>) -> Vec<Count> {
     counted.into_iter().map(|(reason, count)| Count { reason, count }).collect()
 }
 
-fn exchanges(metrics: &Metrics) -> Vec<Exchange> {
-    let seen = metrics.latency.requests.last_byte.series().into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
+fn exchanges(latency: &Latency) -> Vec<Exchange> {
+    let seen = latency.requests.last_byte.series().into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
     seen.map(|(labels, snapshot)| Exchange {
         endpoint: labels[0].1,
         outcome: labels[1].1,
@@ -355,15 +321,15 @@ impl FilterStatus {
 }
 
 impl Upstream {
-    fn of(sources: &Sources) -> Self {
+    fn of(shared: &Shared) -> Self {
         let mut all: Option<Snapshot> = None;
-        for (_, snapshot) in sources.metrics.latency.upstream.last_byte.series() {
+        for (_, snapshot) in shared.instruments.latency.upstream.last_byte.series() {
             all.get_or_insert_with(|| Snapshot::empty(snapshot.bounds)).add(&snapshot);
         }
         Self {
-            address: sources.config.upstream.to_string(),
-            failure: sources.health.failure(),
-            outcomes: counts(sources.metrics.upstream_outcomes()),
+            address: shared.config.upstream.to_string(),
+            failure: shared.health.failure(),
+            outcomes: counts(shared.upstream_metrics.outcomes()),
             duration: all.as_ref().and_then(Quantiles::of),
         }
     }

@@ -13,10 +13,12 @@
 //! it waits counts from its next one.
 
 pub mod audit;
+pub mod metrics;
 pub mod redact;
 mod service;
 #[cfg(test)]
 mod trees;
 
 pub use audit::Mode;
-pub use service::{Conceal, ConcealLayer};
+pub use metrics::PolicyMetrics;
+pub use service::{Conceal, Concealment, layer};

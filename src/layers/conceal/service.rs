@@ -6,9 +6,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::Response;
 use http::header::{self, HeaderValue};
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
+use super::metrics::{PolicyMetrics, Verdict, VerdictMode};
 use super::redact::{self, Uncut};
 use crate::error::Error;
 use crate::layers::discovery;
@@ -18,65 +20,52 @@ use crate::metadata::{MetadataPath, Method, Query, Request};
 use crate::policy::{Cause, Concealed, Decision, LivePolicy, Policy, Subject};
 use crate::reply::{self, Body};
 use crate::room::{Account, Amount, Charge, Room, SMALL, SMALL_WITHOUT_SEAT, Whole};
-use crate::telemetry::Metrics;
-use crate::telemetry::metrics::{JudgeMode, Judgement};
 
-/// Makes [`Conceal`].
-#[derive(Debug, Clone)]
-pub struct ConcealLayer {
-    shared: Arc<Shared>,
+/// Enforces a policy.
+pub fn layer<S>(concealment: &Arc<Concealment>) -> impl Layer<S, Service = Conceal<S>> + Clone + use<S> {
+    let concealment = Arc::clone(concealment);
+    layer_fn(move |inner| Conceal { inner, concealment: Arc::clone(&concealment) })
 }
 
 /// The service of this layer.
 #[derive(Debug, Clone)]
 pub struct Conceal<S> {
     inner: S,
-    shared: Arc<Shared>,
+    concealment: Arc<Concealment>,
 }
 
+/// The policy, and how it is enforced.
 #[derive(Debug)]
-struct Shared {
+pub struct Concealment {
     policy: Arc<LivePolicy>,
     mode: Mode,
     audit: AuditLog,
     room: Arc<Room>,
-    metrics: &'static Metrics,
+    metrics: Arc<PolicyMetrics>,
 }
 
-impl Shared {
+impl Concealment {
+    /// Enforces the policy in force at the time of each request. Trees that are redacted take this room.
+    pub fn new(policy: Arc<LivePolicy>, mode: Mode, room: Arc<Room>, metrics: Arc<PolicyMetrics>) -> Self {
+        Self { policy, mode, audit: AuditLog::default(), room, metrics }
+    }
+
+    /// Whether a request will wait for a change of the value. It will not if the policy drops its `wait_for_change`.
+    pub fn lets_hang(&self, request: &Request) -> bool {
+        request.hangs() && (self.mode == Mode::Audit || self.policy.current().passes(Param::WaitForChange))
+    }
+
     fn count(&self, decision: Decision<'_>) {
-        let judgement = match decision {
-            Decision::Allow | Decision::Flat | Decision::Redirect => Judgement::Allowed,
-            Decision::Redact => Judgement::Redacted,
-            Decision::Conceal(_) => Judgement::Concealed,
+        let verdict = match decision {
+            Decision::Allow | Decision::Flat | Decision::Redirect => Verdict::Allowed,
+            Decision::Redact => Verdict::Redacted,
+            Decision::Conceal(_) => Verdict::Concealed,
         };
         let mode = match self.mode {
-            Mode::Enforce => JudgeMode::Enforce,
-            Mode::Audit => JudgeMode::Audit,
+            Mode::Enforce => VerdictMode::Enforce,
+            Mode::Audit => VerdictMode::Audit,
         };
-        self.metrics.judged(judgement, mode);
-    }
-}
-
-impl ConcealLayer {
-    /// Judges by the policy that is in force when a request comes. Trees that are redacted take this room.
-    pub fn new(policy: Arc<LivePolicy>, mode: Mode, room: Arc<Room>, metrics: &'static Metrics) -> Self {
-        let audit = AuditLog::default();
-        Self { shared: Arc::new(Shared { policy, mode, audit, room, metrics }) }
-    }
-
-    /// Whether a request will wait for a change of the value. One whose `wait_for_change` the policy leaves out will not.
-    pub fn lets_hang(&self, request: &Request) -> bool {
-        request.hangs()
-            && (self.shared.mode == Mode::Audit || self.shared.policy.current().passes(Param::WaitForChange))
-    }
-}
-
-impl<S> Layer<S> for ConcealLayer {
-    type Service = Conceal<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Conceal { inner, shared: Arc::clone(&self.shared) }
+        self.metrics.verdicts.of(verdict, mode).inc();
     }
 }
 
@@ -93,11 +82,11 @@ where
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        let policy = self.shared.policy.current();
+        let policy = self.concealment.policy.current();
         let decision = policy.judge(&request);
-        self.shared.count(decision);
-        if self.shared.mode == Mode::Audit {
-            self.shared.audit.note(&policy, &request, decision);
+        self.concealment.count(decision);
+        if self.concealment.mode == Mode::Audit {
+            self.concealment.audit.note(&policy, &request, decision);
             return Outcome::passed(self.inner.call(request));
         }
         match decision {
@@ -113,7 +102,7 @@ where
             }
             Decision::Redact => {
                 request.query = policy.trim(request.query);
-                let cut = Cut::new(&self.shared, &request);
+                let cut = Cut::new(&self.concealment, &request);
                 request.query = redact::asked(request.query);
                 // HEAD is answered from what GET would be, since the length changes.
                 request.method = Method::Get;
@@ -169,15 +158,15 @@ impl Form {
 
 impl Cut {
     /// For a request as the policy has trimmed it. It may wait for long, so nothing of the connection's read buffer is kept.
-    fn new(shared: &Shared, request: &Request) -> Self {
+    fn new(concealment: &Concealment, request: &Request) -> Self {
         let form = match request.query.value(Param::Alt) {
             _ if !request.query.is_recursive() => Form::Listing,
             Some("text") => Form::Text,
             _ => Form::Json,
         };
         Self {
-            account: shared.room.account(request.peer),
-            policy: shared.policy.hold(),
+            account: concealment.room.account(request.peer),
+            policy: concealment.policy.hold(),
             path: request.path.detached(),
             form,
             small: if request.hangs() { SMALL_WITHOUT_SEAT } else { SMALL },

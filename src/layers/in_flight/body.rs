@@ -120,8 +120,8 @@ mod tests {
         }
     }
 
-    fn seated(bytes: usize, is_at_hand: bool) -> (&'static Seats, SeatedBody<Piece>) {
-        let seats = Seats::leak(1);
+    fn seated(bytes: usize, is_at_hand: bool) -> (Arc<Seats>, SeatedBody<Piece>) {
+        let seats = Seats::new(1);
         let Admission::Seat(seat) = seats.admit(None) else { panic!("a free seat") };
         let bytes = Full::new(Bytes::from(vec![b'x'; bytes]));
         (seats, SeatedBody::new(Piece { bytes, is_at_hand }, Some(seat)))

@@ -60,4 +60,4 @@ mod service;
 
 pub use body::SeatedBody;
 pub use seats::{Admission, Seat, Seats};
-pub use service::{InFlight, InFlightLayer, MakeRoom};
+pub use service::{InFlight, Limit, MakeRoom, layer};

@@ -1,11 +1,12 @@
 //! [`Seats`]: counts requests in flight, and queues requests that wait for a seat.
 
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
 use crate::shares::{Client, Shares};
+use crate::telemetry::{Registry, table};
 
 /// So many requests at once, in the whole process.
 #[derive(Debug)]
@@ -31,14 +32,15 @@ struct Count {
 #[derive(Debug)]
 pub struct Seat {
     client: Client,
-    seats: &'static Seats,
+    seats: Arc<Seats>,
 }
 
-/// A request that waits for a seat. When this is dropped, it has given up.
+/// A request that waits for a seat. When this is dropped before it was handed one, it has given up.
 #[derive(Debug)]
 struct Waiting {
     client: Client,
-    seats: &'static Seats,
+    seats: Arc<Seats>,
+    is_handed: bool,
 }
 
 /// What becomes of a request that wants in.
@@ -53,18 +55,26 @@ pub enum Admission {
 }
 
 impl Seats {
-    /// All free, for as long as the process lives.
-    pub fn leak(limit: usize) -> &'static Self {
+    /// All free.
+    pub fn new(limit: usize) -> Arc<Self> {
         let count = Count { free: limit, fewest_free: limit, waiting: 0, claims: Shares::new(limit) };
-        Box::leak(Box::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) }))
+        Arc::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) })
+    }
+
+    /// Registers its gauges.
+    pub fn observe(self: &Arc<Self>, registry: &Registry) {
+        let (limit, taken, peak) = (self.limit, Arc::clone(self), Arc::clone(self));
+        registry.observe(&table::IN_FLIGHT, move || Some(taken.taken() as u64));
+        registry.observe(&table::IN_FLIGHT_PEAK, move || Some(peak.take_peak() as u64));
+        registry.observe(&table::IN_FLIGHT_LIMIT, move || Some(limit as u64));
     }
 
     /// Takes a seat if one is free.
-    pub fn admit(&'static self, client: Client) -> Admission {
+    pub fn admit(self: &Arc<Self>, client: Client) -> Admission {
         let mut count = self.lock();
         if count.take() {
             count.claims.take(client, 1);
-            Admission::Seat(Seat { client, seats: self })
+            Admission::Seat(Seat { client, seats: Arc::clone(self) })
         } else if count.claims.is_below_share(client) {
             Admission::Wait
         } else {
@@ -73,17 +83,18 @@ impl Seats {
     }
 
     /// The next seat that comes back once all who wait already have theirs.
-    pub async fn next_free(&'static self, client: Client) -> Seat {
+    pub async fn next_free(self: Arc<Self>, client: Client) -> Seat {
         {
             let mut count = self.lock();
             count.claims.take(client, 1);
             if count.take() {
+                drop(count);
                 return Seat { client, seats: self };
             }
             count.waiting += 1;
         }
-        let waiting = Waiting { client, seats: self };
-        self.handed.acquire().await.expect("it is never closed").forget();
+        let waiting = Waiting { client, seats: self, is_handed: false };
+        waiting.seats.handed.acquire().await.expect("it is never closed").forget();
         waiting.seat()
     }
 
@@ -144,16 +155,18 @@ impl Drop for Seat {
 }
 
 impl Waiting {
-    /// With the seat that it was handed.
-    fn seat(self) -> Seat {
-        let seat = Seat { client: self.client, seats: self.seats };
-        mem::forget(self);
-        seat
+    /// The seat that it was handed.
+    fn seat(mut self) -> Seat {
+        self.is_handed = true;
+        Seat { client: self.client, seats: Arc::clone(&self.seats) }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if self.is_handed {
+            return;
+        }
         let mut count = self.seats.lock();
         count.claims.give_back(self.client, 1);
         // It may have been handed a seat at the very moment. Then that was passed on to another who waits, whose wait is over
@@ -181,7 +194,7 @@ mod tests {
     #[test]
     fn there_are_as_many_as_the_limit_says() {
         for limit in [1, 2, 200] {
-            let seats = Seats::leak(limit);
+            let seats = Seats::new(limit);
             let taken: Vec<_> = (0..limit).map(|_| seats.admit(None)).collect();
             assert!(taken.iter().all(|admission| matches!(admission, Admission::Seat(_))));
             assert!(matches!(seats.admit(None), Admission::Refuse));
@@ -203,7 +216,7 @@ mod tests {
     }
 
     /// So many of them.
-    fn fill(seats: &'static Seats, client: Client, count: usize) -> Vec<Seat> {
+    fn fill(seats: &Arc<Seats>, client: Client, count: usize) -> Vec<Seat> {
         let one = |_| match seats.admit(client) {
             Admission::Seat(seat) => seat,
             other => panic!("a free seat, and not {other:?}"),
@@ -213,15 +226,15 @@ mod tests {
 
     #[test]
     fn one_client_may_have_all_and_is_then_refused() {
-        let seats = Seats::leak(200);
-        let _all = fill(seats, pod(1), 200);
+        let seats = Seats::new(200);
+        let _all = fill(&seats, pod(1), 200);
         assert!(matches!(seats.admit(pod(1)), Admission::Refuse));
     }
 
     #[test]
     fn who_has_less_than_its_share_may_wait() {
-        let seats = Seats::leak(10);
-        let (_most, _few) = (fill(seats, pod(1), 7), fill(seats, pod(2), 3));
+        let seats = Seats::new(10);
+        let (_most, _few) = (fill(&seats, pod(1), 7), fill(&seats, pod(2), 3));
         for (client, may_wait) in [(pod(1), false), (pod(2), true), (pod(3), true)] {
             assert_eq!(matches!(seats.admit(client), Admission::Wait), may_wait, "{client:?}");
         }
@@ -230,10 +243,11 @@ mod tests {
     /// Or a client could fill the queue that it may not fill the seats from.
     #[test]
     fn who_waits_has_a_claim_until_it_gives_up() {
-        let seats = Seats::leak(4);
-        let _most = fill(seats, pod(1), 4);
+        let seats = Seats::new(4);
+        let _most = fill(&seats, pod(1), 4);
         {
-            let (mut one, mut other) = (pin!(seats.next_free(pod(2))), pin!(seats.next_free(pod(2))));
+            let (mut one, mut other) =
+                (pin!(Arc::clone(&seats).next_free(pod(2))), pin!(Arc::clone(&seats).next_free(pod(2))));
             assert!(now(one.as_mut()).is_pending() && now(other.as_mut()).is_pending());
             assert!(matches!(seats.admit(pod(2)), Admission::Refuse), "two of four are its share");
         }
@@ -243,9 +257,9 @@ mod tests {
 
     #[test]
     fn a_seat_that_comes_back_is_for_the_one_that_waits() {
-        let seats = Seats::leak(2);
-        let mut all = fill(seats, pod(1), 2);
-        let mut waiting = pin!(seats.next_free(pod(2)));
+        let seats = Seats::new(2);
+        let mut all = fill(&seats, pod(1), 2);
+        let mut waiting = pin!(Arc::clone(&seats).next_free(pod(2)));
         assert!(now(waiting.as_mut()).is_pending());
         all.pop();
         assert!(matches!(seats.admit(pod(1)), Admission::Refuse), "its last seat is spoken for");
@@ -255,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_peak_is_of_the_time_since_it_was_last_asked_for() {
-        let seats = Seats::leak(3);
+        let seats = Seats::new(3);
         let (one, two) = (seats.admit(None), seats.admit(None));
         drop(one);
         assert_eq!(seats.take_peak(), 2);
@@ -298,7 +312,7 @@ mod tests {
         /// Whatever happens in whatever order: no seat is made or lost, and nobody waits while one is free.
         #[test]
         fn no_seat_is_lost_to_those_who_give_up(limit in 1..4usize, events in prop::collection::vec(event(), 0..60)) {
-            let seats = Seats::leak(limit);
+            let seats = Seats::new(limit);
             let (mut taken, mut waiting) = (Vec::new(), Vec::new());
             let place = |at: usize, of: usize| (of > 0).then(|| at % of);
             for event in events {
@@ -306,7 +320,7 @@ mod tests {
                     Event::Ask(number) => match seats.admit(pod(number)) {
                         Admission::Seat(seat) => taken.push(seat),
                         Admission::Wait => {
-                            let mut next = Box::pin(seats.next_free(pod(number)));
+                            let mut next = Box::pin(Arc::clone(&seats).next_free(pod(number)));
                             prop_assert!(now(next.as_mut()).is_pending(), "none was free");
                             waiting.push(next);
                         }
@@ -329,17 +343,17 @@ mod tests {
             }
             drop((taken, waiting));
             prop_assert_eq!(seats.all(), (limit, 0, 0));
-            prop_assert_eq!(fill(seats, None, limit).len(), limit);
+            prop_assert_eq!(fill(&seats, None, limit).len(), limit);
         }
     }
 
     /// On two threads, where one gives up while it is handed a seat.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn no_seat_is_lost_in_a_race_of_those_who_give_up() {
-        let seats = Seats::leak(1);
+        let seats = Seats::new(1);
         for _ in 0..2000 {
-            let taken = fill(seats, None, 1);
-            let waits = [0, 1, 2].map(|pod_number| tokio::spawn(seats.next_free(pod(pod_number))));
+            let taken = fill(&seats, None, 1);
+            let waits = [0, 1, 2].map(|pod_number| tokio::spawn(Arc::clone(&seats).next_free(pod(pod_number))));
             while seats.lock().waiting < waits.len() {
                 tokio::task::yield_now().await;
             }
@@ -357,7 +371,7 @@ mod tests {
     /// Eight threads that take and give back as fast as they can never hold more than there are.
     #[test]
     fn the_limit_holds_under_a_race() {
-        let seats = Seats::leak(3);
+        let seats = Seats::new(3);
         let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {

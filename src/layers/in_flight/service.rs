@@ -12,6 +12,7 @@ use std::time::Duration;
 use http::Response;
 use pin_project_lite::pin_project;
 use tokio::time::{sleep, timeout};
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::body::SeatedBody;
@@ -50,11 +51,11 @@ impl MakeRoom {
 
     /// Looks again and again as long as requests wait. One task does so for all of them, since a look goes through all
     /// connections.
-    fn keep_looking(&self, seats: &'static Seats) {
+    fn keep_looking(&self, seats: &Arc<Seats>) {
         if self.0.is_looking.swap(true, Relaxed) {
             return;
         }
-        let make_room = self.clone();
+        let (make_room, seats) = (self.clone(), Arc::clone(seats));
         tokio::spawn(async move {
             sleep(LOOK_INTERVAL).await;
             while seats.waiting() > 0 {
@@ -80,41 +81,36 @@ impl fmt::Debug for MakeRoom {
 /// What comes of a request.
 type Answer<B> = Result<Response<SeatedBody<B>>, Error>;
 
-/// Makes [`InFlight`]. All services of one layer share one count.
-#[derive(Debug, Clone)]
-pub struct InFlightLayer<P, H> {
-    shared: Arc<Shared<P, H>>,
+/// Limits requests in flight.
+pub fn layer<S, P, H>(limit: &Arc<Limit<P, H>>) -> impl Layer<S, Service = InFlight<S, P, H>> + Clone + use<S, P, H> {
+    let limit = Arc::clone(limit);
+    layer_fn(move |inner| InFlight { inner, limit: Arc::clone(&limit) })
 }
 
 /// The service of this layer.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct InFlight<S, P, H> {
     inner: S,
-    shared: Arc<Shared<P, H>>,
+    limit: Arc<Limit<P, H>>,
 }
 
+impl<S: Clone, P, H> Clone for InFlight<S, P, H> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), limit: Arc::clone(&self.limit) }
+    }
+}
+
+/// The limit, and which requests it applies to.
 #[derive(Debug)]
-struct Shared<P, H> {
-    seats: &'static Seats,
-    needs_none: P,
-    hangs: H,
-    make_room: MakeRoom,
-}
-
-impl<P, H> InFlightLayer<P, H> {
-    /// These seats. `needs_none` tells which requests ask nothing more of the upstream; it is called only when no seat is free.
-    /// `hangs` tells which requests will wait for a change of a value, and so take a watch instead of a seat.
-    pub fn new(seats: &'static Seats, needs_none: P, hangs: H, make_room: MakeRoom) -> Self {
-        Self { shared: Arc::new(Shared { seats, needs_none, hangs, make_room }) }
-    }
-}
-
-impl<S, P, H> Layer<S> for InFlightLayer<P, H> {
-    type Service = InFlight<S, P, H>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        InFlight { inner, shared: Arc::clone(&self.shared) }
-    }
+pub struct Limit<P, H> {
+    /// The seats.
+    pub seats: Arc<Seats>,
+    /// Whether a request can be answered without another upstream request. Called only when no seat is free.
+    pub needs_none: P,
+    /// Whether a request will wait for a change of a value, and so takes a watch instead of a seat.
+    pub hangs: H,
+    /// Frees a seat that is of no use.
+    pub make_room: MakeRoom,
 }
 
 impl<S, P, H, B> Service<Box<Request>> for InFlight<S, P, H>
@@ -133,7 +129,7 @@ where
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        let Shared { seats, needs_none, hangs, make_room } = &*self.shared;
+        let Limit { seats, needs_none, hangs, make_room } = &*self.limit;
         let seat = if hangs(&request) {
             None
         } else {
@@ -149,7 +145,7 @@ where
                     make_room.keep_looking(seats);
                     // The service that is ready waits; its clone, which is not, stays.
                     let unready = self.inner.clone();
-                    return Outcome::pending(wait(seats, mem::replace(&mut self.inner, unready), request));
+                    return Outcome::pending(wait(Arc::clone(seats), mem::replace(&mut self.inner, unready), request));
                 }
             }
         };
@@ -158,7 +154,7 @@ where
 }
 
 /// Passes the request on with the next seat, if one comes back in time. `inner` is ready.
-async fn wait<S, B>(seats: &'static Seats, mut inner: S, request: Box<Request>) -> Answer<B>
+async fn wait<S, B>(seats: Arc<Seats>, mut inner: S, request: Box<Request>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
     B: AtHand,
@@ -220,14 +216,14 @@ mod tests {
 
     struct Stage {
         upstream: Arc<Upstream>,
-        layer: InFlightLayer<Judge, Judge>,
+        limit: Arc<Limit<Judge, Judge>>,
     }
 
     fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
         let never: Judge = |_| false;
-        let layer = InFlightLayer::new(Seats::leak(limit), never, never, MakeRoom::by(make_room));
-        Stage { upstream, layer }
+        let (seats, make_room) = (Seats::new(limit), MakeRoom::by(make_room));
+        Stage { upstream, limit: Arc::new(Limit { seats, needs_none: never, hangs: never, make_room }) }
     }
 
     impl Stage {
@@ -245,7 +241,7 @@ mod tests {
             let own =
                 Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/id", Query::default(), Principal::Node);
             let request = Request { peer: Some(([10, 0, 0, pod], 40000).into()), ..own };
-            tokio::spawn(self.layer.layer(inner).oneshot(request.into()))
+            tokio::spawn(layer(&self.limit).layer(inner).oneshot(request.into()))
         }
 
         fn asked(&self) -> usize {
@@ -295,7 +291,7 @@ mod tests {
         let began = Instant::now();
         assert!(is_refused(stage.ask(2)).await);
         assert_eq!(began.elapsed(), PATIENCE);
-        assert_eq!(stage.layer.shared.seats.taken(), 1);
+        assert_eq!(stage.limit.seats.taken(), 1);
     }
 
     /// A look goes through all connections, so a crowd that waits may not cost a look each.
@@ -336,9 +332,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_waits_for_a_seat_keeps_nothing_of_the_read_buffer() {
-        let seats = Seats::leak(1);
+        let seats = Seats::new(1);
         let never: Judge = |_| false;
-        let layer = InFlightLayer::new(seats, never, never, MakeRoom::by(|| false));
+        let make_room = MakeRoom::by(|| false);
+        let limit = Arc::new(Limit { seats: Arc::clone(&seats), needs_none: never, hangs: never, make_room });
         let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
         let buffer = Bytes::from("a header's value".repeat(10));
         let path = "/computeMetadata/v1/instance/id";
@@ -346,7 +343,7 @@ mod tests {
         let value = HeaderValue::from_maybe_shared(buffer.clone()).expect("a value");
         request.headers.insert("x-filler", value);
         let _taken = seats.admit(Some([10, 0, 0, 1].into()));
-        let waits = layer.layer(inner).call(request.into());
+        let waits = layer(&limit).layer(inner).call(request.into());
         assert!(buffer.is_unique());
         drop(waits);
     }

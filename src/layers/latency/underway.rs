@@ -1,34 +1,31 @@
-//! [`Underway`]: what is measured of a request, from its head to the last byte of its answer.
+//! [`Underway`]: a request that is not over yet.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::{Method, Request, StatusCode};
 
+use super::Timeline;
 use crate::telemetry::Moment;
 use crate::telemetry::labels::Label;
-use crate::telemetry::latency::{EndpointClass, Latency, RequestOutcome};
-use crate::telemetry::otlp::{Recording, Tracer};
+use crate::telemetry::latency::RequestOutcome;
 
-/// Of the access lines: one for each request, at debug.
-const ACCESS: &str = "gce_metadata_proxy::access";
+/// Target of the access log: one line for each request, at debug level.
+const ACCESS_LOG: &str = "gce_metadata_proxy::access";
 
-/// A request whose last byte is not there. Dropped before its end, it was cut.
+/// A request until the last byte of its response. If it is dropped before, the request was cut short.
 #[derive(Debug)]
 pub(super) struct Underway {
-    latency: &'static Latency,
-    pub(super) began: Moment,
-    pub(super) endpoint: EndpointClass,
-    /// What became of it, once it is known; until it has ended it may still be cut.
-    pub(super) outcome: RequestOutcome,
+    timeline: Arc<Timeline>,
+    began: Moment,
     ended: Option<Moment>,
     is_head: bool,
-    line: Option<Box<Line>>,
-    pub(super) recording: Recording,
+    line: Option<Box<AccessLine>>,
 }
 
-/// What the access line says besides.
+/// What the access log shows that the timeline does not know.
 #[derive(Debug)]
-struct Line {
+struct AccessLine {
     peer: SocketAddr,
     method: Method,
     uri: String,
@@ -36,22 +33,25 @@ struct Line {
 }
 
 impl Underway {
-    pub(super) fn new<B>(latency: &'static Latency, tracer: Tracer, peer: SocketAddr, request: &Request<B>) -> Self {
+    /// The request has been read.
+    pub(super) fn begin<B>(timeline: Arc<Timeline>, request: &Request<B>) -> Self {
         let began = Moment::now();
+        timeline.begin(request, began);
         let line = || {
             let uri = request.uri().to_string();
-            Box::new(Line { peer, method: request.method().clone(), uri, status: None })
+            Box::new(AccessLine { peer: timeline.peer(), method: request.method().clone(), uri, status: None })
         };
         Self {
-            latency,
-            endpoint: EndpointClass::Unread,
-            outcome: RequestOutcome::Cut,
-            ended: None,
+            line: tracing::enabled!(target: ACCESS_LOG, tracing::Level::DEBUG).then(line),
             is_head: *request.method() == Method::HEAD,
-            line: tracing::enabled!(target: ACCESS, tracing::Level::DEBUG).then(line),
-            recording: tracer.record(request, peer, began),
+            ended: None,
             began,
+            timeline,
         }
+    }
+
+    pub(super) fn timeline(&self) -> &Timeline {
+        &self.timeline
     }
 
     pub(super) fn is_head(&self) -> bool {
@@ -59,14 +59,13 @@ impl Underway {
     }
 
     pub(super) fn first_byte(&mut self, status: StatusCode, now: Moment) {
-        self.latency.requests.first_byte.record(self.endpoint, self.outcome, now - self.began);
-        self.recording.answered(status);
+        self.timeline.first_byte(status, now - self.began);
         if let Some(line) = &mut self.line {
             line.status = Some(status);
         }
     }
 
-    /// Its last byte is there, or it was reset.
+    /// The last byte is there, or the connection is reset.
     pub(super) fn end(mut self, now: Moment) {
         self.ended = Some(now);
     }
@@ -75,20 +74,19 @@ impl Underway {
 impl Drop for Underway {
     fn drop(&mut self) {
         let (outcome, ended) = match self.ended {
-            Some(ended) => (self.outcome, ended),
+            Some(ended) => (self.timeline.outcome(), ended),
             None => (RequestOutcome::Cut, Moment::now()),
         };
         let duration = ended - self.began;
-        self.latency.requests.last_byte.record(self.endpoint, outcome, duration);
-        self.recording.end(self.endpoint, outcome, duration);
+        self.timeline.end(outcome, duration);
         let Some(line) = &self.line else { return };
         tracing::debug!(
-            target: ACCESS,
+            target: ACCESS_LOG,
             peer = %line.peer,
             method = %line.method,
             uri = line.uri,
             status = line.status.map(|status| status.as_u16()),
-            endpoint = self.endpoint.label(),
+            endpoint = self.timeline.endpoint().label(),
             outcome = outcome.label(),
             micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
             "request"

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::metrics::TokenOutcome;
 use crate::metadata::query::Param;
 use crate::telemetry::labels::Label;
 use crate::telemetry::logging::AUDIT_TARGET;
-use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{TokenKey, TokenKind};
 
 /// Whether there are lines.

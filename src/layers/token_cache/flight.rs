@@ -8,12 +8,12 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::freshness::{self, Freshness, IDENTITY, UNUSED};
+use super::metrics::{FlightCause, FlightOutcome};
 use super::store::{Entry, Found, Kept, Known, Remembered, Store, Token};
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::metadata::token::TokenError;
-use crate::telemetry::metrics::{FlightCause, FlightOutcome};
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 
 /// Maximum concurrent fetches, over all keys.
@@ -89,7 +89,7 @@ impl<T: TokenSource> Keeper<T> {
             let outcome;
             (next, outcome) = self.publish(landed, &mut failures);
             self.store.reweigh(&self.entry);
-            self.store.metrics.token_flight(cause, outcome).inc();
+            self.store.metrics.flights.of(cause, outcome).inc();
         }
         self.store.let_go(&self.entry);
     }

@@ -50,13 +50,14 @@ pub mod audit;
 mod flight;
 mod flights;
 mod freshness;
+pub mod metrics;
 mod service;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use audit::Audit;
-pub use service::{TokenCache, TokenCacheLayer, Tokens};
+pub use service::{TokenCache, Tokens, layer};
 pub use store::{LIMIT, Store, TokenRow};
 
 pub use flight::FETCHES;

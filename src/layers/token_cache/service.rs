@@ -9,11 +9,13 @@ use http::header::HeaderValue;
 use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::audit::{Asked, Audit};
 use super::flight::Keeper;
 use super::freshness::Freshness;
+use super::metrics::TokenOutcome;
 use super::store::{Entry, Found, Kept, Known, Store};
 use crate::clock::BootTime;
 use crate::error::{Error, Overload};
@@ -23,7 +25,6 @@ use crate::metadata::Request;
 use crate::metadata::token::{Form, TokenError};
 use crate::reply::{self, Body};
 use crate::shares::Client;
-use crate::telemetry::metrics::TokenOutcome;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
 
 /// The real server's types. Older versions of Python's library compare the first as text, so it has no charset.
@@ -81,11 +82,10 @@ impl<T: TokenSource> Tokens<T> {
     }
 }
 
-/// Makes [`TokenCache`]. All services of one layer share one store.
-#[derive(Debug)]
-pub struct TokenCacheLayer<T> {
-    tokens: Tokens<T>,
-    audit: Audit,
+/// Answers requests for these tokens, and logs each token that it issues if the audit is on.
+pub fn layer<S, T>(tokens: &Tokens<T>, audit: Audit) -> impl Layer<S, Service = TokenCache<S, T>> + Clone + use<S, T> {
+    let tokens = tokens.clone();
+    layer_fn(move |inner| TokenCache { inner, tokens: tokens.clone(), audit })
 }
 
 /// The service of this layer.
@@ -94,21 +94,6 @@ pub struct TokenCache<S, T> {
     inner: S,
     tokens: Tokens<T>,
     audit: Audit,
-}
-
-impl<T: TokenSource> TokenCacheLayer<T> {
-    /// Answers from these, and has it written down if that is wanted.
-    pub fn new(tokens: Tokens<T>, audit: Audit) -> Self {
-        Self { tokens, audit }
-    }
-}
-
-impl<S, T> Layer<S> for TokenCacheLayer<T> {
-    type Service = TokenCache<S, T>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        TokenCache { inner, tokens: self.tokens.clone(), audit: self.audit }
-    }
 }
 
 impl<S: Clone, T> Clone for TokenCache<S, T> {
@@ -141,7 +126,7 @@ where
             Err(overload) => return Outcome::decided(Err(overload.into())),
         };
         let asked = |outcome| self.audit.asked(request.peer, &entry.key, outcome);
-        let count = |outcome| self.tokens.store.metrics.token_request(outcome).inc();
+        let count = |outcome| self.tokens.store.metrics.requests.of(outcome).inc();
         match entry.find(now) {
             Found::Token(kept, freshness) => {
                 let is_stale = matches!(freshness, Freshness::Stale(_));

@@ -22,13 +22,13 @@ use tokio::sync::{Notify, watch};
 
 use super::flights::{Flights, Waited};
 use super::freshness::{self, Freshness};
+use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
 use crate::metadata::token::{AccessToken, Form};
 use crate::metadata::{Principal, ServiceAccount};
 use crate::shares::{Client, Room, Shares};
-use crate::telemetry::Metrics;
-use crate::telemetry::metrics::FlightCause;
+use crate::telemetry::{Registry, table};
 use crate::tokens::{NoToken, TokenKey};
 
 /// Memory for entries where nobody says otherwise, in bytes: about 480 of common size.
@@ -49,7 +49,7 @@ pub struct Store {
     default_email: OnceLock<Box<str>>,
     demanded: Flights,
     renewed: Flights,
-    pub(super) metrics: &'static Metrics,
+    pub(super) metrics: TokenMetrics,
 }
 
 #[derive(Debug)]
@@ -172,14 +172,16 @@ pub(super) enum Found {
 
 impl Store {
     /// Empty, with room for entries of this many bytes together.
-    pub fn new(limit: usize, metrics: &'static Metrics) -> Self {
-        Self {
+    pub fn new(limit: usize, registry: &Registry) -> Arc<Self> {
+        let store = Arc::new(Self {
             kept: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
             demanded: Flights::new(super::flight::DEMANDED),
             renewed: Flights::new(super::FETCHES - super::flight::DEMANDED),
-            metrics,
-        }
+            metrics: TokenMetrics::new(registry),
+        });
+        store.observe(registry);
+        store
     }
 
     /// From now on this e-mail and `default` are one account. The first word counts: a running machine's own account does
@@ -207,14 +209,21 @@ impl Store {
         (kept.shares.used(), kept.shares.limit())
     }
 
-    /// Brings the gauges up to date.
-    pub fn report(&self, metrics: &Metrics, now: BootTime) {
-        metrics.token_entries.set(i64::try_from(self.lock().by_key.len()).unwrap_or(i64::MAX));
-        let default = self.find(&TokenKey::default_account());
-        metrics.default_token_expires_in(default.and_then(|entry| {
-            let known = entry.known.borrow();
-            known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
-        }));
+    /// Registers gauges of the entries.
+    fn observe(self: &Arc<Self>, registry: &Registry) {
+        let store = Arc::clone(self);
+        registry.observe(&table::TOKEN_ENTRIES, move || Some(store.lock().by_key.len() as u64));
+        let store = Arc::clone(self);
+        registry
+            .observe(&table::DEFAULT_TOKEN_EXPIRY, move || store.default_expires_in(BootTime::now()).map(u64::from));
+    }
+
+    /// Seconds until the default account's token expires: 0 if it has expired and was not replaced. `None` if there is no
+    /// token for a good reason, so that no alert fires.
+    fn default_expires_in(&self, now: BootTime) -> Option<u32> {
+        let entry = self.find(&TokenKey::default_account())?;
+        let known = entry.known.borrow();
+        known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
     }
 
     /// Whether a key can be answered without another request upstream: at once, or by a flight that is under way.
@@ -258,7 +267,7 @@ impl Store {
         if !entry.is_own() {
             let weight = entry.weigh();
             let evicted = kept.make_room(client, weight);
-            self.metrics.token_evictions.inc_by(evicted?);
+            self.metrics.evictions.inc_by(evicted?);
             entry.weight.store(weight, Relaxed);
             kept.shares.take(client, weight);
         }
@@ -291,7 +300,7 @@ impl Store {
                 1
             }
         };
-        self.metrics.token_evictions.inc_by(evicted);
+        self.metrics.evictions.inc_by(evicted);
     }
 
     /// Forgets an entry whose keeper ends.

@@ -21,7 +21,7 @@ use crate::metadata::token::{AccessToken, TokenError};
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError};
 use crate::reply::Body;
 use crate::shares::Client;
-use crate::telemetry::Metrics;
+use crate::telemetry::Registry;
 use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -173,6 +173,7 @@ impl TokenSource for Source {
 struct Cache {
     tokens: Tokens<Source>,
     store: Arc<Store>,
+    registry: Registry,
 }
 
 /// What a client got.
@@ -192,12 +193,9 @@ impl Cache {
 
     /// With room for entries of so many bytes.
     fn within(limit: usize, server: &Arc<Server>) -> Self {
-        let store = Arc::new(Store::new(limit, Metrics::leak()));
-        Self { tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))), store }
-    }
-
-    fn layer(&self) -> TokenCacheLayer<Source> {
-        TokenCacheLayer::new(self.tokens.clone(), Audit::Off)
+        let registry = Registry::default();
+        let store = Store::new(limit, &registry);
+        Self { tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))), store, registry }
     }
 
     async fn ask(&self, target: &str) -> Got {
@@ -208,7 +206,7 @@ impl Cache {
     async fn ask_as(&self, pod: u8, target: &str) -> Got {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(RequestError::Flavor)) });
         let peer = Some(([10, 0, 0, pod], 40_000).into());
-        match self.layer().layer(inner).oneshot(Request { peer, ..request(target) }.into()).await {
+        match layer(&self.tokens, Audit::Off).layer(inner).oneshot(Request { peer, ..request(target) }.into()).await {
             Ok(response) if response.status() == StatusCode::OK => {
                 let body = response.into_body().collect().await.expect("a whole body").to_bytes();
                 match serde_json::from_slice::<Value>(&body) {
@@ -263,14 +261,13 @@ impl Cache {
     }
 
     fn series(&self, series: &str) -> Option<f64> {
-        let text = self.store.metrics.render();
+        let text = self.registry.render();
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         Some(line?.parse().expect("a number"))
     }
 
     /// What the gauge says that the default account's token has left.
     fn left(&self) -> Option<u32> {
-        self.store.report(self.store.metrics, BootTime::now());
         let left = self.series("metadata_proxy_default_token_expiry_seconds")?;
         Some(format!("{left}").parse().expect("whole seconds"))
     }
@@ -702,7 +699,7 @@ async fn an_entry_takes_no_more_than_is_counted() {
 
 #[test]
 fn the_default_accounts_email_is_another_name_of_it_for_the_node_alone() {
-    let store = Store::new(usize::MAX, Metrics::leak());
+    let store = Store::new(usize::MAX, &Registry::default());
     store.know_default_email("a@b.c");
     let mut key = TokenKey::of(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
     assert!(store.canonical(key.clone()).is_default_account());
@@ -752,7 +749,10 @@ async fn a_request_that_is_not_understood_goes_on() {
     let inner = service_fn(|_: Box<Request>| async {
         Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner"))))
     });
-    let response = cache.layer().layer(inner).oneshot(request(&format!("{TOKEN}?wait_for_change=true")).into()).await;
+    let response = layer(&cache.tokens, Audit::Off)
+        .layer(inner)
+        .oneshot(request(&format!("{TOKEN}?wait_for_change=true")).into())
+        .await;
     assert!(response.is_ok());
     assert_eq!(server.fetches(), 0);
 }

@@ -12,7 +12,7 @@ use super::super::socket::{Cuttable, LAST};
 use super::*;
 use crate::config::TIMEOUTS;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
-use crate::telemetry::Metrics;
+use crate::telemetry::Registry;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 
@@ -43,7 +43,7 @@ fn connection<I, S: Stack>(
 }
 
 fn connections(bytes: usize) -> Arc<Connections> {
-    Arc::new(Connections::new(1000, bytes, Arc::default(), Metrics::leak()))
+    Connections::new(1000, bytes, Arc::default(), Arc::default(), &Registry::default())
 }
 
 fn connection_among<I, S: Stack>(
@@ -389,7 +389,7 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
     for (sent, answers, is_reset) in
         [("", 0, true), ("GET / HT", 0, true), ("GET / HTTP/1.1\r\nHost: metadata\r\n\r\n", 1, false)]
     {
-        let connections = Arc::new(Connections::new(1, usize::MAX, Arc::default(), Metrics::leak()));
+        let connections = Connections::new(1, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
         let (io, _) = listener.accept().await.expect("a client");

@@ -8,7 +8,7 @@ use super::Connections;
 use super::open::Asks;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
 use crate::shares::{Client, Room};
-use crate::telemetry::metrics::Shed;
+use crate::telemetry::shedding::Shed;
 
 /// Size of a head, in bytes, that is included in the charge of an open connection.
 pub(super) const SMALL_HEAD_BYTES: usize = 2 * 1024;
@@ -85,8 +85,8 @@ impl Place {
 
     /// Counts a connection that is reset because there is no memory for what it sends.
     pub(in crate::server) fn refused(&self, peer: SocketAddr) {
-        self.connections.metrics.resets.inc();
-        self.connections.metrics.shed(Shed::Memory, Some(peer));
+        self.connections.shedding.reset();
+        self.connections.shedding.shed(Shed::Memory, Some(peer));
     }
 }
 
@@ -95,7 +95,7 @@ impl Drop for Place {
         let mut open = self.connections.lock();
         if open.remove(self.number).is_some() {
             self.connections.note_use(&open);
-            self.connections.metrics.connections.dec();
+            self.connections.metrics.open.dec();
         }
     }
 }

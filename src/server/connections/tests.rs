@@ -29,11 +29,11 @@ async fn was_aborted(guest: &Guest) -> bool {
 }
 
 fn room_for(limit: usize) -> Arc<Connections> {
-    Arc::new(Connections::new(limit, usize::MAX, Arc::default(), Metrics::leak()))
+    Connections::new(limit, usize::MAX, Arc::default(), Arc::default(), &Registry::default())
 }
 
 fn room_for_bytes(bytes: usize) -> Arc<Connections> {
-    Arc::new(Connections::new(1000, bytes, Arc::default(), Metrics::leak()))
+    Connections::new(1000, bytes, Arc::default(), Arc::default(), &Registry::default())
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,7 +178,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let limit = 6 * OPEN_BYTES + 2 * SERVING_BYTES;
-            let connections = Arc::new(Connections::new(8, limit, Arc::default(), Metrics::leak()));
+            let connections = Connections::new(8, limit, Arc::default(), Arc::default(), &Registry::default());
             let mut guests: Vec<Guest> = Vec::new();
             for (step, pod_number, which) in steps {
                 match step {

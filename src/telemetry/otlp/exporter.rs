@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::collector::{Collector, ExportError};
+use super::metrics::SpanOutcome;
 use super::record::Record;
 use super::spans;
 use crate::metadata::Target;
-use crate::telemetry::Metrics;
-use crate::telemetry::metrics::SpanOutcome;
+use crate::telemetry::registry::Counters;
 use crate::telemetry::sampled::Sampled;
 
 /// Most finished requests that wait for the collector: some seconds of what a node asks at its busiest, sampled.
@@ -56,17 +56,17 @@ struct Task {
     collector: Collector,
     resource: Resource,
     ids: RandomIdGenerator,
-    metrics: &'static Metrics,
+    spans: Counters<SpanOutcome>,
     failures: Sampled,
 }
 
 /// Begins to export to this collector what is put into the queue.
-pub(super) fn start(target: Target, metrics: &'static Metrics) -> (mpsc::Sender<Box<Record>>, Exporter) {
+pub(super) fn start(target: Target, spans: Counters<SpanOutcome>) -> (mpsc::Sender<Box<Record>>, Exporter) {
     let (sender, queue) = mpsc::channel(QUEUE);
     tracing::info!(collector = %target, "exporting traces");
     let (resource, ids) = (spans::resource(), RandomIdGenerator::default());
     let collector = Collector::new(target);
-    let task = Task { queue, collector, resource, ids, metrics, failures: Sampled::new(LINES) };
+    let task = Task { queue, collector, resource, ids, spans, failures: Sampled::new(LINES) };
     let stop = CancellationToken::new();
     let task = tokio::spawn(task.run(stop.clone()));
     (sender, Exporter(Some(Running { stop, task })))
@@ -130,8 +130,8 @@ impl Task {
             Err(ExportError::Rejected { spans, .. }) => count.min(*spans),
             Err(_) => count,
         };
-        self.metrics.spans(SpanOutcome::Exported).inc_by(count - failed);
-        self.metrics.spans(SpanOutcome::Failed).inc_by(failed);
+        self.spans.of(SpanOutcome::Exported).inc_by(count - failed);
+        self.spans.of(SpanOutcome::Failed).inc_by(failed);
         if let Err(error) = &outcome {
             self.tell(error);
         }

@@ -32,15 +32,16 @@
 
 mod collector;
 mod exporter;
+mod metrics;
 mod record;
 mod spans;
 mod trace_parent;
 
 pub use exporter::Exporter;
+pub use metrics::SpanOutcome;
 pub use record::{Recording, Tracer};
-pub(crate) use record::{because, left, waited};
 
-use super::Metrics;
+use super::Registry;
 use crate::metadata::Target;
 
 /// Whether requests are traced.
@@ -65,8 +66,9 @@ impl Settings {
 /// # Panics
 ///
 /// Outside a runtime.
-pub fn start(settings: &Settings, metrics: &'static Metrics) -> (Tracer, Exporter) {
+pub fn start(settings: &Settings, registry: &Registry) -> (Tracer, Exporter) {
+    let spans = metrics::spans(registry);
     let Some(collector) = settings.collector.clone() else { return Default::default() };
-    let (queue, exporter) = exporter::start(collector, metrics);
-    (Tracer::sampling(settings.sample_ratio, queue, metrics), exporter)
+    let (queue, exporter) = exporter::start(collector, spans.clone());
+    (Tracer::sampling(settings.sample_ratio, queue, spans), exporter)
 }

@@ -1,50 +1,46 @@
-//! [`Recording`]: what is taken down of a request while it is under way.
+//! [`Recording`]: what is recorded of a traced request.
 
-use std::cell::Cell;
-use std::mem;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, Method, Request, StatusCode, Version, header};
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
+use super::metrics::SpanOutcome;
 use super::trace_parent::{self, TraceParent};
+use crate::telemetry::Moment;
 use crate::telemetry::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
-use crate::telemetry::metrics::SpanOutcome;
-use crate::telemetry::{Metrics, Moment};
+use crate::telemetry::registry::Counters;
 
-/// Longest text of a client's that is kept, in characters.
-const LONGEST: usize = 256;
+/// Maximum length of a client's text that is recorded, in characters.
+const MAX_TEXT_CHARS: usize = 256;
 
-/// Decides which requests are recorded, and takes what came of them.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Tracer(Option<&'static Sampling>);
+/// Decides which requests are recorded, and sends finished records to the exporter.
+#[derive(Debug, Clone, Default)]
+pub struct Tracer(Option<Arc<Sampling>>);
 
 #[derive(Debug)]
 struct Sampling {
     ratio: f64,
     queue: mpsc::Sender<Box<Record>>,
-    metrics: &'static Metrics,
+    spans: Counters<SpanOutcome>,
 }
 
-/// What there is of a request.
-#[derive(Debug)]
-pub struct Recording(Kept);
-
-#[derive(Debug)]
-enum Kept {
-    /// It is not sampled, or over.
-    Nothing,
-    Here(Box<Record>),
-    /// By the thread that works for the request at this moment.
-    ByThread,
+/// The record of one request at a time, if that request is sampled.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// Whether there is a record. Requests that are not sampled look at nothing else.
+    is_sampled: AtomicBool,
+    record: Mutex<Option<Box<Record>>>,
 }
 
-/// Of a request that was sampled.
+/// What is recorded of a sampled request.
 #[derive(Debug)]
 pub(super) struct Record {
-    sampling: &'static Sampling,
+    sampling: Arc<Sampling>,
     pub(super) parent: Option<TraceParent>,
     pub(super) trace_state: String,
     pub(super) method: &'static str,
@@ -53,7 +49,7 @@ pub(super) struct Record {
     pub(super) user_agent: Option<String>,
     pub(super) peer: SocketAddr,
     pub(super) began: Moment,
-    /// The same moment, by the clock on the wall.
+    /// The same moment as wall-clock time.
     pub(super) began_at: SystemTime,
     pub(super) steps: SmallVec<[Step; Filter::ALL.len()]>,
     pub(super) status: Option<StatusCode>,
@@ -63,7 +59,7 @@ pub(super) struct Record {
     pub(super) duration: Duration,
 }
 
-/// A filter that the request has left. The next one began at that moment, so its beginning need not be kept.
+/// A filter that is done with the request. It began when the filter before it was done.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) filter: Filter,
@@ -72,37 +68,22 @@ pub(super) struct Step {
     pub(super) waited: Duration,
 }
 
-thread_local! {
-    /// Whether the request that this thread works for at this moment is recorded. Apart from the record, so that a request
-    /// that is not pays for a look at this alone.
-    static IS_RECORDED: Cell<bool> = const { Cell::new(false) };
-    /// Its record.
-    static CURRENT: Cell<Option<Box<Record>>> = const { Cell::new(None) };
-}
-
 impl Tracer {
-    /// Samples such a part of the requests that bring no trace of their own. It lives as long as the process: the stack is
-    /// copied for every request, and so is this.
-    pub(super) fn sampling(ratio: f64, queue: mpsc::Sender<Box<Record>>, metrics: &'static Metrics) -> Self {
-        Self(Some(Box::leak(Box::new(Sampling { ratio, queue, metrics }))))
-    }
-
-    /// Begins to record a request, if it is sampled.
-    pub fn record<B>(self, request: &Request<B>, peer: SocketAddr, began: Moment) -> Recording {
-        let record = self.0.and_then(|sampling| sampling.record(request, peer, began));
-        Recording(record.map_or(Kept::Nothing, Kept::Here))
+    /// Samples this part of the requests that bring no trace of their own, from 0 to 1.
+    pub(super) fn sampling(ratio: f64, queue: mpsc::Sender<Box<Record>>, spans: Counters<SpanOutcome>) -> Self {
+        Self(Some(Arc::new(Sampling { ratio, queue, spans })))
     }
 }
 
 impl Sampling {
     #[inline(never)]
-    fn record<B>(&'static self, request: &Request<B>, peer: SocketAddr, began: Moment) -> Option<Box<Record>> {
+    fn record<B>(self: &Arc<Self>, request: &Request<B>, peer: SocketAddr, began: Moment) -> Option<Box<Record>> {
         let parent = TraceParent::of(request.headers());
         if !parent.as_ref().map_or_else(|| fastrand::f64() < self.ratio, |parent| parent.is_sampled) {
             return None;
         }
         Some(Box::new(Record {
-            sampling: self,
+            sampling: Arc::clone(self),
             trace_state: parent.as_ref().map(|_| trace_parent::state(request.headers())).unwrap_or_default(),
             parent,
             method: method(request.method()),
@@ -121,102 +102,70 @@ impl Sampling {
         }))
     }
 
-    /// Leaves a request to the exporter, or drops it where that has too much to do.
+    /// Sends a finished record to the exporter. If the exporter's queue is full, the record is dropped and counted.
     fn hand_over(&self, record: Box<Record>) {
         let spans = record.spans();
         if self.queue.try_send(record).is_err() {
-            self.metrics.spans(SpanOutcome::Dropped).inc_by(spans);
+            self.spans.of(SpanOutcome::Dropped).inc_by(spans);
         }
     }
 }
 
 impl Recording {
-    /// What is told on this thread from now on is told of this request.
-    pub fn lend(&mut self) {
-        if let Kept::Here(_) = self.0 {
-            self.pass_to_thread();
+    /// Records this request, if it is sampled, and nothing of the request before.
+    pub fn begin<B>(&self, tracer: &Tracer, request: &Request<B>, peer: SocketAddr, began: Moment) {
+        let record = tracer.0.as_ref().and_then(|sampling| sampling.record(request, peer, began));
+        let is_sampled = record.is_some();
+        if is_sampled || self.is_sampled.load(Relaxed) {
+            *self.record.lock().unwrap_or_else(PoisonError::into_inner) = record;
+            self.is_sampled.store(is_sampled, Relaxed);
         }
     }
 
-    /// No more is.
-    pub fn take_back(&mut self) {
-        if let Kept::ByThread = self.0 {
-            self.pass_from_thread();
+    /// A filter is done with the request. Filters report in the order in which the request came to them.
+    pub fn left(&self, filter: Filter, outcome: FilterOutcome, left: Moment, waited: Duration) {
+        self.change(|record| record.steps.push(Step { filter, outcome, left, waited }));
+    }
+
+    /// The reason why the request was refused or has failed.
+    pub fn because(&self, reason: &'static str) {
+        self.change(|record| record.reason = Some(reason));
+    }
+
+    /// The response head is there.
+    pub fn answered(&self, status: StatusCode) {
+        self.change(|record| record.status = Some(status));
+    }
+
+    /// The request is over. Its spans go to the exporter.
+    pub fn end(&self, endpoint: EndpointClass, outcome: RequestOutcome, duration: Duration) {
+        if !self.is_sampled.swap(false, Relaxed) {
+            return;
         }
-    }
-
-    #[cold]
-    fn pass_to_thread(&mut self) {
-        if let Kept::Here(record) = mem::replace(&mut self.0, Kept::ByThread) {
-            CURRENT.set(Some(record));
-            IS_RECORDED.set(true);
-        }
-    }
-
-    #[cold]
-    fn pass_from_thread(&mut self) {
-        IS_RECORDED.set(false);
-        self.0 = CURRENT.take().map_or(Kept::Nothing, Kept::Here);
-    }
-
-    /// The head of its answer is there.
-    pub fn answered(&mut self, status: StatusCode) {
-        if let Kept::Here(record) = &mut self.0 {
-            record.status = Some(status);
-        }
-    }
-
-    /// The request is over, after so long.
-    pub fn end(&mut self, endpoint: EndpointClass, outcome: RequestOutcome, duration: Duration) {
-        // The thread still has it where a panic ends the request.
-        self.take_back();
-        if let Kept::Here(mut record) = mem::replace(&mut self.0, Kept::Nothing) {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut record) = record {
             (record.endpoint, record.outcome, record.duration) = (endpoint, outcome, duration);
-            record.sampling.hand_over(record);
+            Arc::clone(&record.sampling).hand_over(record);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Record)) {
+        if self.is_sampled.load(Relaxed)
+            && let Some(record) = &mut *self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            change(record);
         }
     }
 }
 
 impl Record {
-    /// How many spans are made of it.
+    /// The number of spans that are made from it.
     pub(super) fn spans(&self) -> u64 {
         1 + self.steps.len() as u64
     }
 }
 
-/// The request leaves a filter in this way. To be told in the order in which it comes to them.
-pub(crate) fn left(filter: Filter, outcome: FilterOutcome, now: Moment) {
-    tell(|record| record.steps.push(Step { filter, outcome, left: now, waited: Duration::ZERO }));
-}
-
-/// The request was suspended for so long, all in all, in a filter that it has left.
-pub(crate) fn waited(filter: Filter, waited: Duration) {
-    tell(|record| {
-        if let Some(step) = record.steps.iter_mut().find(|step| step.filter == filter) {
-            step.waited = waited;
-        }
-    });
-}
-
-/// The request is refused, or has failed, for this reason.
-pub(crate) fn because(reason: &'static str) {
-    tell(|record| record.reason = Some(reason));
-}
-
-fn tell(what: impl FnOnce(&mut Record)) {
-    #[cold]
-    fn tell(what: impl FnOnce(&mut Record)) {
-        if let Some(mut record) = CURRENT.take() {
-            what(&mut record);
-            CURRENT.set(Some(record));
-        }
-    }
-    if IS_RECORDED.get() {
-        tell(what);
-    }
-}
-
-/// Of a closed set, since a client may call a method anything.
+/// A method from a closed set, because a client may send any text as its method.
 fn method(method: &Method) -> &'static str {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
@@ -227,46 +176,53 @@ fn user_agent(headers: &HeaderMap) -> Option<String> {
 }
 
 fn bounded(text: &str) -> String {
-    text.chars().take(LONGEST).collect()
+    text.chars().take(MAX_TEXT_CHARS).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::Registry;
+    use crate::telemetry::otlp::metrics;
 
-    /// Records a request that leaves one filter, and ends while the thread still works for it, as in a panic.
-    fn end_at_work(tracer: Tracer) {
+    /// Records a request that passes one filter.
+    fn one_request(recording: &Recording, tracer: &Tracer) {
         let peer = ([10, 0, 0, 9], 40000).into();
-        let mut recording = tracer.record(&Request::new(()), peer, Moment::now());
-        recording.lend();
-        left(Filter::Classify, FilterOutcome::Passed, Moment::now());
+        recording.begin(tracer, &Request::new(()), peer, Moment::now());
+        recording.left(Filter::Classify, FilterOutcome::Passed, Moment::now(), Duration::ZERO);
         recording.end(EndpointClass::Root, RequestOutcome::Cut, Duration::ZERO);
     }
 
     #[test]
-    fn a_request_that_ends_takes_its_record_from_the_thread() {
+    fn a_record_contains_nothing_of_the_requests_before_and_after() {
         let (queue, mut over) = mpsc::channel(2);
-        let tracer = Tracer::sampling(1.0, queue, Metrics::leak());
-        end_at_work(tracer);
-        left(Filter::InFlight, FilterOutcome::Passed, Moment::now());
-        end_at_work(tracer);
+        let tracer = Tracer::sampling(1.0, queue, metrics::spans(&Registry::default()));
+        let recording = Recording::default();
+        // Its end is never reported, as after a panic.
+        recording.begin(&tracer, &Request::new(()), ([10, 0, 0, 8], 40000).into(), Moment::now());
+        recording.left(Filter::InFlight, FilterOutcome::Passed, Moment::now(), Duration::ZERO);
+        one_request(&recording, &tracer);
+        recording.left(Filter::InFlight, FilterOutcome::Passed, Moment::now(), Duration::ZERO);
+        one_request(&recording, &tracer);
         for _ in 0..2 {
             let record = over.try_recv().expect("a finished request");
             assert_eq!(record.steps.iter().map(|step| step.filter).collect::<Vec<_>>(), [Filter::Classify]);
         }
+        assert!(over.try_recv().is_err(), "the first request never ended");
     }
 
     #[test]
-    fn what_finds_the_queue_full_is_counted_by_its_spans() {
+    fn spans_that_find_the_queue_full_are_counted() {
         let (queue, over) = mpsc::channel(1);
-        let metrics = Metrics::leak();
-        let tracer = Tracer::sampling(1.0, queue, metrics);
+        let spans = metrics::spans(&Registry::default());
+        let tracer = Tracer::sampling(1.0, queue, spans.clone());
+        let recording = Recording::default();
         for dropped in [0, 2, 4] {
-            end_at_work(tracer);
-            assert_eq!(metrics.spans(SpanOutcome::Dropped).get(), dropped);
+            one_request(&recording, &tracer);
+            assert_eq!(spans.of(SpanOutcome::Dropped).get(), dropped);
         }
         drop(over);
-        end_at_work(tracer);
-        assert_eq!(metrics.spans(SpanOutcome::Dropped).get(), 6, "nor is there room when the exporter has ended");
+        one_request(&recording, &tracer);
+        assert_eq!(spans.of(SpanOutcome::Dropped).get(), 6, "nor is there room when the exporter has ended");
     }
 }

@@ -1,0 +1,166 @@
+//! [`Shared`]: what connections, background tasks and the admin pages have in common. Made once per process.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::layers::conceal::{Concealment, PolicyMetrics};
+use crate::layers::hanging::Watches;
+use crate::layers::in_flight::Seats;
+use crate::layers::latency::Instruments;
+use crate::layers::leaves::Leaves;
+use crate::layers::token_cache::{Store, Tokens};
+use crate::memory::{Budget, Demand, Pressure};
+use crate::policy::LivePolicy;
+use crate::readiness::Readiness;
+use crate::room::{CutUnread, Room};
+use crate::server::{Connections, Drain};
+use crate::telemetry::history::History;
+use crate::telemetry::latency::Latency;
+use crate::telemetry::otlp::Tracer;
+use crate::telemetry::requests::Requests;
+use crate::telemetry::shedding::Shedding;
+use crate::telemetry::{Registry, table};
+use crate::tokens::MetadataServer;
+use crate::upstream::{Client, Forward, Health, UpstreamMetrics};
+
+/// What connections, background tasks and the admin pages have in common.
+#[derive(Debug)]
+pub struct Shared {
+    /// When the process began.
+    pub began: Instant,
+    /// The configuration.
+    pub config: Config,
+    /// All metrics.
+    pub registry: Registry,
+    /// Where measurements of requests go.
+    pub instruments: Instruments,
+    /// Counts responses.
+    pub requests: Arc<Requests>,
+    /// Counts what is refused or closed under overload.
+    pub shedding: Arc<Shedding>,
+    /// Durations of the last minutes.
+    pub history: History,
+    /// The policy, which is reloaded when its file changes.
+    pub policy: Arc<LivePolicy>,
+    /// Enforces the policy.
+    pub concealment: Arc<Concealment>,
+    /// Counts verdicts and reloads of the policy.
+    pub policy_metrics: Arc<PolicyMetrics>,
+    /// Whether pods should be sent here.
+    pub readiness: Readiness,
+    /// Ends connections at shutdown.
+    pub drain: Drain,
+    /// The memory limit.
+    pub pressure: Arc<Pressure>,
+    /// Connections of clients.
+    pub connections: Arc<Connections>,
+    /// Requests in flight.
+    pub seats: Arc<Seats>,
+    /// Hanging requests.
+    pub watches: Arc<Watches>,
+    /// Values that do not change.
+    pub leaves: Arc<Leaves>,
+    /// Cached tokens.
+    pub store: Arc<Store>,
+    /// Fetches tokens that are not cached.
+    pub tokens: Tokens<MetadataServer>,
+    /// Whether the metadata server answers.
+    pub health: Arc<Health>,
+    /// Counts requests to the metadata server.
+    pub upstream_metrics: Arc<UpstreamMetrics>,
+    /// Sends requests to the metadata server.
+    pub forward: Forward,
+}
+
+impl Shared {
+    /// Divides the memory limit, and registers all metrics.
+    pub fn new(
+        config: Config,
+        policy: Arc<LivePolicy>,
+        pressure: Arc<Pressure>,
+        registry: Registry,
+        tracer: Tracer,
+    ) -> Arc<Self> {
+        let latency = Latency::new(&registry);
+        let instruments = Instruments { latency, talkers: Arc::default(), tracer };
+        let shedding = Arc::new(Shedding::new(&registry, Arc::clone(&instruments.talkers)));
+        let budget = budget(&config, &pressure);
+        let connections = Connections::new(
+            config.max_connections,
+            budget.connections,
+            Arc::clone(&pressure),
+            Arc::clone(&shedding),
+            &registry,
+        );
+        let room = Room::new(budget.answers, {
+            let connections = Arc::clone(&connections);
+            CutUnread::by(move |peers| connections.cut_unread_of(peers))
+        });
+        let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
+        let (health, drain) = (Arc::<Health>::default(), Drain::default());
+        let upstream_metrics = Arc::new(UpstreamMetrics::new(&registry, Arc::clone(&instruments.latency)));
+        let client =
+            Client::new(config.upstream.clone(), Arc::clone(&health), Arc::clone(&room), Arc::clone(&upstream_metrics));
+        let forward = Forward::new(client);
+        let store = Store::new(budget.tokens, &registry);
+        let concealment =
+            Concealment::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&room), Arc::clone(&policy_metrics));
+        let shared = Self {
+            began: Instant::now(),
+            requests: Arc::new(Requests::new(&registry)),
+            history: History::default(),
+            concealment: Arc::new(concealment),
+            readiness: Readiness::new(Arc::clone(&health), drain.clone()),
+            seats: Seats::new(config.max_in_flight),
+            watches: Arc::new(Watches::new(config.max_hanging, room)),
+            leaves: Arc::default(),
+            tokens: Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone())),
+            config,
+            registry,
+            instruments,
+            shedding,
+            policy,
+            policy_metrics,
+            drain,
+            pressure,
+            connections,
+            store,
+            health,
+            upstream_metrics,
+            forward,
+        };
+        shared.observe();
+        Arc::new(shared)
+    }
+
+    /// Registers gauges whose values are kept elsewhere.
+    fn observe(&self) {
+        self.seats.observe(&self.registry);
+        let watches = Arc::clone(&self.watches);
+        self.registry.observe(&table::HANGING, move || Some(watches.count() as u64));
+        let usage = |read: fn(crate::memory::Usage) -> u64| {
+            let pressure = Arc::clone(&self.pressure);
+            move || Some(read(pressure.usage().unwrap_or_default()))
+        };
+        self.registry.observe(&table::MEMORY_USAGE, usage(|usage| usage.current));
+        self.registry.observe(&table::MEMORY_LIMIT, usage(|usage| usage.limit));
+        let pressure = Arc::clone(&self.pressure);
+        self.registry.observe(&table::MEMORY_LEVEL, move || Some(pressure.level() as u64));
+    }
+}
+
+/// Divides the memory limit.
+fn budget(config: &Config, pressure: &Pressure) -> Budget {
+    let exchanges = config.max_in_flight + config.max_hanging;
+    let budget = Budget::new(pressure.limit(), Demand { connections: config.max_connections, exchanges });
+    tracing::info!(
+        limit = pressure.limit(),
+        connections = budget.connections,
+        tokens = budget.tokens,
+        answers = budget.answers,
+        "memory budget, in bytes"
+    );
+    budget
+}

@@ -1,0 +1,22 @@
+//! Counts spans. Also in builds without the feature `otlp`, so that the metric is always there.
+
+use crate::telemetry::labels::labels;
+use crate::telemetry::registry::{Counters, Registry};
+use crate::telemetry::table;
+
+labels! {
+    /// The result of exporting a span.
+    SpanOutcome {
+        /// The collector has it.
+        Exported = "exported",
+        /// The collector did not accept it.
+        Failed = "failed",
+        /// There was no room in the queue.
+        Dropped = "dropped",
+    }
+}
+
+/// Registers the counters of spans.
+pub(super) fn spans(registry: &Registry) -> Counters<SpanOutcome> {
+    registry.counters(&table::SPANS)
+}

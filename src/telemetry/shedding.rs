@@ -1,0 +1,108 @@
+//! [`Shedding`]: counts and logs what is refused or closed under overload.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::IntCounter;
+use tokio::time::Instant;
+
+use super::labels::{Label, labels};
+use super::latency::RequestOutcome;
+use super::moment::Moment;
+use super::registry::{Counters, Registry};
+use super::sampled::Sampled;
+use super::table;
+use super::talkers::{Talker, Talkers};
+
+labels! {
+    /// Why something was refused or closed.
+    Shed {
+        /// A request: all seats are taken.
+        InFlight = "in_flight",
+        /// A hanging request: there are as many watches as there may be.
+        Hanging = "hanging",
+        /// A newcomer: no connection could give way to it.
+        Connections = "connections",
+        /// A connection that made no progress gave way to another.
+        IdleConnection = "idle_connection",
+        /// A request in flight of the client with most connections was cut for another client.
+        FairShare = "fair_share",
+        /// A response that its client did not read was cut.
+        UnreadAnswer = "unread_answer",
+        /// A request with a large response: the memory for those is taken.
+        LargeAnswers = "large_answers",
+        /// A request for a token: its client asks for too many different ones.
+        Tokens = "tokens",
+        /// A connection was closed or reset because memory is short.
+        Memory = "memory",
+    }
+}
+
+/// Interval between log lines about overload.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Clients shown in a log line.
+const LOGGED_TALKERS: usize = 3;
+
+/// Counts and logs what is refused or closed under overload.
+#[derive(Debug)]
+pub struct Shedding {
+    sheds: Counters<Shed>,
+    resets: IntCounter,
+    log: Sampled,
+    talkers: Arc<Talkers>,
+}
+
+impl Shedding {
+    /// Registers its metrics. Log lines name the busiest of these clients.
+    pub fn new(registry: &Registry, talkers: Arc<Talkers>) -> Self {
+        Self {
+            sheds: registry.counters(&table::SHEDS),
+            resets: registry.counter(&table::RESETS),
+            log: Sampled::new(LOG_INTERVAL),
+            talkers,
+        }
+    }
+
+    /// Counts what was shed, and logs it at most once a second.
+    pub fn shed(&self, reason: Shed, peer: Option<SocketAddr>) {
+        self.sheds.of(reason).inc();
+        let Some(count) = self.log.due(Instant::now()) else { return };
+        let talkers = self.talkers.top(LOGGED_TALKERS, Moment::now());
+        let described =
+            |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
+        let talkers: Vec<String> = talkers.iter().map(described).collect();
+        tracing::warn!(
+            reason = reason.label(),
+            count,
+            peer = peer.map(tracing::field::display),
+            last_minute = talkers.join("; "),
+            "overloaded: shedding requests or connections"
+        );
+    }
+
+    /// Counts a connection that is reset instead of being answered.
+    pub fn reset(&self) {
+        self.resets.inc();
+    }
+
+    /// Counts a newcomer that is reset, because no other connection can give way.
+    pub fn reset_newcomer(&self, peer: SocketAddr) {
+        self.reset();
+        self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
+        self.shed(Shed::Connections, Some(peer));
+    }
+
+    /// What was shed so far, by reason.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.sheds.all()
+    }
+}
+
+/// Registered nowhere.
+impl Default for Shedding {
+    fn default() -> Self {
+        Self::new(&Registry::default(), Arc::default())
+    }
+}
