@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::cli;
 use crate::clock::BootTime;
 use crate::config::Config;
 use crate::layers::hanging::Watches;
@@ -144,7 +145,7 @@ impl Policy {
 #[derive(Debug, Serialize)]
 pub struct Flag {
     /// With its dashes.
-    pub name: &'static str,
+    pub name: String,
     /// As it would be typed.
     pub value: String,
 }
@@ -287,7 +288,7 @@ impl Status {
             uptime_seconds: now.saturating_duration_since(sources.began).as_secs(),
             readiness: sources.readiness.state(),
             policy: Policy::of(&sources.policy.current(), config),
-            flags: config.flags().into_iter().map(|(name, value)| Flag { name, value }).collect(),
+            flags: cli::flags(config).into_iter().map(|(name, value)| Flag { name, value }).collect(),
             room: vec![
                 room("requests in flight", sources.seats.taken(), sources.seats.limit()),
                 room("connections", usize::try_from(metrics.connections.get()).unwrap_or(0), config.max_connections),
