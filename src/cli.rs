@@ -1,134 +1,41 @@
 //! The command line: parses flags and environment variables into a [`Command`]. The only module that uses clap.
 
 mod check;
+mod given;
+mod lenient;
+mod log;
+#[cfg(feature = "mock")]
+mod mock;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod policy;
 mod redirect;
+mod serve;
+mod syntax;
 
 use std::ffi::OsString;
+#[cfg(feature = "mock")]
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
-use http::HeaderValue;
+use clap::{Parser, Subcommand};
 
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::explain::Question;
-use crate::layers::conceal::Mode;
-use crate::layers::rescue::OnOverload;
-use crate::layers::token_cache::Audit;
-use crate::metadata::Target;
-use crate::metadata::host::AllowedHosts;
-use crate::policy::{Choice, Recursive, Source};
-use crate::telemetry::logging::{Format, Levels, LevelsError};
+use crate::telemetry::logging::{Format, Levels};
+use given::Mistakes;
+
+pub use serve::flags;
 
 /// Exit code for a usage error, `EX_USAGE` of BSD's sysexits: a supervisor need not retry.
 pub const USAGE: u8 = 64;
 
-/// Flags as typed. Values stay text until [`Args::resolve`], so that all mistakes are reported at once.
+/// The flags of the proxy, or a subcommand with its own.
 #[derive(Debug, Parser)]
 #[command(name = "gce-metadata-proxy", version, about, long_about = LONG_ABOUT, max_term_width = 100)]
 #[command(after_help = AFTER_HELP, disable_help_subcommand = true)]
 struct Args {
-    /// Address to listen on for pods. May be repeated
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "METADATA_PROXY_ADDR",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:988"
-    )]
-    addr: Vec<String>,
-
-    /// Address to listen on for operators: /metrics, /healthz, /readyz, /statusz and others
-    #[arg(long, value_name = "HOST:PORT", env = "METADATA_PROXY_METRICS_ADDR", default_value = "127.0.0.1:989")]
-    metrics_addr: String,
-
-    /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
-    /// scraper uses. May be repeated
-    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
-    metrics_allowed_host: Vec<String>,
-
-    /// URL of the metadata server. Only http:// is supported
-    #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
-    upstream: String,
-
-    /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
-    /// other known secrets, `strict` allows only what GKE's own server shows, FILE is a policy file, which is reloaded when
-    /// it changes
-    #[arg(
-        long,
-        value_name = "compat|strict|FILE",
-        env = "METADATA_PROXY_POLICY",
-        default_value = config::POLICY,
-        global = true
-    )]
-    policy: String,
-
-    /// Enforce the policy, or only log what it would refuse
-    #[arg(long, value_name = "enforce|audit", env = "METADATA_PROXY_POLICY_MODE", default_value = "enforce")]
-    policy_mode: String,
-
-    /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
-    #[arg(long, value_name = "refuse|redact", env = "METADATA_PROXY_RECURSIVE", global = true)]
-    recursive: Option<String>,
-
-    /// Host name to accept from clients, in addition to metadata.google.internal, metadata, metadata.goog, localhost and
-    /// IP addresses. May be repeated
-    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
-    allowed_host: Vec<String>,
-
-    /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
-    #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
-    reuse_port: bool,
-
-    /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
-    /// A waiting request uses 25 KiB of memory, at most 56 KiB
-    #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_IN_FLIGHT", default_value = config::MAX_IN_FLIGHT)]
-    max_in_flight: String,
-
-    /// Maximum concurrent client connections. At the limit, the connection that has made no progress for longest is closed,
-    /// or the new one is reset. A connection uses 2 KiB of memory when idle and 14 KiB when active
-    #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_CONNECTIONS", default_value = config::MAX_CONNECTIONS)]
-    max_connections: String,
-
-    /// Maximum concurrent `wait_for_change` requests to the metadata server. Clients that watch the same value share one.
-    /// Excess requests get 503
-    #[arg(long, value_name = "N", env = "METADATA_PROXY_MAX_HANGING", default_value = config::MAX_HANGING)]
-    max_hanging: String,
-
-    /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
-    #[arg(long, value_name = "reset|unavailable", env = "METADATA_PROXY_OVERLOAD", default_value = "reset")]
-    overload: String,
-
-    /// Log format on standard error: text for a terminal, json for a cluster
-    #[arg(long, value_name = "text|json", env = "METADATA_PROXY_LOG_FORMAT", default_value = "text")]
-    log_format: String,
-
-    /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`
-    #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = config::LOG)]
-    log: String,
-
-    /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
-    #[arg(long, env = "METADATA_PROXY_AUDIT")]
-    audit: bool,
-
-    /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
-    #[arg(long, value_name = "DURATION", env = "METADATA_PROXY_DRAIN_TIMEOUT", default_value = config::DRAIN_TIMEOUT)]
-    drain_timeout: String,
-
-    /// Redirect metadata requests from this node's pods to the first --addr while serving, as `redirect install --keep`
-    /// does. Requires nft or iptables, root, and the capability `NET_ADMIN`
-    #[arg(long, env = "METADATA_PROXY_REDIRECT")]
-    redirect: bool,
-
     #[command(flatten)]
-    opened: redirect::OpenedArgs,
-
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    otlp: otlp::OtlpArgs,
+    serve: serve::ServeArgs,
 
     #[command(subcommand)]
     command: Option<Subcommands>,
@@ -137,14 +44,10 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     /// Explain whether the policy allows a request, and why
-    Explain {
-        /// URL of the metadata server, or only its path and query
-        #[arg(value_name = "URL")]
-        url: String,
-    },
+    Explain(policy::ExplainArgs),
     /// Print and validate policies
     #[command(subcommand)]
-    Policy(Policies),
+    Policy(policy::Policies),
     /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
@@ -153,28 +56,10 @@ enum Subcommands {
     Check(check::CheckArgs),
     /// Run a mock metadata server
     #[cfg(feature = "mock")]
-    Mock {
-        /// Address to listen on
-        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
-        addr: String,
-    },
+    Mock(mock::MockArgs),
     /// Run the proxy in front of a mock metadata server, and print requests to try
     #[cfg(feature = "mock")]
     Demo,
-}
-
-#[derive(Debug, Subcommand)]
-enum Policies {
-    /// Print the policy selected by --policy, and the policy it extends
-    Show,
-    /// Validate a policy file
-    Check {
-        /// Policy file to validate
-        #[arg(value_name = "FILE")]
-        file: String,
-    },
-    /// Print the JSON schema of policy files
-    Schema,
 }
 
 const LONG_ABOUT: &str = "\
@@ -220,11 +105,11 @@ pub enum Stop {
 
 /// Parses the command line and the environment.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
-    let mut mistakes = Vec::new();
-    let args = parse_known(args.into_iter().map(with_two_dashes).collect(), &mut mistakes)?;
+    let mut mistakes = Mistakes::default();
+    let args: Option<Args> = lenient::parse(args, &mut mistakes)?;
     match args.and_then(|args| args.resolve(&mut mistakes)) {
         Some(command) if mistakes.is_empty() => Ok(command),
-        _ => Err(Stop::Usage(usage(&mistakes))),
+        _ => Err(Stop::Usage(usage(mistakes.lines()))),
     }
 }
 
@@ -233,228 +118,41 @@ fn usage(mistakes: &[String]) -> String {
     format!("{}\nTry 'gce-metadata-proxy --help'.\n", lines.join("\n"))
 }
 
-/// Go's flag package accepts one dash or two, and manifests for k8s-metadata-proxy use either.
-fn with_two_dashes(arg: OsString) -> OsString {
-    let name = arg.to_str().and_then(|text| text.strip_prefix('-')).and_then(|text| text.split('=').next());
-    match (name, arg.to_str()) {
-        (Some(name), Some(text)) if Args::command().get_arguments().any(|known| known.get_long() == Some(name)) => {
-            format!("-{text}").into()
-        }
-        _ => arg,
-    }
-}
-
-/// clap stops at the first unknown argument. Removes unknown arguments one by one, so that the others are checked too.
-/// Returns `None`, and adds a mistake, if the remaining arguments cannot be parsed.
-fn parse_known(mut args: Vec<OsString>, mistakes: &mut Vec<String>) -> Result<Option<Args>, Stop> {
-    loop {
-        let error = match Args::try_parse_from(&args) {
-            Ok(parsed) => return Ok(Some(parsed)),
-            Err(error) => error,
-        };
-        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-            return Err(Stop::Shown(error.render().to_string()));
-        }
-        let unknown = match (error.kind(), error.get(ContextKind::InvalidArg)) {
-            (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) => Some(unknown.clone()),
-            (ErrorKind::InvalidSubcommand, _) => match error.get(ContextKind::InvalidSubcommand) {
-                Some(ContextValue::String(unknown)) => Some(unknown.clone()),
-                _ => None,
-            },
-            _ => None,
-        };
-        let position = unknown.as_ref().and_then(|unknown| {
-            args.iter().skip(1).position(|arg| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(unknown)))
-        });
-        let first_line = error.render().to_string().lines().next().unwrap_or_default().to_owned();
-        mistakes.push(first_line.trim_start_matches("error: ").to_owned());
-        match position {
-            Some(position) => drop(args.remove(position + 1)),
-            None => return Ok(None),
-        }
-    }
-}
-
 impl Args {
-    /// Parses the values, and adds the invalid ones to `mistakes`.
-    fn resolve(self, mistakes: &mut Vec<String>) -> Option<Command> {
-        let mut read = Reader { mistakes };
-        #[cfg(feature = "mock")]
-        if let Some(Subcommands::Mock { addr }) = &self.command {
-            return read.value("mock --addr", addr, ADDRESS, address).map(Command::Mock);
-        }
-        let recursive = self.recursive.as_deref().filter(|text| !text.is_empty());
-        let recursive = recursive.map(|text| read.value("--recursive", text, "refuse or redact", recursive_read));
-        let policy = Choice { source: Source::named(&self.policy), recursive: recursive.flatten() };
-        let question = match &self.command {
-            Some(Subcommands::Explain { url }) => Some(Question::Explain(policy.clone(), url.clone())),
-            Some(Subcommands::Policy(Policies::Show)) => Some(Question::Show(policy.source.clone())),
-            Some(Subcommands::Policy(Policies::Check { file })) => Some(Question::Check(Source::File(file.into()))),
-            Some(Subcommands::Policy(Policies::Schema)) => Some(Question::Schema),
-            _ => None,
-        };
-        if let Some(question) = question {
-            return Some(Command::Ask(question));
-        }
-        let policy_mode = read.value("--policy-mode", &self.policy_mode, "enforce or audit", policy_mode);
-        if let Some(Subcommands::Check(args)) = &self.command {
-            return args.resolve(&mut read).map(Command::Check);
-        }
-        let log_format = read.value("--log-format", &self.log_format, "text or json", log_format);
-        let log = read.value("--log", &self.log, LevelsError::EXPECTED, |text| text.parse().ok());
-        if let Some(Subcommands::Redirect(command)) = self.command {
-            return Some(Command::Redirect(command.resolve(&mut read)?, log_format?, log?));
-        }
-        let allowed_hosts = read.values("--allowed-host", &self.allowed_host, HOST_NAME, host_name);
-        let metrics_allowed_hosts =
-            read.values("--metrics-allowed-host", &self.metrics_allowed_host, HOST_NAME, host_name);
-        let addrs = read.values("--addr", &self.addr, ADDRESS, address);
-        let metrics_addr = read.value("--metrics-addr", &self.metrics_addr, ADDRESS, address);
-        let upstream = read.value("--upstream", &self.upstream, UPSTREAM, |url| Target::parse(url).ok());
-        let max_in_flight = read.value("--max-in-flight", &self.max_in_flight, LIMIT, limit);
-        let max_connections = read.value("--max-connections", &self.max_connections, LIMIT, limit);
-        let max_hanging = read.value("--max-hanging", &self.max_hanging, "a whole number", |text| text.parse().ok());
-        let on_overload = read.value("--overload", &self.overload, "reset or unavailable", overload);
-        let drain_timeout = read.value("--drain-timeout", &self.drain_timeout, DURATION, duration);
-        let opened = self.opened.resolve(&mut read);
-        #[cfg(feature = "otlp")]
-        let otlp = self.otlp.resolve(&mut read);
-        #[cfg(not(feature = "otlp"))]
-        let otlp = Some(crate::telemetry::otlp::Settings {});
-        // Return early only here, after every mistake has been recorded.
-        let config = Config {
-            addrs,
-            metrics_addr: metrics_addr?,
-            metrics_allowed_hosts,
-            upstream: upstream?,
-            policy,
-            policy_mode: policy_mode?,
-            allowed_hosts,
-            reuse_port: self.reuse_port,
-            max_in_flight: max_in_flight?,
-            max_connections: max_connections?,
-            max_hanging: max_hanging?,
-            on_overload: on_overload?,
-            log_format: log_format?,
-            log: log?,
-            audit: if self.audit { Audit::On } else { Audit::Off },
-            otlp: otlp?,
-            drain_timeout: drain_timeout?,
-            redirect: self.redirect.then_some(opened),
-        };
-        Some(match self.command {
+    /// Takes the values, and adds the invalid ones to `mistakes`. A subcommand ignores flags that it does not use.
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
+        let Self { serve, command } = self;
+        Some(match command {
+            None => Command::Serve(serve.resolve(mistakes)?),
+            Some(Subcommands::Explain(args)) => Command::Ask(args.resolve(serve.policy.resolve(mistakes).0)),
+            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.resolve(mistakes).0)),
+            Some(Subcommands::Redirect(args)) => {
+                serve.policy.resolve(mistakes);
+                let log = serve.log.resolve(mistakes);
+                let command = args.resolve(mistakes)?;
+                let (format, levels) = log?;
+                Command::Redirect(command, format, levels)
+            }
+            Some(Subcommands::Check(args)) => {
+                serve.policy.resolve(mistakes);
+                Command::Check(args.resolve(mistakes)?)
+            }
             #[cfg(feature = "mock")]
-            Some(Subcommands::Demo) => Command::Demo(config),
-            _ => Command::Serve(config),
+            Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
+            #[cfg(feature = "mock")]
+            Some(Subcommands::Demo) => Command::Demo(serve.resolve(mistakes)?),
         })
-    }
-}
-
-const ADDRESS: &str = "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
-const UPSTREAM: &str = "http://HOST or http://HOST:PORT, without a path";
-const HOST_NAME: &str = "a host name without a port";
-const LIMIT: &str = "a whole number, at least 1";
-const DURATION: &str = "a number followed by ms, s or m, such as 10s";
-
-/// Parses values, and records invalid ones with the flag's name and the expected format.
-struct Reader<'a> {
-    mistakes: &'a mut Vec<String>,
-}
-
-impl Reader<'_> {
-    fn value<T>(&mut self, flag: &str, text: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let value = read(text);
-        if value.is_none() {
-            let from = variable_of(flag)
-                .filter(|variable| std::env::var(variable).is_ok_and(|set| set.split(',').any(|part| part == text)));
-            let from = from.map(|variable| format!(" (from {variable})")).unwrap_or_default();
-            self.mistakes.push(format!("{flag}{from}: {text:?} is not valid; expected {expected}"));
-        }
-        value
-    }
-
-    fn values<T>(&mut self, flag: &str, texts: &[String], expected: &str, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
-        texts
-            .iter()
-            .filter(|text| !text.is_empty())
-            .filter_map(|text| self.value(flag, text, expected, &read))
-            .collect()
-    }
-}
-
-/// The environment variable of a top-level flag.
-fn variable_of(flag: &str) -> Option<String> {
-    let (command, name) = (Args::command(), flag.strip_prefix("--")?);
-    let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name))?;
-    Some(arg.get_env()?.to_str()?.to_owned())
-}
-
-/// Parses an address as Go does: `:988` is every IPv4 address of the machine.
-fn address(text: &str) -> Option<SocketAddr> {
-    let spelt = match text.rsplit_once(':')? {
-        ("", port) => format!("0.0.0.0:{port}"),
-        ("localhost", port) => format!("127.0.0.1:{port}"),
-        _ => text.to_owned(),
-    };
-    spelt.parse().ok()
-}
-
-fn host_name(text: &str) -> Option<String> {
-    let hosts = AllowedHosts::with([text.to_owned()]);
-    let is_name = !text.contains(':') && HeaderValue::from_str(text).is_ok_and(|host| hosts.admit(&host).is_ok());
-    is_name.then(|| text.to_owned())
-}
-
-fn limit(text: &str) -> Option<usize> {
-    text.parse().ok().filter(|limit| *limit > 0)
-}
-
-fn overload(text: &str) -> Option<OnOverload> {
-    match text {
-        "reset" => Some(OnOverload::Reset),
-        "unavailable" => Some(OnOverload::Unavailable),
-        _ => None,
-    }
-}
-
-fn policy_mode(text: &str) -> Option<Mode> {
-    match text {
-        "enforce" => Some(Mode::Enforce),
-        "audit" => Some(Mode::Audit),
-        _ => None,
-    }
-}
-
-fn recursive_read(text: &str) -> Option<Recursive> {
-    match text {
-        "refuse" => Some(Recursive::Refuse),
-        "redact" => Some(Recursive::Redact),
-        _ => None,
-    }
-}
-
-fn log_format(text: &str) -> Option<Format> {
-    match text {
-        "text" => Some(Format::Text),
-        "json" => Some(Format::Json),
-        _ => None,
-    }
-}
-
-fn duration(text: &str) -> Option<Duration> {
-    let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-    let number: u64 = digits.parse().ok()?;
-    match &text[digits.len()..] {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::config;
 
     pub(super) fn parse_line(line: &str) -> Result<Command, Stop> {
         parse(std::iter::once("gce-metadata-proxy").chain(line.split_whitespace()).map(OsString::from))
@@ -533,31 +231,56 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_can_be_told_and_typed_again() {
-        let told = serve(
+    fn flags_are_shown_as_they_can_be_typed_again() {
+        let config = serve(
             "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
              --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6",
-        )
-        .flags();
+        );
+        let shown = flags(&config);
         let command = Args::command();
-        let known = command.get_arguments().filter_map(clap::Arg::get_long);
-        let missing: Vec<&str> =
-            known.filter(|known| !told.iter().any(|(flag, _)| flag.trim_start_matches("--") == *known)).collect();
-        assert!(missing.is_empty(), "not in Config::flags: {missing:?}");
+        let known: Vec<String> =
+            command.get_arguments().filter_map(clap::Arg::get_long).map(|flag| format!("--{flag}")).collect();
+        assert_eq!(shown.iter().map(|(flag, _)| flag.clone()).collect::<Vec<_>>(), known);
         let switches = ["--reuse-port", "--audit", "--redirect"];
-        let type_it = |(flag, value): &(&str, String)| {
-            if switches.contains(flag) { (*flag).to_owned() } else { format!("{flag}={value}") }
+        let type_it = |(flag, value): &(String, String)| {
+            if switches.contains(&&**flag) { flag.clone() } else { format!("{flag}={value}") }
         };
-        let typed = told.iter().map(type_it);
-        assert_eq!(serve(&typed.collect::<Vec<_>>().join(" ")).flags(), told);
+        let typed: Vec<String> = shown.iter().map(type_it).collect();
+        assert_eq!(flags(&serve(&typed.join(" "))), shown);
     }
 
     #[test]
-    fn durations_have_units() {
-        assert_eq!(duration("1500ms"), Some(Duration::from_millis(1500)));
-        assert_eq!(duration("2m"), Some(Duration::from_secs(120)));
-        for text in ["", "10", "s", "-1s", "1h", "1.5s", "99999999999999999999s"] {
-            assert_eq!(duration(text), None, "{text}");
+    fn flags_have_the_values_of_the_configuration() {
+        let shown = |config: &Config| flags(config).iter().map(|(flag, value)| format!("{flag}={value}\n")).collect();
+        let text: String =
+            shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
+        for line in [
+            "--addr=0.0.0.0:988,[::1]:988",
+            "--metrics-allowed-host=",
+            "--upstream=http://169.254.169.254",
+            "--recursive=",
+            "--allowed-host=a,b",
+            "--reuse-port=false",
+            "--max-hanging=64",
+            "--drain-timeout=10000ms",
+            "--redirect=true",
+            "--redirect-allow=443,ipv6",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} is missing from\n{text}");
+        }
+        assert_eq!(shown(&serve("")), shown(&Config::default()), "the defaults are those of Config");
+    }
+
+    #[test]
+    fn the_values_of_an_enum_are_the_same_in_help_and_messages() {
+        let Err(Stop::Shown(help)) = parse_line("--help") else { panic!("no help") };
+        for flag in ["--policy-mode", "--recursive", "--overload", "--log-format"] {
+            let text = mistakes(&format!("{flag} nonsense"));
+            let values = text.lines().next().and_then(|line| line.split_once("expected ")).expect("a mistake").1;
+            assert!(help.contains(&format!("{flag} <{}>", values.replace(" or ", "|"))), "{flag}: {values}");
+            for value in values.split(" or ") {
+                assert!(parse_line(&format!("{flag} {value}")).is_ok(), "{flag} {value}");
+            }
         }
     }
 }

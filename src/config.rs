@@ -10,7 +10,7 @@ use crate::metadata::Target;
 use crate::policy::Choice;
 use crate::redirect::Opened;
 use crate::server::Timeouts;
-use crate::telemetry::logging::{self, Format, Levels};
+use crate::telemetry::logging::{Format, Levels};
 use crate::telemetry::otlp;
 
 /// The configuration of the proxy.
@@ -54,34 +54,33 @@ pub struct Config {
     pub redirect: Option<Opened>,
 }
 
-impl Config {
-    /// All flags with their current values, as on the command line.
-    pub fn flags(&self) -> Vec<(&'static str, String)> {
-        let list = |values: Vec<String>| values.join(",");
-        let mut flags = vec![
-            ("--addr", list(self.addrs.iter().map(ToString::to_string).collect())),
-            ("--metrics-addr", self.metrics_addr.to_string()),
-            ("--metrics-allowed-host", list(self.metrics_allowed_hosts.clone())),
-            ("--upstream", format!("http://{}", self.upstream)),
-            ("--policy", self.policy.source.to_string()),
-            ("--policy-mode", self.policy_mode.to_string()),
-            ("--recursive", self.policy.recursive.map(|recursive| recursive.to_string()).unwrap_or_default()),
-            ("--allowed-host", list(self.allowed_hosts.clone())),
-            ("--reuse-port", self.reuse_port.to_string()),
-            ("--max-in-flight", self.max_in_flight.to_string()),
-            ("--max-connections", self.max_connections.to_string()),
-            ("--max-hanging", self.max_hanging.to_string()),
-            ("--overload", self.on_overload.to_string()),
-            ("--log-format", self.log_format.to_string()),
-            // May have changed since the start.
-            ("--log", logging::in_force().as_ref().unwrap_or(&self.log).to_string()),
-            ("--audit", (self.audit == Audit::On).to_string()),
-            ("--redirect", self.redirect.is_some().to_string()),
-            ("--redirect-allow", self.redirect.as_ref().map(ToString::to_string).unwrap_or_default()),
-            ("--drain-timeout", format!("{}ms", self.drain_timeout.as_millis())),
-        ];
-        flags.extend(self.otlp.flags());
-        flags
+/// The configuration without any flags.
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addrs: vec![ADDR],
+            metrics_addr: METRICS_ADDR,
+            metrics_allowed_hosts: Vec::new(),
+            upstream: Target::parse(UPSTREAM).expect("an http URL without a path"),
+            policy: Choice::default(),
+            policy_mode: Mode::default(),
+            allowed_hosts: Vec::new(),
+            reuse_port: false,
+            max_in_flight: MAX_IN_FLIGHT,
+            max_connections: MAX_CONNECTIONS,
+            max_hanging: MAX_HANGING,
+            on_overload: OnOverload::default(),
+            log_format: Format::default(),
+            log: LOG.parse().expect("a level"),
+            audit: Audit::default(),
+            otlp: otlp::Settings {
+                #[cfg(feature = "otlp")]
+                sample_ratio: OTLP_SAMPLE_RATIO,
+                ..otlp::Settings::default()
+            },
+            drain_timeout: DRAIN_TIMEOUT,
+            redirect: None,
+        }
     }
 }
 
@@ -94,18 +93,15 @@ pub const METRICS_ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Ad
 /// The address of the metadata server on every GCE machine. A name would have to be resolved first.
 pub const UPSTREAM: &str = "http://169.254.169.254";
 
-/// The policy that clusters have been tested with for years.
-pub const POLICY: &str = "compat";
-
 /// What k8s-metadata-proxy was measured at, and more than the 110 pods of a node send at once.
-pub const MAX_IN_FLIGHT: &str = "200";
+pub const MAX_IN_FLIGHT: usize = 200;
 
 /// Five per seat, for clients that keep idle connections. At 14 KiB each they take half of 25 MiB if all are
 /// active.
-pub const MAX_CONNECTIONS: &str = "1000";
+pub const MAX_CONNECTIONS: usize = 1000;
 
 /// Watched values of one node; its agents watch only a few.
-pub const MAX_HANGING: &str = "64";
+pub const MAX_HANGING: usize = 64;
 
 /// Memory for large responses, in bytes. A tree of up to half of this can be redacted and watched. Custom
 /// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
@@ -120,11 +116,11 @@ pub const LOG: &str = "info";
 /// One request in a hundred: common patterns show within minutes, and a node with a hundred requests per
 /// second exports at most nine spans per second.
 #[cfg(feature = "otlp")]
-pub const OTLP_SAMPLE_RATIO: &str = "0.01";
+pub const OTLP_SAMPLE_RATIO: f64 = 0.01;
 
 /// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s
 /// that Kubernetes allows.
-pub const DRAIN_TIMEOUT: &str = "10s";
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle
 /// timeout exceeds the minute for which client libraries keep connections, so that they do not send a request

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
 
 use super::statusz::{self, Status};
+use crate::cli;
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
@@ -92,7 +93,7 @@ impl Admin {
                 response
             }
             "/flagz" => {
-                let flags = self.shared.config.flags().into_iter();
+                let flags = cli::flags(&self.shared.config).into_iter();
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
                 text(StatusCode::OK, lines.concat())
             }

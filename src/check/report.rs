@@ -3,13 +3,16 @@
 use std::fmt;
 
 use serde::Serialize;
+use strum::{Display, EnumString, VariantNames};
 
 use super::judge::{Finding, Verdict};
 
-/// How a report is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Format of a report. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Format {
     /// For a person.
+    #[default]
     Text,
     /// For a script.
     Json,

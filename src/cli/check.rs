@@ -2,22 +2,19 @@
 
 use clap::Args;
 
-use super::Reader;
+use super::given::Mistakes;
+use super::syntax::{self, Choice};
 use crate::check::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Output format: text for people, json for scripts
-    #[arg(long, value_name = "text|json", default_value = "text")]
-    format: String,
+    #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
+    format: Choice<Format>,
 }
 
 impl CheckArgs {
-    pub(super) fn resolve(&self, read: &mut Reader) -> Option<Format> {
-        read.value("--format", &self.format, "text or json", |format| match format {
-            "text" => Some(Format::Text),
-            "json" => Some(Format::Json),
-            _ => None,
-        })
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Format> {
+        mistakes.value(self.format)
     }
 }

@@ -1,41 +1,85 @@
 //! The flags of the feature `otlp`.
 
 use clap::Args;
+use serde::Serialize;
 
-use super::Reader;
+use super::given::{Given, Mistakes, Syntax};
 use crate::config;
 use crate::metadata::Target;
 use crate::telemetry::otlp::Settings;
 
 /// Uses OpenTelemetry's standard environment variables.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct OtlpArgs {
     /// OpenTelemetry collector to export traces to, with OTLP over HTTP, such as `http://127.0.0.1:4318`. Only http:// and
     /// no path. Tracing is off if not set
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
-    otlp_endpoint: Option<String>,
+    otlp_endpoint: Option<Given<Endpoint>>,
 
     /// Share of requests without a `traceparent` header to trace, from 0 to 1. Requests with one are traced if it is sampled
-    #[arg(long, value_name = "RATIO", env = "OTEL_TRACES_SAMPLER_ARG", default_value = config::OTLP_SAMPLE_RATIO)]
-    otlp_sample_ratio: String,
+    #[arg(
+        long,
+        value_name = "RATIO",
+        env = "OTEL_TRACES_SAMPLER_ARG",
+        default_value = config::OTLP_SAMPLE_RATIO.to_string()
+    )]
+    otlp_sample_ratio: Given<Ratio>,
 }
 
-const ENDPOINT: &str = "http://HOST:PORT without a path, such as http://127.0.0.1:4318";
-const RATIO: &str = "a number from 0 to 1, such as 0.01";
-
 impl OtlpArgs {
-    pub(super) fn resolve(&self, read: &mut Reader) -> Option<Settings> {
-        let endpoint = self.otlp_endpoint.as_deref().filter(|text| !text.is_empty());
-        let collector =
-            endpoint.map(|text| read.value("--otlp-endpoint", text, ENDPOINT, |url| Target::parse(url).ok()));
-        let sample_ratio = read.value("--otlp-sample-ratio", &self.otlp_sample_ratio, RATIO, ratio);
-        // An invalid endpoint is already recorded as a mistake, and the proxy does not start.
-        Some(Settings { collector: collector.flatten(), sample_ratio: sample_ratio? })
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Settings> {
+        let collector = mistakes.optional(self.otlp_endpoint);
+        Some(Settings { collector, sample_ratio: mistakes.value(self.otlp_sample_ratio)? })
+    }
+
+    /// The flags that result in these settings.
+    pub(super) fn from_settings(settings: &Settings) -> Self {
+        Self {
+            otlp_endpoint: settings.collector.clone().map(Given::from_value),
+            otlp_sample_ratio: Given::from_value(settings.sample_ratio),
+        }
     }
 }
 
-fn ratio(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio))
+/// The URL of a collector.
+#[derive(Debug, Clone)]
+struct Endpoint;
+
+impl Syntax for Endpoint {
+    type Value = Target;
+
+    fn expected() -> String {
+        "http://HOST:PORT without a path, such as http://127.0.0.1:4318".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Target> {
+        Target::parse(text).ok()
+    }
+
+    fn show(value: &Target) -> String {
+        format!("http://{value}")
+    }
+}
+
+/// A share of requests.
+#[derive(Debug, Clone)]
+struct Ratio;
+
+impl Syntax for Ratio {
+    type Value = f64;
+
+    fn expected() -> String {
+        "a number from 0 to 1, such as 0.01".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<f64> {
+        text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio))
+    }
+
+    fn show(value: &f64) -> String {
+        value.to_string()
+    }
 }
 
 #[cfg(test)]
@@ -51,7 +95,8 @@ mod tests {
             ("--otlp-endpoint http://localhost:4318/ -otlp-sample-ratio=1", ["http://localhost:4318", "1"]),
         ] {
             let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
-            assert_eq!(config.otlp.flags().into_iter().map(|(_, value)| value).collect::<Vec<_>>(), flags, "{line}");
+            let shown = crate::cli::flags(&config).into_iter().filter(|(name, _)| name.starts_with("--otlp"));
+            assert_eq!(shown.map(|(_, value)| value).collect::<Vec<_>>(), flags, "{line}");
             assert_eq!(config.otlp.collector.is_some(), !flags[0].is_empty());
         }
     }

@@ -3,8 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use strum::{Display, EnumString, VariantNames};
 
-use super::{Reader, address};
+use super::given::{Given, Mistakes, Syntax};
+use super::syntax::{self, Address, Choice};
 use crate::config;
 use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, Tool};
 
@@ -37,135 +40,211 @@ pub(super) enum Subcommands {
 pub(super) struct RedirectArgs {
     /// Which requests to redirect. daemonset: those of all pods, run on the node. sidecar: those of one pod, run in its init
     /// container
-    #[arg(long, value_name = "daemonset|sidecar", default_value = "daemonset")]
-    mode: String,
+    #[arg(long, value_name = syntax::names::<Place>(), default_value = Place::default().to_string())]
+    mode: Choice<Place>,
 
     /// Address that the proxy listens on: a loopback address, or with daemonset any IPv4 address of the node
-    #[arg(long, value_name = "HOST:PORT", default_value_t = config::ADDR.to_string())]
-    to: String,
+    #[arg(long, value_name = "HOST:PORT", default_value = config::ADDR.to_string())]
+    to: Given<NodeAddress>,
 
     /// sidecar only: user ID of the proxy (61988 in its image). No other container of the pod may use it, because its
     /// packets reach the metadata server
-    #[arg(long, value_name = "UID")]
-    proxy_uid: Option<String>,
+    #[arg(long = PROXY_UID, value_name = "UID")]
+    proxy_uid: Option<Given<Uid>>,
 
     /// daemonset only: network interface that carries no pod traffic. May be repeated. By default the interface on the route
     /// to the metadata server
     #[arg(long, value_name = "INTERFACE")]
-    uplink: Vec<String>,
+    uplink: Vec<Given<Interface>>,
 
     /// Tool to install the rules with. By default nft if it works on this machine, otherwise iptables
-    #[arg(long, value_name = "nft|iptables")]
-    tool: Option<String>,
+    #[arg(long, value_name = syntax::names::<Tool>())]
+    tool: Option<Choice<Tool>>,
 
     #[command(flatten)]
     opened: OpenedArgs,
 }
 
+/// Where the proxy runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+enum Place {
+    #[default]
+    DaemonSet,
+    Sidecar,
+}
+
+/// Required or forbidden, depending on the mode.
+const PROXY_UID: &str = "proxy-uid";
+
 /// Routes to the metadata server that stay open beside the proxy.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct OpenedArgs {
     /// Route to the metadata server that the redirect does not block: a TCP port of 169.254.169.254, or ipv6 for
     /// `fd20:ce::254`. May be repeated. DNS is always allowed
     #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
-    redirect_allow: Vec<String>,
+    redirect_allow: Vec<Given<Route>>,
 }
 
 impl Subcommands {
-    pub(super) fn resolve(self, read: &mut Reader) -> Option<Command> {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
         Some(match self {
-            Self::Install { wanted, keep: true, .. } => Command::Keep(wanted.resolve(read)?),
-            Self::Install { wanted, dry_run: true, .. } => Command::Print(wanted.resolve(read)?),
-            Self::Install { wanted, .. } => Command::Install(wanted.resolve(read)?),
+            Self::Install { wanted, keep: true, .. } => Command::Keep(wanted.resolve(mistakes)?),
+            Self::Install { wanted, dry_run: true, .. } => Command::Print(wanted.resolve(mistakes)?),
+            Self::Install { wanted, .. } => Command::Install(wanted.resolve(mistakes)?),
             Self::Remove => Command::Remove,
-            Self::Check { wanted } => Command::Check(wanted.resolve(read)?),
+            Self::Check { wanted } => Command::Check(wanted.resolve(mistakes)?),
         })
     }
 }
 
 impl RedirectArgs {
-    fn resolve(self, read: &mut Reader) -> Option<Redirect> {
-        let is_sidecar = read.value("--mode", &self.mode, "daemonset or sidecar", |mode| match mode {
-            "daemonset" => Some(false),
-            "sidecar" => Some(true),
-            _ => None,
+    fn resolve(self, mistakes: &mut Mistakes) -> Option<Redirect> {
+        let place = mistakes.value(self.mode);
+        let to = match place {
+            Some(Place::Sidecar) => mistakes.value_if(self.to, LOOPBACK, |to| to.ip().is_loopback()),
+            _ => mistakes.value(self.to),
+        };
+        let uid = self.proxy_uid.map(|uid| mistakes.value(uid));
+        let uplinks = self.uplink;
+        let mode = place.and_then(|place| match place {
+            Place::DaemonSet => daemon_set(uid.is_some(), uplinks, mistakes),
+            Place::Sidecar => sidecar(uid, mistakes),
         });
-        let to = match is_sidecar {
-            Some(true) => {
-                read.value("--to", &self.to, "a loopback address and a port, such as 127.0.0.1:988", loopback)
-            }
-            _ => read.value("--to", &self.to, OF_THE_NODE, of_the_node),
-        };
-        let uid =
-            self.proxy_uid.as_deref().map(|uid| read.value("--proxy-uid", uid, "a number", |uid| uid.parse().ok()));
-        let mode = match (is_sidecar, uid) {
-            (Some(true), Some(uid)) => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
-            (Some(true), None) => {
-                let wanted = format!(
-                    "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod \
-                     may use"
-                );
-                read.value("--proxy-uid", "", &wanted, |_| None)
-            }
-            (Some(false), Some(_)) => read.value("--proxy-uid", "", "no value with --mode daemonset", |_| None),
-            (Some(false), None) => {
-                let uplinks = read.values("--uplink", &self.uplink, "the name of an interface", interface);
-                Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
-            }
-            (None, _) => None,
-        };
-        let tool = match &self.tool {
-            Some(tool) => Some(read.value("--tool", tool, "nft or iptables", one_of_the_tools)?),
-            None => None,
-        };
-        let opened = self.opened.resolve(read);
-        Some(Redirect { settings: Settings { mode: mode?, to: to?, opened }, tool })
+        let tool = self.tool.map(|tool| mistakes.value(tool));
+        let opened = self.opened.resolve(mistakes);
+        Some(Redirect { settings: Settings { mode: mode?, to: to?, opened }, tool: tool.flatten() })
     }
+}
+
+fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mistakes) -> Option<Mode> {
+    if has_uid {
+        mistakes.invalid(&format!("--{PROXY_UID}"), "", "no value with --mode daemonset");
+        return None;
+    }
+    let uplinks = mistakes.list(uplinks);
+    Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
+}
+
+/// `uid` is `None` if it is missing, and `Some(None)` if it is invalid, which is already recorded.
+fn sidecar(uid: Option<Option<u32>>, mistakes: &mut Mistakes) -> Option<Mode> {
+    if uid.is_none() {
+        let expected = format!(
+            "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod may use"
+        );
+        mistakes.invalid(&format!("--{PROXY_UID}"), "", &expected);
+    }
+    uid.flatten().map(|proxy_uid| Mode::Sidecar { proxy_uid })
 }
 
 impl OpenedArgs {
-    pub(super) fn resolve(&self, read: &mut Reader) -> Opened {
-        let expected = "ipv6 or a port number other than 80, which is always redirected";
-        let ways = read.values("--redirect-allow", &self.redirect_allow, expected, |way| match way {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Opened {
+        let routes = mistakes.list(self.redirect_allow);
+        Opened { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect() }
+    }
+
+    /// The flags that leave these routes open.
+    pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
+        let ports = opened.iter().flat_map(|opened| opened.ports.iter().copied().map(Some));
+        let routes = ports.chain(opened.filter(|opened| opened.ipv6).map(|_| None));
+        Self { redirect_allow: routes.map(Given::from_value).collect() }
+    }
+}
+
+/// A TCP port of the metadata server, or `None` for its IPv6 address.
+#[derive(Debug, Clone)]
+struct Route;
+
+impl Syntax for Route {
+    type Value = Option<u16>;
+
+    fn expected() -> String {
+        "ipv6 or a port number other than 80, which is always redirected".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Option<u16>> {
+        match text {
             "ipv6" => Some(None),
-            port => port.parse().ok().filter(|port: &u16| !matches!(port, 0 | 80)).map(Some),
-        });
-        Opened { ipv6: ways.contains(&None), ports: ways.into_iter().flatten().collect() }
+            port => port.parse().ok().filter(|port| !matches!(port, 0 | 80)).map(Some),
+        }
+    }
+
+    fn show(value: &Option<u16>) -> String {
+        value.map_or_else(|| "ipv6".to_owned(), |port| port.to_string())
     }
 }
 
-const OF_THE_NODE: &str = "HOST:PORT with an IPv4 address of the node, such as 127.0.0.1:988";
+const LOOPBACK: &str = "a loopback address and a port, such as 127.0.0.1:988";
 
-/// Rejects 0.0.0.0: the guard rules could not distinguish the proxy's address.
-fn of_the_node(text: &str) -> Option<SocketAddrV4> {
-    match address(text)? {
-        SocketAddr::V4(to) if to.port() != 0 && *to.ip() != Ipv4Addr::UNSPECIFIED => Some(to),
-        _ => None,
+/// An IPv4 address of the node. Not 0.0.0.0: the guard rules could not distinguish the proxy's address.
+#[derive(Debug, Clone)]
+struct NodeAddress;
+
+impl Syntax for NodeAddress {
+    type Value = SocketAddrV4;
+
+    fn expected() -> String {
+        "HOST:PORT with an IPv4 address of the node, such as 127.0.0.1:988".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<SocketAddrV4> {
+        match Address::parse(text)? {
+            SocketAddr::V4(to) if to.port() != 0 && *to.ip() != Ipv4Addr::UNSPECIFIED => Some(to),
+            _ => None,
+        }
+    }
+
+    fn show(value: &SocketAddrV4) -> String {
+        value.to_string()
     }
 }
 
-fn loopback(text: &str) -> Option<SocketAddrV4> {
-    of_the_node(text).filter(|to| to.ip().is_loopback())
+/// A user ID.
+#[derive(Debug, Clone)]
+struct Uid;
+
+impl Syntax for Uid {
+    type Value = u32;
+
+    fn expected() -> String {
+        "a number".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<u32> {
+        text.parse().ok()
+    }
+
+    fn show(value: &u32) -> String {
+        value.to_string()
+    }
 }
 
-/// Accepts what the kernel accepts as an interface name, without characters that are special in the rules' text.
-fn interface(text: &str) -> Option<String> {
-    let is_name = text.len() < 16 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
-    is_name.then(|| text.to_owned())
-}
+/// What the kernel accepts as an interface name, without characters that are special in the rules' text.
+#[derive(Debug, Clone)]
+struct Interface;
 
-fn one_of_the_tools(text: &str) -> Option<Tool> {
-    match text {
-        "nft" => Some(Tool::Nft),
-        "iptables" => Some(Tool::Iptables),
-        _ => None,
+impl Syntax for Interface {
+    type Value = String;
+
+    fn expected() -> String {
+        "the name of an interface".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<String> {
+        let is_special = |byte: u8| !byte.is_ascii_alphanumeric() && !b"-_.@".contains(&byte);
+        (text.len() < 16 && !text.bytes().any(is_special)).then(|| text.to_owned())
+    }
+
+    fn show(value: &String) -> String {
+        value.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Command as Cli;
     use super::super::tests::{mistakes, parse_line};
-    use super::super::{Command as Cli, config};
     use super::*;
 
     fn redirect(line: &str) -> Command {

@@ -1,6 +1,5 @@
 //! rescue: turns every [`Error`] into a response. The only place that chooses the status of an error.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
+use strum::{Display, EnumString, VariantNames};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
@@ -22,23 +22,15 @@ use crate::telemetry::latency::RequestOutcome;
 use crate::telemetry::requests::Requests;
 use crate::telemetry::shedding::{Shed, Shedding};
 
-/// What becomes of a request for which there is no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How to refuse a request during an overload. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum OnOverload {
-    /// Its connection is reset.
+    /// Reset its connection.
+    #[default]
     Reset,
-    /// It gets a 503, and its connection is closed.
+    /// Answer 503 and close its connection.
     Unavailable,
-}
-
-/// As the flag says it.
-impl fmt::Display for OnOverload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reset => "reset",
-            Self::Unavailable => "unavailable",
-        })
-    }
 }
 
 /// Answers refusals and failures of a connection's requests.

@@ -1,10 +1,9 @@
 //! The policy file format as types. The JSON schema in `policies/schema.json` is generated from them.
 
-use std::fmt;
-
 use http::StatusCode;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+use strum::{Display, EnumString, VariantNames};
 
 use super::pattern::Pattern;
 use crate::metadata::Method;
@@ -144,7 +143,8 @@ pub enum Kind {
 }
 
 /// A built-in policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BuiltIn {
@@ -226,24 +226,15 @@ pub enum OtherKeys {
 }
 
 /// How to handle recursive reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Display, EnumString, VariantNames)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Recursive {
     /// Refuse them, except for the directories in `recursiveExcept`.
     Refuse,
     /// Answer them without the concealed values.
     Redact,
-}
-
-/// As written in the policy file and on the command line.
-impl fmt::Display for Recursive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refuse => "refuse",
-            Self::Redact => "redact",
-        })
-    }
 }
 
 /// How to handle directory listings.

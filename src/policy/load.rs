@@ -90,11 +90,7 @@ impl Choice {
 impl Source {
     /// Parses the flag's value: `compat`, `strict`, or a path.
     pub fn named(text: &str) -> Self {
-        match text {
-            "compat" => Self::BuiltIn(BuiltIn::Compat),
-            "strict" => Self::BuiltIn(BuiltIn::Strict),
-            path => Self::File(path.into()),
-        }
+        text.parse().map_or_else(|_| Self::File(text.into()), Self::BuiltIn)
     }
 
     /// The text of the policy.
@@ -125,8 +121,7 @@ impl Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BuiltIn(BuiltIn::Compat) => f.write_str("compat"),
-            Self::BuiltIn(BuiltIn::Strict) => f.write_str("strict"),
+            Self::BuiltIn(built_in) => built_in.fmt(f),
             Self::File(path) => path.display().fmt(f),
         }
     }

@@ -67,6 +67,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 use std::{fmt, io};
 
+use strum::{Display, EnumString, VariantNames};
 use tokio::time::sleep;
 
 pub use command::{Command, run};
@@ -135,8 +136,9 @@ impl fmt::Display for Opened {
     }
 }
 
-/// The tool that installs rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The tool that installs rules. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Tool {
     /// `nft`.
     Nft,
@@ -372,15 +374,6 @@ impl Tool {
             Self::Nft => nft::ruleset(plan, opened_loopback),
             Self::Iptables => iptables::text(plan, opened_loopback),
         }
-    }
-}
-
-impl fmt::Display for Tool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nft => "nft",
-            Self::Iptables => "iptables",
-        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use strum::{Display, EnumString, VariantNames};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -15,23 +16,15 @@ use tracing_subscriber::{Layer, Registry, fmt as lines};
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
 
-/// Log format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Log format. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Format {
     /// For a person at a terminal.
+    #[default]
     Text,
     /// One JSON object per line.
     Json,
-}
-
-/// As the flag says it.
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
-    }
 }
 
 /// Which lines are written, in tracing's syntax: `info,gce_metadata_proxy=debug`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::cli;
 use crate::clock::BootTime;
 use crate::config::Config;
 use crate::layers::token_cache::TokenRow;
@@ -110,7 +111,7 @@ impl Policy {
 #[derive(Debug, Serialize)]
 pub struct Flag {
     /// With its dashes.
-    pub name: &'static str,
+    pub name: String,
     /// As it would be typed.
     pub value: String,
 }
@@ -253,7 +254,7 @@ impl Status {
             uptime_seconds: now.saturating_duration_since(shared.began).as_secs(),
             readiness: shared.readiness.state(),
             policy: Policy::of(&shared.policy.current(), config),
-            flags: config.flags().into_iter().map(|(name, value)| Flag { name, value }).collect(),
+            flags: cli::flags(config).into_iter().map(|(name, value)| Flag { name, value }).collect(),
             room: vec![
                 room("requests in flight", shared.seats.taken(), shared.seats.limit()),
                 room("connections", shared.connections.count(), config.max_connections),

@@ -1,33 +1,25 @@
 //! Audit mode: logs what a policy would refuse, without refusing it.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use strum::{Display, EnumString, VariantNames};
 use tokio::time::Instant;
 
 use crate::metadata::Request;
 use crate::policy::{Decision, Policy};
 
-/// Whether a policy is carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether a policy is enforced. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
-    /// What it conceals is refused.
+    /// Refuse what it conceals.
+    #[default]
     Enforce,
-    /// What it would conceal is logged and served.
+    /// Log what it would conceal, and serve it.
     Audit,
-}
-
-/// As it is typed.
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Enforce => "enforce",
-            Self::Audit => "audit",
-        })
-    }
 }
 
 /// Between two lines about one client and one rule.

@@ -9,12 +9,13 @@ use crate::telemetry::labels::Label;
 use crate::telemetry::logging::AUDIT_TARGET;
 use crate::tokens::{TokenKey, TokenKind};
 
-/// Whether there are lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether issued tokens are logged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Audit {
-    /// One for each token.
+    /// One line per token.
     On,
-    /// None.
+    /// No lines.
+    #[default]
     Off,
 }
 

@@ -53,14 +53,6 @@ pub struct Settings {
     pub sample_ratio: f64,
 }
 
-impl Settings {
-    /// Each flag with its value in force, as it would be typed.
-    pub fn flags(&self) -> Vec<(&'static str, String)> {
-        let endpoint = self.collector.as_ref().map(|collector| format!("http://{collector}"));
-        vec![("--otlp-endpoint", endpoint.unwrap_or_default()), ("--otlp-sample-ratio", self.sample_ratio.to_string())]
-    }
-}
-
 /// Begins to export what is traced from now on.
 ///
 /// # Panics

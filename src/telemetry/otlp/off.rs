@@ -14,13 +14,6 @@ use crate::telemetry::Moment;
 #[derive(Debug, Clone, Default)]
 pub struct Settings {}
 
-impl Settings {
-    /// None.
-    pub fn flags(&self) -> [(&'static str, String); 0] {
-        []
-    }
-}
-
 /// Traces nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Tracer {}

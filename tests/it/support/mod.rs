@@ -8,14 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use gce_metadata_proxy::app::App;
-use gce_metadata_proxy::config::{Config, DRAIN_TIMEOUT};
-use gce_metadata_proxy::layers::conceal::Mode;
-use gce_metadata_proxy::layers::rescue::OnOverload;
-use gce_metadata_proxy::layers::token_cache::Audit;
+use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::metadata::Target;
-use gce_metadata_proxy::policy::Choice;
-use gce_metadata_proxy::telemetry::logging::Format;
-use gce_metadata_proxy::telemetry::otlp;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -116,25 +110,11 @@ impl Proxy {
 /// The default configuration, on ports that the system picks.
 pub fn config(upstream: SocketAddr) -> Config {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let seconds = DRAIN_TIMEOUT.trim_end_matches('s').parse().expect("the default is in seconds");
     Config {
         addrs: vec![loopback],
         metrics_addr: loopback,
-        metrics_allowed_hosts: Vec::new(),
         upstream: Target::parse(&format!("http://{upstream}")).expect("an address is a target"),
-        policy: Choice::default(),
-        policy_mode: Mode::Enforce,
-        allowed_hosts: Vec::new(),
-        reuse_port: false,
-        max_in_flight: 200,
-        max_connections: 1000,
-        max_hanging: 64,
-        on_overload: OnOverload::Reset,
-        log_format: Format::Text,
         log: "off".parse().expect("a level"),
-        audit: Audit::Off,
-        otlp: otlp::Settings::default(),
-        drain_timeout: Duration::from_secs(seconds),
-        redirect: None,
+        ..Config::default()
     }
 }

@@ -1,0 +1,147 @@
+//! [`Given`]: the value of a flag, which may be invalid, so that all mistakes are reported at once.
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use clap::Arg;
+use clap::builder::{StringValueParser, TypedValueParser, ValueParserFactory};
+use clap::parser::ValueSource;
+use serde::{Serialize, Serializer};
+
+/// How a value is written.
+pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
+    /// What is written.
+    type Value: Debug + Clone + Send + Sync;
+
+    /// What a valid value looks like, for error messages.
+    fn expected() -> String;
+
+    /// Parses a value. Returns `None` if it is invalid.
+    fn parse(text: &str) -> Option<Self::Value>;
+
+    /// Formats a value so that [`parse`](Self::parse) accepts it.
+    fn show(value: &Self::Value) -> String;
+}
+
+/// A value with the flag or environment variable that it comes from. clap accepts any text; [`Mistakes`] holds what is invalid.
+#[derive(Debug, Clone)]
+pub(super) struct Given<S: Syntax> {
+    origin: String,
+    text: String,
+    value: Option<S::Value>,
+}
+
+impl<S: Syntax> Given<S> {
+    /// As if this value had been typed.
+    pub(super) fn from_value(value: S::Value) -> Self {
+        Self { origin: String::new(), text: S::show(&value), value: Some(value) }
+    }
+
+    /// An environment variable that is set to nothing counts as not set.
+    pub(super) fn is_not_empty(&self) -> bool {
+        !self.text.is_empty()
+    }
+
+    /// With the name of the subcommand in messages, for a flag that the proxy also has.
+    pub(super) fn of_command(self, command: &str) -> Self {
+        Self { origin: format!("{command} {}", self.origin), ..self }
+    }
+}
+
+/// The text, as [`super::serve::flags`] shows it.
+impl<S: Syntax> Serialize for Given<S> {
+    fn serialize<W: Serializer>(&self, serializer: W) -> Result<W::Ok, W::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+/// Lets clap find the parser by the field's type.
+impl<S: Syntax> ValueParserFactory for Given<S> {
+    type Parser = GivenParser<S>;
+
+    fn value_parser() -> GivenParser<S> {
+        GivenParser(PhantomData)
+    }
+}
+
+/// The parser of [`Given`].
+#[derive(Clone)]
+pub(super) struct GivenParser<S>(PhantomData<fn() -> S>);
+
+impl<S: Syntax> TypedValueParser for GivenParser<S> {
+    type Value = Given<S>;
+
+    fn parse_ref(&self, command: &clap::Command, arg: Option<&Arg>, text: &OsStr) -> Result<Self::Value, clap::Error> {
+        self.parse_ref_(command, arg, text, ValueSource::CommandLine)
+    }
+
+    fn parse_ref_(
+        &self,
+        command: &clap::Command,
+        arg: Option<&Arg>,
+        text: &OsStr,
+        source: ValueSource,
+    ) -> Result<Self::Value, clap::Error> {
+        let text = StringValueParser::new().parse_ref(command, arg, text)?;
+        let flag = arg.and_then(Arg::get_long).unwrap_or_default();
+        let variable = arg.and_then(Arg::get_env).filter(|_| source == ValueSource::EnvVariable);
+        let origin = match variable {
+            Some(variable) => format!("--{flag} (from {})", variable.display()),
+            None => format!("--{flag}"),
+        };
+        Ok(Given { origin, value: S::parse(&text), text })
+    }
+}
+
+/// Usage errors, one per line.
+#[derive(Debug, Default)]
+pub(super) struct Mistakes(Vec<String>);
+
+impl Mistakes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn lines(&self) -> &[String] {
+        &self.0
+    }
+
+    pub(super) fn add(&mut self, line: String) {
+        self.0.push(line);
+    }
+
+    /// Adds that `text` is invalid for a flag.
+    pub(super) fn invalid(&mut self, origin: &str, text: &str, expected: &str) {
+        self.add(format!("{origin}: {text:?} is not valid; expected {expected}"));
+    }
+
+    /// The value, or a mistake and `None`.
+    pub(super) fn value<S: Syntax>(&mut self, given: Given<S>) -> Option<S::Value> {
+        self.value_if(given, &S::expected(), |_| true)
+    }
+
+    /// The value if it also meets a condition, or a mistake and `None`.
+    pub(super) fn value_if<S: Syntax>(
+        &mut self,
+        given: Given<S>,
+        expected: &str,
+        condition: impl Fn(&S::Value) -> bool,
+    ) -> Option<S::Value> {
+        let value = given.value.filter(condition);
+        if value.is_none() {
+            self.invalid(&given.origin, &given.text, expected);
+        }
+        value
+    }
+
+    /// The value, if one is set. An invalid one is a mistake.
+    pub(super) fn optional<S: Syntax>(&mut self, given: Option<Given<S>>) -> Option<S::Value> {
+        given.filter(Given::is_not_empty).and_then(|given| self.value(given))
+    }
+
+    /// The valid values, without empty ones. Each invalid one is a mistake.
+    pub(super) fn list<S: Syntax>(&mut self, given: Vec<Given<S>>) -> Vec<S::Value> {
+        given.into_iter().filter(Given::is_not_empty).filter_map(|given| self.value(given)).collect()
+    }
+}

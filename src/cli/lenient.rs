@@ -1,0 +1,65 @@
+//! Parses a command line that contains mistakes: all of them are found, and flags may have Go's single dash.
+
+use std::ffi::OsString;
+
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::Stop;
+use super::given::Mistakes;
+
+/// Parses arguments with clap. Returns `None`, and adds a mistake, if some of them cannot be parsed.
+///
+/// clap stops at the first unknown argument. Removes unknown arguments one by one, so that the others are checked too.
+pub(super) fn parse<A: Parser>(
+    args: impl IntoIterator<Item = OsString>,
+    mistakes: &mut Mistakes,
+) -> Result<Option<A>, Stop> {
+    let command = A::command();
+    let mut args: Vec<OsString> = args.into_iter().map(|arg| with_two_dashes(&command, arg)).collect();
+    loop {
+        let error = match A::try_parse_from(&args) {
+            Ok(parsed) => return Ok(Some(parsed)),
+            Err(error) => error,
+        };
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+            return Err(Stop::Shown(error.render().to_string()));
+        }
+        let first_line = error.render().to_string().lines().next().unwrap_or_default().to_owned();
+        mistakes.add(first_line.trim_start_matches("error: ").to_owned());
+        match unknown(&error).and_then(|unknown| position(&args, unknown)) {
+            Some(position) => drop(args.remove(position)),
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Go's flag package accepts one dash or two, and manifests for k8s-metadata-proxy use either.
+fn with_two_dashes(command: &clap::Command, arg: OsString) -> OsString {
+    let name = arg.to_str().and_then(|text| text.strip_prefix('-')).and_then(|text| text.split('=').next());
+    match (name, arg.to_str()) {
+        (Some(name), Some(text)) if command.get_arguments().any(|known| known.get_long() == Some(name)) => {
+            format!("-{text}").into()
+        }
+        _ => arg,
+    }
+}
+
+/// The argument or subcommand that clap does not know.
+fn unknown(error: &clap::Error) -> Option<&str> {
+    let kind = match error.kind() {
+        ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
+        _ => return None,
+    };
+    match error.get(kind) {
+        Some(ContextValue::String(unknown)) => Some(unknown),
+        _ => None,
+    }
+}
+
+/// Where an argument is. The first one is the program's name.
+fn position(args: &[OsString], name: &str) -> Option<usize> {
+    let is_it = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(name));
+    args.iter().skip(1).position(is_it).map(|position| position + 1)
+}

@@ -1,0 +1,94 @@
+//! The policy flags, and the commands that answer questions about policies: `explain` and `policy`.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::given::Mistakes;
+use super::syntax::{self, Choice};
+use crate::config::Config;
+use crate::explain::Question;
+use crate::layers::conceal::Mode;
+use crate::policy::{self, BuiltIn, Recursive, Source};
+
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct PolicyArgs {
+    /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
+    /// other known secrets, `strict` allows only what GKE's own server shows, FILE is a policy file, which is reloaded when
+    /// it changes
+    #[arg(
+        long,
+        value_name = format!("{}|FILE", syntax::names::<BuiltIn>()),
+        env = "METADATA_PROXY_POLICY",
+        default_value = policy::Choice::default().source.to_string(),
+        global = true
+    )]
+    policy: String,
+
+    /// Enforce the policy, or only log what it would refuse
+    #[arg(
+        long,
+        value_name = syntax::names::<Mode>(),
+        env = "METADATA_PROXY_POLICY_MODE",
+        default_value = Mode::default().to_string()
+    )]
+    policy_mode: Choice<Mode>,
+
+    /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
+    #[arg(long, value_name = syntax::names::<Recursive>(), env = "METADATA_PROXY_RECURSIVE", global = true)]
+    recursive: Option<Choice<Recursive>>,
+}
+
+impl PolicyArgs {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> (policy::Choice, Option<Mode>) {
+        let mode = mistakes.value(self.policy_mode);
+        let recursive = mistakes.optional(self.recursive);
+        (policy::Choice { source: Source::named(&self.policy), recursive }, mode)
+    }
+
+    /// The flags that result in this configuration.
+    pub(super) fn from_config(config: &Config) -> Self {
+        Self {
+            policy: config.policy.source.to_string(),
+            policy_mode: Choice::from_value(config.policy_mode),
+            recursive: config.policy.recursive.map(Choice::from_value),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ExplainArgs {
+    /// URL of the metadata server, or only its path and query
+    #[arg(value_name = "URL")]
+    url: String,
+}
+
+impl ExplainArgs {
+    pub(super) fn resolve(self, policy: policy::Choice) -> Question {
+        Question::Explain(policy, self.url)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Policies {
+    /// Print the policy selected by --policy, and the policy it extends
+    Show,
+    /// Validate a policy file
+    Check {
+        /// Policy file to validate
+        #[arg(value_name = "FILE")]
+        file: String,
+    },
+    /// Print the JSON schema of policy files
+    Schema,
+}
+
+impl Policies {
+    pub(super) fn resolve(self, policy: policy::Choice) -> Question {
+        match self {
+            Self::Show => Question::Show(policy.source),
+            Self::Check { file } => Question::Check(Source::File(file.into())),
+            Self::Schema => Question::Schema,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Flags of the proxy itself: from the command line to a [`Config`], and back for `/flagz`.
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::given::{Given, Mistakes};
+use super::log::LogArgs;
+#[cfg(feature = "otlp")]
+use super::otlp::OtlpArgs;
+use super::policy::PolicyArgs;
+use super::redirect::OpenedArgs;
+use super::syntax::{self, Address, Choice, Count, HostName, Time, Upstream};
+use crate::config::{self, Config};
+use crate::layers::rescue::OnOverload;
+use crate::layers::token_cache::Audit;
+
+/// To add a flag, add a field here, and to [`Config`]; the compiler names the two places below that must know it. clap and
+/// serde derive the flag's name from the field's.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct ServeArgs {
+    /// Address to listen on for pods. May be repeated
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "METADATA_PROXY_ADDR",
+        value_delimiter = ',',
+        default_value = config::ADDR.to_string()
+    )]
+    addr: Vec<Given<Address>>,
+
+    /// Address to listen on for operators: /metrics, /healthz, /readyz, /statusz and others
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "METADATA_PROXY_METRICS_ADDR",
+        default_value = config::METRICS_ADDR.to_string()
+    )]
+    metrics_addr: Given<Address>,
+
+    /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
+    /// scraper uses. May be repeated
+    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
+    metrics_allowed_host: Vec<Given<HostName>>,
+
+    /// URL of the metadata server. Only http:// is supported
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
+    upstream: Given<Upstream>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) policy: PolicyArgs,
+
+    /// Host name to accept from clients, in addition to metadata.google.internal, metadata, metadata.goog, localhost and
+    /// IP addresses. May be repeated
+    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_ALLOWED_HOST", value_delimiter = ',')]
+    allowed_host: Vec<Given<HostName>>,
+
+    /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
+    #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
+    reuse_port: bool,
+
+    /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
+    /// A waiting request uses 25 KiB of memory, at most 56 KiB
+    #[arg(
+        long,
+        value_name = "N",
+        env = "METADATA_PROXY_MAX_IN_FLIGHT",
+        default_value = config::MAX_IN_FLIGHT.to_string()
+    )]
+    max_in_flight: Given<Count<1>>,
+
+    /// Maximum concurrent client connections. At the limit, the connection that has made no progress for longest is closed,
+    /// or the new one is reset. A connection uses 2 KiB of memory when idle and 14 KiB when active
+    #[arg(
+        long,
+        value_name = "N",
+        env = "METADATA_PROXY_MAX_CONNECTIONS",
+        default_value = config::MAX_CONNECTIONS.to_string()
+    )]
+    max_connections: Given<Count<1>>,
+
+    /// Maximum concurrent `wait_for_change` requests to the metadata server. Clients that watch the same value share one.
+    /// Excess requests get 503
+    #[arg(
+        long,
+        value_name = "N",
+        env = "METADATA_PROXY_MAX_HANGING",
+        default_value = config::MAX_HANGING.to_string()
+    )]
+    max_hanging: Given<Count<0>>,
+
+    /// Response to requests beyond --max-in-flight: reset the connection, or answer 503 Service Unavailable
+    #[arg(
+        long,
+        value_name = syntax::names::<OnOverload>(),
+        env = "METADATA_PROXY_OVERLOAD",
+        default_value = OnOverload::default().to_string()
+    )]
+    overload: Choice<OnOverload>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) log: LogArgs,
+
+    /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
+    #[arg(long, env = "METADATA_PROXY_AUDIT")]
+    audit: bool,
+
+    /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
+    #[arg(
+        long,
+        value_name = "DURATION",
+        env = "METADATA_PROXY_DRAIN_TIMEOUT",
+        default_value = format!("{}s", config::DRAIN_TIMEOUT.as_secs())
+    )]
+    drain_timeout: Given<Time>,
+
+    /// Redirect metadata requests from this node's pods to the first --addr while serving, as `redirect install --keep`
+    /// does. Requires nft or iptables, root, and the capability `NET_ADMIN`
+    #[arg(long, env = "METADATA_PROXY_REDIRECT")]
+    redirect: bool,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    opened: OpenedArgs,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    otlp: OtlpArgs,
+}
+
+impl ServeArgs {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Config> {
+        let addrs = mistakes.list(self.addr);
+        let metrics_addr = mistakes.value(self.metrics_addr);
+        let metrics_allowed_hosts = mistakes.list(self.metrics_allowed_host);
+        let upstream = mistakes.value(self.upstream);
+        let (policy, policy_mode) = self.policy.resolve(mistakes);
+        let allowed_hosts = mistakes.list(self.allowed_host);
+        let max_in_flight = mistakes.value(self.max_in_flight);
+        let max_connections = mistakes.value(self.max_connections);
+        let max_hanging = mistakes.value(self.max_hanging);
+        let on_overload = mistakes.value(self.overload);
+        let log = self.log.resolve(mistakes);
+        let drain_timeout = mistakes.value(self.drain_timeout);
+        let opened = self.opened.resolve(mistakes);
+        #[cfg(feature = "otlp")]
+        let otlp = self.otlp.resolve(mistakes);
+        #[cfg(not(feature = "otlp"))]
+        let otlp = Some(crate::telemetry::otlp::Settings {});
+        // Return early only here, after every mistake has been recorded.
+        let (log_format, log) = log?;
+        Some(Config {
+            addrs,
+            metrics_addr: metrics_addr?,
+            metrics_allowed_hosts,
+            upstream: upstream?,
+            policy,
+            policy_mode: policy_mode?,
+            allowed_hosts,
+            reuse_port: self.reuse_port,
+            max_in_flight: max_in_flight?,
+            max_connections: max_connections?,
+            max_hanging: max_hanging?,
+            on_overload: on_overload?,
+            log_format,
+            log,
+            audit: if self.audit { Audit::On } else { Audit::Off },
+            otlp: otlp?,
+            drain_timeout: drain_timeout?,
+            redirect: self.redirect.then_some(opened),
+        })
+    }
+
+    /// The flags that result in this configuration.
+    fn from_config(config: &Config) -> Self {
+        let hosts = |hosts: &[String]| hosts.iter().cloned().map(Given::from_value).collect();
+        Self {
+            addr: config.addrs.iter().copied().map(Given::from_value).collect(),
+            metrics_addr: Given::from_value(config.metrics_addr),
+            metrics_allowed_host: hosts(&config.metrics_allowed_hosts),
+            upstream: Given::from_value(config.upstream.clone()),
+            policy: PolicyArgs::from_config(config),
+            allowed_host: hosts(&config.allowed_hosts),
+            reuse_port: config.reuse_port,
+            max_in_flight: Given::from_value(config.max_in_flight),
+            max_connections: Given::from_value(config.max_connections),
+            max_hanging: Given::from_value(config.max_hanging),
+            overload: Choice::from_value(config.on_overload),
+            log: LogArgs::from_config(config),
+            audit: config.audit == Audit::On,
+            drain_timeout: Given::from_value(config.drain_timeout),
+            redirect: config.redirect.is_some(),
+            opened: OpenedArgs::from_opened(config.redirect.as_ref()),
+            #[cfg(feature = "otlp")]
+            otlp: OtlpArgs::from_settings(&config.otlp),
+        }
+    }
+}
+
+/// All flags of the proxy in the order of the help, each with its current value as on the command line.
+///
+/// # Panics
+///
+/// Never: flags are texts, switches and lists of texts, which are always JSON.
+pub fn flags(config: &Config) -> Vec<(String, String)> {
+    let values =
+        serde_json::to_value(ServeArgs::from_config(config)).expect("texts, switches and lists are always JSON");
+    let command = ServeArgs::augment_args(clap::Command::default());
+    let names = command.get_arguments().filter_map(clap::Arg::get_long);
+    names.map(|name| (format!("--{name}"), typed(&values[name]))).collect()
+}
+
+/// A flag's value as it is typed.
+fn typed(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(typed).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,197 @@
+//! How the values of flags are written: a [`Syntax`] for each kind of value that more than one flag or command uses.
+
+use std::fmt::{Debug, Display};
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::HeaderValue;
+use strum::VariantNames;
+
+use super::given::{Given, Syntax};
+use crate::metadata::Target;
+use crate::metadata::host::AllowedHosts;
+use crate::telemetry::logging::{Levels, LevelsError};
+
+/// The names of an enum's variants.
+#[derive(Debug, Clone)]
+pub(super) struct OneOf<T>(PhantomData<fn() -> T>);
+
+/// A flag whose values are the variants of an enum.
+pub(super) type Choice<T> = Given<OneOf<T>>;
+
+/// The names of an enum's variants, as help shows them: `text|json`.
+pub(super) fn names<T: VariantNames>() -> String {
+    T::VARIANTS.join("|")
+}
+
+impl<T> Syntax for OneOf<T>
+where
+    T: VariantNames + FromStr + Display + Debug + Clone + Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn expected() -> String {
+        T::VARIANTS.join(" or ")
+    }
+
+    fn parse(text: &str) -> Option<T> {
+        text.parse().ok()
+    }
+
+    fn show(value: &T) -> String {
+        value.to_string()
+    }
+}
+
+/// An address to listen on, as Go writes it: `:988` is every IPv4 address of the machine.
+#[derive(Debug, Clone)]
+pub(super) struct Address;
+
+impl Syntax for Address {
+    type Value = SocketAddr;
+
+    fn expected() -> String {
+        "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<SocketAddr> {
+        let spelt = match text.rsplit_once(':')? {
+            ("", port) => format!("0.0.0.0:{port}"),
+            ("localhost", port) => format!("127.0.0.1:{port}"),
+            _ => text.to_owned(),
+        };
+        spelt.parse().ok()
+    }
+
+    fn show(value: &SocketAddr) -> String {
+        value.to_string()
+    }
+}
+
+/// A host name without a port.
+#[derive(Debug, Clone)]
+pub(super) struct HostName;
+
+impl Syntax for HostName {
+    type Value = String;
+
+    fn expected() -> String {
+        "a host name without a port".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<String> {
+        let hosts = AllowedHosts::with([text.to_owned()]);
+        let is_name = !text.contains(':') && HeaderValue::from_str(text).is_ok_and(|host| hosts.admit(&host).is_ok());
+        is_name.then(|| text.to_owned())
+    }
+
+    fn show(value: &String) -> String {
+        value.clone()
+    }
+}
+
+/// The URL of the metadata server.
+#[derive(Debug, Clone)]
+pub(super) struct Upstream;
+
+impl Syntax for Upstream {
+    type Value = Target;
+
+    fn expected() -> String {
+        "http://HOST or http://HOST:PORT, without a path".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Target> {
+        Target::parse(text).ok()
+    }
+
+    fn show(value: &Target) -> String {
+        format!("http://{value}")
+    }
+}
+
+/// A number of things, at least `MIN`.
+#[derive(Debug, Clone)]
+pub(super) struct Count<const MIN: usize>;
+
+impl<const MIN: usize> Syntax for Count<MIN> {
+    type Value = usize;
+
+    fn expected() -> String {
+        match MIN {
+            0 => "a whole number".to_owned(),
+            min => format!("a whole number, at least {min}"),
+        }
+    }
+
+    fn parse(text: &str) -> Option<usize> {
+        text.parse().ok().filter(|count| *count >= MIN)
+    }
+
+    fn show(value: &usize) -> String {
+        value.to_string()
+    }
+}
+
+/// Log levels.
+#[derive(Debug, Clone)]
+pub(super) struct LogLevels;
+
+impl Syntax for LogLevels {
+    type Value = Levels;
+
+    fn expected() -> String {
+        LevelsError::EXPECTED.to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Levels> {
+        text.parse().ok()
+    }
+
+    fn show(value: &Levels) -> String {
+        value.to_string()
+    }
+}
+
+/// A duration with one unit. Not humantime's, which also takes hours and years, and several units at once.
+#[derive(Debug, Clone)]
+pub(super) struct Time;
+
+impl Syntax for Time {
+    type Value = Duration;
+
+    fn expected() -> String {
+        "a number followed by ms, s or m, such as 10s".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Duration> {
+        let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+        let number: u64 = digits.parse().ok()?;
+        match &text[digits.len()..] {
+            "ms" => Some(Duration::from_millis(number)),
+            "s" => Some(Duration::from_secs(number)),
+            "m" => number.checked_mul(60).map(Duration::from_secs),
+            _ => None,
+        }
+    }
+
+    fn show(value: &Duration) -> String {
+        format!("{}ms", value.as_millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(Time::parse("1500ms"), Some(Duration::from_millis(1500)));
+        assert_eq!(Time::parse("2m"), Some(Duration::from_secs(120)));
+        for text in ["", "10", "s", "-1s", "1h", "1.5s", "99999999999999999999s"] {
+            assert_eq!(Time::parse(text), None, "{text}");
+        }
+    }
+}
