@@ -1,14 +1,18 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Response, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
+use crate::error::Overload;
 use crate::metadata::{Endpoint, Principal, Query};
-use crate::room::CutUnread;
+use crate::room::{CutUnread, Room};
 
 /// A server that answers a watch when it is told to, and counts those that wait.
 #[derive(Debug)]
