@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::cached_token::{Kept, Token};
+use super::entry::Entry;
 use super::freshness::{self, Freshness, IDENTITY, UNUSED};
-use super::store::{Entry, Found, Kept, Known, Remembered, Store, Token};
+use super::known::{Found, Known, Remembered};
+use super::store::Store;
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;

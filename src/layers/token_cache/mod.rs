@@ -47,16 +47,20 @@
 //! matters (subscribe, then ask) stands in one place.
 
 pub mod audit;
+mod cached_token;
+mod entry;
 mod flight;
 mod flights;
 mod freshness;
+mod known;
 mod service;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub use audit::Audit;
+pub use entry::TokenRow;
 pub use service::{TokenCache, TokenCacheLayer, Tokens};
-pub use store::{LIMIT, Store, TokenRow};
+pub use store::{LIMIT, Store};
 
 pub use flight::FETCHES;
