@@ -7,7 +7,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::StatusCode;
 
-use super::date::http_date;
 use super::render::Etag;
 
 /// Plain values and listings.
@@ -60,7 +59,6 @@ impl Answer {
 
     /// Writes the status line and the headers. `connection` is what the `Connection` header says, if there is one.
     pub(super) fn write_head(&self, length: Length, connection: Option<&str>, out: &mut Vec<u8>) {
-        let now = unix_now();
         let reason = self.status.canonical_reason().unwrap_or("Unknown");
         line(out, format_args!("HTTP/1.1 {} {reason}", self.status.as_u16()));
         if self.flavor {
@@ -73,7 +71,7 @@ impl Answer {
         if let Some(etag) = self.etag {
             line(out, format_args!("ETag: {etag}"));
         }
-        line(out, format_args!("Date: {}", http_date(now)));
+        line(out, format_args!("Date: {}", httpdate::fmt_http_date(SystemTime::now())));
         line(out, format_args!("Server: Metadata Server for VM"));
         match length {
             Length::Known(bytes) => line(out, format_args!("Content-Length: {bytes}")),

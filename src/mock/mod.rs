@@ -27,7 +27,6 @@
 mod account;
 mod answer;
 mod connection;
-mod date;
 mod delivery;
 mod fault;
 mod guest;

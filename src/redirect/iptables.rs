@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use super::plan::{Hook, METADATA_V4, Name, Plan, Rule, Then, When};
-use super::{Error, State, tool};
+use super::{Error, State, process};
 
 /// With what the names of our chains begin; at most 28 letters fit.
 const PREFIX: &str = "GCE-METADATA-PROXY-";
@@ -60,7 +60,7 @@ impl Family {
 
 /// Whether the tools are here and work.
 pub(super) async fn is_usable() -> bool {
-    tool::exists("iptables-restore") && tool::run("iptables-save", &["-t", "nat"], "").await.is_ok()
+    process::exists("iptables-restore") && process::run("iptables-save", &["-t", "nat"], "").await.is_ok()
 }
 
 pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
@@ -118,7 +118,7 @@ pub(super) struct Saved {
 async fn saved(family: Family) -> Result<Vec<Saved>, Error> {
     let mut saved = Vec::new();
     for table in family.tables() {
-        saved.push(Saved { table, text: tool::run(family.save(), &["-t", table], "").await? });
+        saved.push(Saved { table, text: process::run(family.save(), &["-t", table], "").await? });
     }
     Ok(saved)
 }
@@ -128,7 +128,7 @@ async fn restore(family: Family, text: &str) -> Result<(), Error> {
         return Ok(());
     }
     // What others have there stays; and another program that changes rules is waited for.
-    tool::run(family.restore(), &["--noflush", "--wait", "5"], text).await.map(drop)
+    process::run(family.restore(), &["--noflush", "--wait", "5"], text).await.map(drop)
 }
 
 /// The transactions that put a plan, or nothing, in the place of what is there of ours.

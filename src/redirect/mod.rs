@@ -56,22 +56,26 @@
 //! in a pod detects this.
 
 mod command;
+mod error;
 mod iptables;
 mod nft;
 mod plan;
+mod privileges;
+mod process;
 mod route_localnet;
 mod tool;
 mod uplinks;
 
+use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
-use std::{fmt, io};
 
-use strum::{Display, EnumString, VariantNames};
 use tokio::time::sleep;
 
 pub use command::{Command, run};
+pub use error::Error;
 pub use plan::{METADATA_V4, METADATA_V6};
+pub use tool::Tool;
 
 use plan::Plan;
 
@@ -136,16 +140,6 @@ impl fmt::Display for Opened {
     }
 }
 
-/// The tool that installs rules. The flag has the variants' names in lowercase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
-#[strum(serialize_all = "lowercase")]
-pub enum Tool {
-    /// `nft`.
-    Nft,
-    /// `iptables-restore` and its kin.
-    Iptables,
-}
-
 /// State of the installed rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
@@ -155,49 +149,6 @@ pub enum State {
     Absent,
     /// Different, with a description.
     Differs(String),
-}
-
-/// Why the rules could not be read or changed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No usable tool.
-    #[error(
-        "neither nft nor iptables-restore is usable (not on PATH, not supported by the kernel, or iptables-legacy without \
-         CAP_NET_RAW); run this on the node, or in an image that contains nftables"
-    )]
-    NoTool,
-    /// This process lacks the capability.
-    #[error(
-        "CAP_NET_ADMIN is missing; run this as root, or in a container with runAsUser: 0 and capabilities.add: [NET_ADMIN]"
-    )]
-    NoCapability,
-    /// This process has the capability, but the tools that it starts do not inherit it.
-    #[error(
-        "nft and iptables do not inherit CAP_NET_ADMIN from a user other than root; run this with runAsUser: 0, which needs \
-         no capability other than NET_ADMIN"
-    )]
-    LostCapability,
-    /// A tool failed.
-    #[error("{tool} failed: {said}")]
-    Tool {
-        /// Its name.
-        tool: &'static str,
-        /// Its words.
-        said: String,
-    },
-    /// Pods cannot be redirected to the proxy's address.
-    #[error(
-        "--redirect requires an IPv4 address of the node as the first --addr, such as 127.0.0.1:988, not {0}: requests are \
-         redirected to this one address, and all others are blocked from it"
-    )]
-    Address(String),
-    /// The kernel's loopback routing cannot be enabled.
-    #[error(
-        "cannot set net.ipv4.conf.all.route_localnet ({0}), which is required to redirect pods to a loopback address; set it \
-         to 1 on the node, or make /proc/sys writable here (a privileged container), or let the proxy listen on the node's \
-         own address and pass that as --to"
-    )]
-    RouteLocalnet(io::Error),
 }
 
 impl Redirect {
@@ -212,7 +163,7 @@ impl Redirect {
 
     /// Installs the rules, replacing an earlier redirect. Returns the tool used.
     pub async fn install(&self) -> Result<Tool, Error> {
-        tool::may_change_the_network()?;
+        privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
         let plan = self.plan();
@@ -244,7 +195,7 @@ impl Redirect {
 
     /// What stands of it.
     pub async fn state(&self) -> Result<State, Error> {
-        tool::may_change_the_network()?;
+        privileges::check()?;
         let state = self.tool().await?.state(&self.plan()).await?;
         if state == State::Installed && self.needs_route_localnet() && !route_localnet::is_on() {
             let what =
@@ -283,7 +234,7 @@ impl Redirect {
     async fn tool(&self) -> Result<Tool, Error> {
         match self.tool {
             Some(tool) => tool.if_usable().await.ok_or(Error::NoTool),
-            None => first_usable().await.ok_or(Error::NoTool),
+            None => Tool::first_usable().await.ok_or(Error::NoTool),
         }
     }
 
@@ -303,7 +254,7 @@ impl Redirect {
 
 /// Removes every redirect, whichever tool and settings it was installed with. Returns the tools that were asked.
 pub async fn remove() -> Result<Vec<Tool>, Error> {
-    tool::may_change_the_network()?;
+    privileges::check()?;
     let mut asked = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
         if let Some(tool) = tool.if_usable().await {
@@ -316,65 +267,6 @@ pub async fn remove() -> Result<Vec<Tool>, Error> {
         }
     }
     if asked.is_empty() { Err(Error::NoTool) } else { Ok(asked) }
-}
-
-async fn first_usable() -> Option<Tool> {
-    match Tool::Nft.if_usable().await {
-        None => Tool::Iptables.if_usable().await,
-        usable => usable,
-    }
-}
-
-impl Tool {
-    async fn if_usable(self) -> Option<Self> {
-        let is_usable = match self {
-            Self::Nft => nft::is_usable().await,
-            Self::Iptables => iptables::is_usable().await,
-        };
-        is_usable.then_some(self)
-    }
-
-    fn other(self) -> Self {
-        match self {
-            Self::Nft => Self::Iptables,
-            Self::Iptables => Self::Nft,
-        }
-    }
-
-    async fn install(self, plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
-        match self {
-            Self::Nft => nft::install(plan, opened_loopback).await,
-            Self::Iptables => iptables::install(plan, opened_loopback).await,
-        }
-    }
-
-    async fn remove(self) -> Result<(), Error> {
-        match self {
-            Self::Nft => nft::remove().await,
-            Self::Iptables => iptables::remove().await,
-        }
-    }
-
-    async fn state(self, plan: &Plan) -> Result<State, Error> {
-        match self {
-            Self::Nft => nft::state(plan).await,
-            Self::Iptables => iptables::state(plan).await,
-        }
-    }
-
-    async fn opened_loopback(self) -> Result<bool, Error> {
-        match self {
-            Self::Nft => nft::opened_loopback().await,
-            Self::Iptables => iptables::opened_loopback().await,
-        }
-    }
-
-    fn text(self, plan: &Plan, opened_loopback: bool) -> String {
-        match self {
-            Self::Nft => nft::ruleset(plan, opened_loopback),
-            Self::Iptables => iptables::text(plan, opened_loopback),
-        }
-    }
 }
 
 impl State {
@@ -396,25 +288,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Each names it for itself.
-    #[test]
-    fn the_image_and_the_manifests_of_the_sidecar_name_the_same_user() {
-        for (text, named) in [
-            (include_str!("../../Dockerfile"), format!("USER {SIDECAR_UID}:{SIDECAR_UID}\n")),
-            (include_str!("../../deploy/sidecar/environment/pod.yaml"), format!("runAsUser: {SIDECAR_UID}\n")),
-            (include_str!("../../deploy/sidecar/environment/pod.yaml"), format!("runAsGroup: {SIDECAR_UID}\n")),
-            (include_str!("../../deploy/sidecar/redirect/pod.yaml"), format!("--proxy-uid={SIDECAR_UID}\n")),
-        ] {
-            assert_eq!(text.matches(&named).count(), 1, "{named} is not in\n{text}");
-        }
-    }
-
-    /// An application that runs as the proxy's user goes round it, and nothing shows that.
-    #[test]
-    fn the_sidecar_s_user_is_none_that_applications_have() {
-        assert!(![0, 1, 1000, 1001, 65_532, 65_533, 65_534, 65_535].contains(&SIDECAR_UID));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plan::{Chain, Hook, METADATA_V4, Name, Plan, Rule, Then, When};
-use super::{Error, State, tool};
+use super::{Error, State, process};
 
 const TABLE: &str = "inet gce_metadata_proxy";
 
@@ -12,16 +12,16 @@ const OPENED_LOOPBACK: &str = "opened_loopback";
 
 /// Whether `nft` is here and the kernel has nftables.
 pub(super) async fn is_usable() -> bool {
-    tool::exists("nft") && tool::run("nft", &["list", "tables"], "").await.is_ok()
+    process::exists("nft") && process::run("nft", &["list", "tables"], "").await.is_ok()
 }
 
 pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
-    tool::run("nft", &["-f", "-"], &ruleset(plan, opened_loopback)).await.map(drop)
+    process::run("nft", &["-f", "-"], &ruleset(plan, opened_loopback)).await.map(drop)
 }
 
 pub(super) async fn remove() -> Result<(), Error> {
     // To delete what is not there is an error; to add it first is none, and both are one transaction.
-    tool::run("nft", &["-f", "-"], &format!("add table {TABLE}\ndelete table {TABLE}\n")).await.map(drop)
+    process::run("nft", &["-f", "-"], &format!("add table {TABLE}\ndelete table {TABLE}\n")).await.map(drop)
 }
 
 /// What stands of a plan.
@@ -45,11 +45,11 @@ fn opened_loopback_in(listing: &str) -> bool {
 
 /// The table with everything in it; nothing if it is not there.
 async fn listing() -> Result<Option<String>, Error> {
-    let tables = tool::run("nft", &["list", "tables"], "").await?;
+    let tables = process::run("nft", &["list", "tables"], "").await?;
     if !tables.lines().any(|line| line.trim() == format!("table {TABLE}")) {
         return Ok(None);
     }
-    tool::run("nft", &["-a", "-f", "-"], &format!("list table {TABLE}\n")).await.map(Some)
+    process::run("nft", &["-a", "-f", "-"], &format!("list table {TABLE}\n")).await.map(Some)
 }
 
 /// The whole transaction.

@@ -1,74 +1,79 @@
-//! Runs `nft` and `iptables`.
+//! [`Tool`]: `nft` or `iptables`, whichever works here.
+//!
+//! Both install the same plan.
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use super::plan::Plan;
+use strum::{Display, EnumString, VariantNames};
 
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
-use tokio::time::timeout;
+use super::{Error, State, iptables, nft};
 
-use super::Error;
-
-/// Timeout of a tool. Tools wait for each other's and the kernel's locks, which took 5 s on a machine that
-/// was busy removing namespaces.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A bit of the kernel's capability sets.
-const CAP_NET_ADMIN: u32 = 12;
-
-/// Whether a tool is on `PATH`.
-pub(super) fn exists(tool: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|folder| folder.join(tool)).any(|file: PathBuf| file.is_file())
+/// The tool that installs rules. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Tool {
+    /// `nft`.
+    Nft,
+    /// `iptables-restore` and its kin.
+    Iptables,
 }
 
-/// Runs a tool with this on its standard input, and returns what it wrote.
-pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Result<String, Error> {
-    let failed = |error: io::Error| Error::Tool { tool, said: error.to_string() };
-    let mut child = Command::new(tool)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    let mut stdin = child.stdin.take().expect("piped");
-    let talk = async {
-        // A tool that refuses at once does not read; what it says is what counts.
-        let _ = stdin.write_all(input.as_bytes()).await;
-        drop(stdin);
-        child.wait_with_output().await
-    };
-    let output = timeout(TIMEOUT, talk)
-        .await
-        .map_err(|_| Error::Tool { tool, said: format!("no response within {} s", TIMEOUT.as_secs()) })?
-        .map_err(failed)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+impl Tool {
+    /// The first that works, in the order of preference.
+    pub(super) async fn first_usable() -> Option<Self> {
+        match Self::Nft.if_usable().await {
+            None => Self::Iptables.if_usable().await,
+            usable => usable,
+        }
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    Err(Error::Tool { tool, said: if said.is_empty() { output.status.to_string() } else { said } })
-}
 
-/// Checks the privileges in advance, because the tools' own errors are obscure.
-pub(super) fn may_change_the_network() -> Result<(), Error> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let has = |set: &str| {
-        let set = field(set).and_then(|set| u64::from_str_radix(set, 16).ok());
-        // Where it cannot be told, the tools will.
-        set.is_none_or(|set| set >> CAP_NET_ADMIN & 1 == 1)
-    };
-    let is_root = field("Uid:").is_none_or(|ids| ids.split_whitespace().nth(1) == Some("0"));
-    match (has("CapEff:"), is_root || has("CapAmb:")) {
-        (false, _) => Err(Error::NoCapability),
-        // A program that is started by anybody but root has no capability that is not ambient.
-        (true, false) => Err(Error::LostCapability),
-        (true, true) => Ok(()),
+    /// This tool, if it works here.
+    pub(super) async fn if_usable(self) -> Option<Self> {
+        let is_usable = match self {
+            Self::Nft => nft::is_usable().await,
+            Self::Iptables => iptables::is_usable().await,
+        };
+        is_usable.then_some(self)
+    }
+
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Nft => Self::Iptables,
+            Self::Iptables => Self::Nft,
+        }
+    }
+
+    pub(super) async fn install(self, plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
+        match self {
+            Self::Nft => nft::install(plan, opened_loopback).await,
+            Self::Iptables => iptables::install(plan, opened_loopback).await,
+        }
+    }
+
+    pub(super) async fn remove(self) -> Result<(), Error> {
+        match self {
+            Self::Nft => nft::remove().await,
+            Self::Iptables => iptables::remove().await,
+        }
+    }
+
+    pub(super) async fn state(self, plan: &Plan) -> Result<State, Error> {
+        match self {
+            Self::Nft => nft::state(plan).await,
+            Self::Iptables => iptables::state(plan).await,
+        }
+    }
+
+    pub(super) async fn opened_loopback(self) -> Result<bool, Error> {
+        match self {
+            Self::Nft => nft::opened_loopback().await,
+            Self::Iptables => iptables::opened_loopback().await,
+        }
+    }
+
+    pub(super) fn text(self, plan: &Plan, opened_loopback: bool) -> String {
+        match self {
+            Self::Nft => nft::ruleset(plan, opened_loopback),
+            Self::Iptables => iptables::text(plan, opened_loopback),
+        }
     }
 }

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::cached_token::{Kept, Token};
+use super::entry::Entry;
 use super::freshness::{self, Freshness, IDENTITY, UNUSED};
+use super::known::{Found, Known, Remembered};
 use super::metrics::{FlightCause, FlightOutcome};
-use super::store::{Entry, Found, Kept, Known, Remembered, Store, Token};
+use super::store::Store;
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;

@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::clock::BootTime;
-    use crate::layers::token_cache::store::Entry;
+    use crate::layers::token_cache::entry::Entry;
     use crate::tokens::TokenKey;
 
     fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {

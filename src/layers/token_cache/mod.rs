@@ -47,9 +47,12 @@
 //! matters (subscribe, then ask) stands in one place.
 
 pub mod audit;
+mod cached_token;
+mod entry;
 mod flight;
 mod flights;
 mod freshness;
+mod known;
 pub mod metrics;
 mod service;
 mod store;
@@ -57,7 +60,8 @@ mod store;
 mod tests;
 
 pub use audit::Audit;
+pub use entry::TokenRow;
 pub use service::{TokenCache, Tokens, layer};
-pub use store::{LIMIT, Store, TokenRow};
+pub use store::{LIMIT, Store};
 
 pub use flight::FETCHES;

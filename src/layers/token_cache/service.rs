@@ -13,10 +13,13 @@ use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::audit::{Asked, Audit};
+use super::cached_token::Kept;
+use super::entry::Entry;
 use super::flight::Keeper;
 use super::freshness::Freshness;
+use super::known::{Found, Known};
 use super::metrics::TokenOutcome;
-use super::store::{Entry, Found, Kept, Known, Store};
+use super::store::Store;
 use crate::clock::BootTime;
 use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure};

@@ -12,20 +12,17 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
-use bytes::Bytes;
 use foldhash::fast::RandomState;
-use tokio::sync::{Notify, watch};
 
+use super::entry::{Entry, TokenRow};
 use super::flights::{Flights, Waited};
-use super::freshness::{self, Freshness};
+use super::known::{Found, Remembered};
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
-use crate::metadata::token::{AccessToken, Form};
 use crate::metadata::{Principal, ServiceAccount};
 use crate::shares::{Client, Room, Shares};
 use crate::telemetry::{Registry, table};
@@ -33,14 +30,6 @@ use crate::tokens::{NoToken, TokenKey};
 
 /// Memory for entries where nobody says otherwise, in bytes: about 480 of common size.
 pub const LIMIT: usize = 2 * 1024 * 1024;
-
-/// What an entry takes besides its key and its token, in bytes: its own fields, its place in the map, and its keeper's task.
-/// Measured as the growth of resident memory by 10,000 entries: 1.7 to 2.3 KiB each.
-pub(super) const ENTRY: usize = 2 * 1024;
-
-/// What an entry's token and its last body take, in bytes, if they are of common size (1 KiB each). It is counted from the
-/// beginning, so that an entry grows only if its token is larger.
-const TOKEN: usize = 2 * 1024 + 256;
 
 /// All entries, and what they share.
 #[derive(Debug)]
@@ -57,117 +46,6 @@ struct Entries {
     by_key: HashMap<Arc<TokenKey>, Arc<Entry>, RandomState>,
     /// In bytes.
     shares: Shares,
-}
-
-/// What an operator may know of an entry.
-#[derive(Debug, Clone)]
-pub struct TokenRow {
-    /// Whose token, and under which parameters.
-    pub key: Arc<TokenKey>,
-    /// Since when the token is known, and the whole seconds that it has left; nothing while there is none.
-    pub token: Option<(Duration, u32)>,
-    /// How often it was asked for since the key is known.
-    pub asked: u64,
-}
-
-/// One key's token, and who waits for it.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: Arc<TokenKey>,
-    /// Whose share it is part of; nobody's if it is the proxy's own.
-    pub(super) holder: Client,
-    pub(super) known: watch::Sender<Known>,
-    /// Somebody waits for a flight.
-    pub(super) demand: Notify,
-    /// Somebody has said so since the last flight ended.
-    is_wanted: AtomicBool,
-    /// Who waits for the flight that is wanted or under way.
-    crowd: Mutex<Crowd>,
-    /// Woken when the entry is given up.
-    pub(super) evicted: Notify,
-    /// When it was last asked for, in nanoseconds of [`BootTime`].
-    used: AtomicU64,
-    /// How often it was asked for.
-    asked: AtomicU64,
-    /// As it is counted in the holder's share, in bytes. Written under the store's lock.
-    weight: AtomicUsize,
-}
-
-/// Who waits for a flight. One that has stopped waiting still counts until the flight has ended.
-#[derive(Debug, Default)]
-enum Crowd {
-    #[default]
-    Nobody,
-    /// Only this client.
-    One(Client),
-    /// This client, which was the first, and others.
-    Several(Client),
-}
-
-/// What a keeper has found out so far.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    pub(super) token: Option<Arc<Kept>>,
-    pub(super) failure: Option<Remembered>,
-    /// There was a token, and it expired before the server gave another.
-    pub(super) is_lost: bool,
-}
-
-/// A failure, and until when it is the answer.
-#[derive(Debug)]
-pub(super) struct Remembered {
-    pub(super) why: NoToken,
-    pub(super) until: BootTime,
-}
-
-/// A token with its end.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) token: Token,
-    /// Since when it is known: for the eye, not for a decision.
-    since: BootTime,
-    pub(super) expires: BootTime,
-    /// The last body that was made, since all who ask in one second are told the same.
-    written: Mutex<Option<Written>>,
-}
-
-/// All of these are wiped from memory when they are dropped.
-#[derive(PartialEq)]
-pub(super) enum Token {
-    Access(AccessToken),
-    Identity(Bytes),
-}
-
-#[derive(Clone)]
-struct Written {
-    form: Form,
-    seconds: u32,
-    body: Bytes,
-}
-
-impl std::fmt::Debug for Written {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Written").field("seconds", &self.seconds).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Access(token) => token.fmt(f),
-            Self::Identity(_) => f.write_str("Identity([redacted])"),
-        }
-    }
-}
-
-/// What a caller finds.
-pub(super) enum Found {
-    /// A token, and how fresh it is.
-    Token(Arc<Kept>, Freshness),
-    /// A failure so recent that it is the answer.
-    Failure(NoToken),
-    /// Nothing: wait for a flight.
-    Nothing,
 }
 
 impl Store {
@@ -372,170 +250,5 @@ impl Entries {
     fn remove(&mut self, entry: &Arc<Entry>) {
         self.by_key.remove(&entry.key);
         self.shares.give_back(entry.holder, entry.weight.load(Relaxed));
-    }
-}
-
-impl Waited for Entry {
-    fn is_waited_for_by_none_but(&self, client: Client) -> bool {
-        match *self.crowd() {
-            Crowd::Nobody => true,
-            Crowd::One(only) => only == client,
-            Crowd::Several(_) => false,
-        }
-    }
-}
-
-impl Entry {
-    pub(super) fn new(key: TokenKey, client: Client, now: BootTime) -> Self {
-        let holder = client.filter(|_| !key.is_default_account());
-        Self {
-            key: Arc::new(key),
-            holder,
-            known: watch::Sender::default(),
-            demand: Notify::new(),
-            is_wanted: AtomicBool::new(false),
-            crowd: Mutex::default(),
-            evicted: Notify::new(),
-            used: AtomicU64::new(now.as_nanos()),
-            asked: AtomicU64::new(0),
-            weight: AtomicUsize::new(0),
-        }
-    }
-
-    /// Whether it is the proxy's own: it is kept whether anybody asks for it or not.
-    pub(super) fn is_own(&self) -> bool {
-        self.holder.is_none()
-    }
-
-    /// What a caller gets now. It counts as use.
-    pub(super) fn find(&self, now: BootTime) -> Found {
-        self.used.store(now.as_nanos(), Relaxed);
-        self.asked.fetch_add(1, Relaxed);
-        self.known.borrow().find(now)
-    }
-
-    /// Joins those who wait, and asks the keeper for a flight: what to wait on, and whether it was the first to ask for
-    /// this one. It joins before it asks, since a flight that nobody waits for is not begun.
-    pub(super) fn join(&self, client: Client) -> (watch::Receiver<Known>, bool) {
-        let known = self.known.subscribe();
-        self.joined_by(client);
-        self.demand.notify_one();
-        (known, !self.is_wanted.swap(true, Relaxed))
-    }
-
-    pub(super) fn joined_by(&self, client: Client) {
-        let mut crowd = self.crowd();
-        *crowd = match *crowd {
-            Crowd::Nobody => Crowd::One(client),
-            Crowd::One(first) if first == client => Crowd::One(first),
-            Crowd::One(first) | Crowd::Several(first) => Crowd::Several(first),
-        };
-    }
-
-    /// A flight has ended.
-    pub(super) fn landed(&self) {
-        *self.crowd() = Crowd::Nobody;
-        self.is_wanted.store(false, Relaxed);
-    }
-
-    /// Whom a flight is for: the first that waits, or whoever holds the entry.
-    pub(super) fn flies_for(&self) -> Client {
-        match *self.crowd() {
-            Crowd::Nobody => self.holder,
-            Crowd::One(first) | Crowd::Several(first) => first,
-        }
-    }
-
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.known.receiver_count() > 0
-    }
-
-    pub(super) fn unused_for(&self, now: BootTime) -> Duration {
-        now.since(BootTime::from_nanos(self.used.load(Relaxed)))
-    }
-
-    /// Memory that it takes, in bytes.
-    fn weigh(&self) -> usize {
-        ENTRY + self.key.heap() + self.known.borrow().heap().max(TOKEN)
-    }
-
-    fn row(&self, asked: u64, now: BootTime) -> TokenRow {
-        let known = self.known.borrow();
-        let age = known.token.as_ref().map(|kept| now.since(kept.since));
-        TokenRow { key: Arc::clone(&self.key), token: age.zip(known.seconds_left(now)), asked }
-    }
-
-    fn crowd(&self) -> MutexGuard<'_, Crowd> {
-        // It is replaced whole.
-        self.crowd.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Known {
-    pub(super) fn find(&self, now: BootTime) -> Found {
-        if let Some(kept) = &self.token {
-            let freshness = freshness::judge(kept.expires, now);
-            if freshness != Freshness::Expired {
-                return Found::Token(Arc::clone(kept), freshness);
-            }
-        }
-        match &self.failure {
-            Some(failure) if now < failure.until => Found::Failure(failure.why.clone()),
-            _ => Found::Nothing,
-        }
-    }
-
-    /// Drops a token that is over, which wipes it.
-    pub(super) fn drop_expired(&mut self, now: BootTime) {
-        let expired = self.token.take_if(|kept| freshness::judge(kept.expires, now) == Freshness::Expired);
-        self.is_lost |= expired.is_some();
-    }
-
-    fn seconds_left(&self, now: BootTime) -> Option<u32> {
-        Some(freshness::judge(self.token.as_ref()?.expires, now).seconds()).filter(|seconds| *seconds > 0)
-    }
-
-    /// Memory that it takes, in bytes, apart from its own fields.
-    fn heap(&self) -> usize {
-        let token = self.token.as_ref().map_or(0, |kept| size_of::<Kept>() + kept.token.heap());
-        let failure = match &self.failure {
-            Some(Remembered { why: NoToken::Refused(refused), .. }) => refused.heap(),
-            _ => 0,
-        };
-        token + failure
-    }
-}
-
-impl Token {
-    /// Memory that it takes, with the last body, in bytes.
-    fn heap(&self) -> usize {
-        match self {
-            Self::Access(token) => 2 * token.heap(),
-            Self::Identity(jwt) => jwt.len(),
-        }
-    }
-}
-
-impl Kept {
-    pub(super) fn new(token: Token, since: BootTime, expires: BootTime) -> Self {
-        Self { token, since, expires, written: Mutex::default() }
-    }
-
-    /// The body of an answer that promises so many seconds.
-    pub(super) fn body(&self, form: Form, seconds: u32) -> Bytes {
-        let token = match &self.token {
-            Token::Access(token) => token,
-            Token::Identity(jwt) => return jwt.clone(),
-        };
-        // A body is replaced whole, so a panic elsewhere cannot leave it half written.
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*written {
-            Some(written) if written.form == form && written.seconds == seconds => written.body.clone(),
-            _ => {
-                let body = token.body(form, seconds);
-                *written = Some(Written { form, seconds, body: body.clone() });
-                body
-            }
-        }
     }
 }

@@ -694,7 +694,7 @@ async fn an_entry_takes_no_more_than_is_counted() {
         source: Arc::new(Source(Server::new())),
     };
     let (entry, keeper) = (size_of_val(&*entry), size_of_val(&keeper.run()));
-    assert!(entry + keeper + 400 <= store::ENTRY, "entry {entry}, keeper {keeper}");
+    assert!(entry + keeper + 400 <= entry::ENTRY_BYTES, "entry {entry}, keeper {keeper}");
 }
 
 #[test]

@@ -32,13 +32,12 @@
 
 mod collector;
 mod exporter;
-mod metrics;
+pub mod metrics;
 mod record;
 mod spans;
 mod trace_parent;
 
 pub use exporter::Exporter;
-pub use metrics::SpanOutcome;
 pub use record::{Recording, Tracer};
 
 use super::Registry;
