@@ -12,6 +12,7 @@ use http_body::{Frame, SizeHint};
 
 use crate::failure::Failure;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
+use crate::metadata::{Host, Request};
 
 /// The body of an answer.
 pub enum Body {
@@ -83,6 +84,12 @@ pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
 /// `text/plain`, for sentences. Metadata values have the server's own types.
 pub const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
+/// The metadata server's type for values and listings.
+pub const APPLICATION_TEXT: HeaderValue = HeaderValue::from_static("application/text");
+
+/// The metadata server's type for redirects.
+const TEXT_HTML: HeaderValue = HeaderValue::from_static("text/html");
+
 /// A response made by the proxy, as the metadata server would make it. It always carries `Metadata-Flavor:
 /// Google`, because client libraries reject a response without it.
 pub fn local(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Response<Body> {
@@ -107,6 +114,19 @@ pub fn local_in(
     let mut response = Response::new(Body::Whole(body.into()));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    response
+}
+
+/// The redirect of a directory without its final slash, as the metadata server answers it: to the name that the client used,
+/// with the path as the body.
+pub fn directory_redirect(request: &Request) -> Response<Body> {
+    let path = format!("{}/", request.path);
+    let host = request.host.as_ref().map_or("metadata.google.internal", Host::as_str);
+    let location = HeaderValue::from_str(&format!("http://{host}{path}{}", request.query));
+    let mut response = local(StatusCode::MOVED_PERMANENTLY, TEXT_HTML, format!("{path}\n"));
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
     response
 }
 

@@ -63,11 +63,12 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
+        let report = self.report.clone();
         let inner = match catch_unwind(AssertUnwindSafe(|| self.inner.call(request))) {
             Ok(inner) => Outcome::passed(inner),
-            Err(panic) => Outcome::decided(Err(self.report.caught(&*panic))),
+            Err(panic) => Outcome::decided(Err(report.caught(&*panic))),
         };
-        ResponseFuture { inner, report: self.report.clone() }
+        ResponseFuture { inner, report }
     }
 }
 

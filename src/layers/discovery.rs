@@ -8,21 +8,14 @@
 
 use std::task::{Context, Poll};
 
-use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::outcome::Outcome;
 use crate::error::Error;
-use crate::metadata::{Endpoint, Host, Request};
+use crate::metadata::{Endpoint, Request};
 use crate::reply::{self, Body};
-
-/// The real server's type for listings and leaves.
-pub(super) const APPLICATION_TEXT: HeaderValue = HeaderValue::from_static("application/text");
-
-/// The real server's type for redirects.
-const TEXT_HTML: HeaderValue = HeaderValue::from_static("text/html");
 
 /// The directory that Node's library looks for.
 const INSTANCE: &str = "/computeMetadata/v1/instance";
@@ -64,26 +57,13 @@ pub fn answers(request: &Request) -> bool {
 }
 
 fn answer(request: &Request) -> Option<Response<Body>> {
-    let listing = |text: &'static str| reply::local(StatusCode::OK, APPLICATION_TEXT, text);
+    let listing = |text: &'static str| reply::local(StatusCode::OK, reply::APPLICATION_TEXT, text);
     match request.endpoint {
         // A question with a query is no ping; it is judged and answered as any other.
         _ if !request.query.is_empty() => None,
         Endpoint::Root => Some(listing("computeMetadata/\n")),
         Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
-        Endpoint::Leaf if request.path.as_str() == INSTANCE => Some(redirect(request)),
+        Endpoint::Leaf if request.path.as_str() == INSTANCE => Some(reply::directory_redirect(request)),
         _ => None,
     }
-}
-
-/// As the server answers a directory without its final slash: to the name by which the client called us, with the path as
-/// the body.
-pub(super) fn redirect(request: &Request) -> Response<Body> {
-    let path = format!("{}/", request.path);
-    let host = request.host.as_ref().map_or("metadata.google.internal", Host::as_str);
-    let location = HeaderValue::from_str(&format!("http://{host}{path}{}", request.query));
-    let mut response = reply::local(StatusCode::MOVED_PERMANENTLY, TEXT_HTML, format!("{path}\n"));
-    if let Ok(location) = location {
-        response.headers_mut().insert(header::LOCATION, location);
-    }
-    response
 }

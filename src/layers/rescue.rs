@@ -89,11 +89,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        let rescuer = Arc::clone(&self.rescuer);
         let inner = match self.unready.take() {
             None => Outcome::passed(self.inner.call(request)),
             Some(error) => Outcome::decided(Err(*error)),
         };
-        ResponseFuture { inner, rescuer: Arc::clone(&self.rescuer) }
+        ResponseFuture { inner, rescuer }
     }
 }
 

@@ -4,13 +4,13 @@
 //! invalid head with a bare status. Every response of the proxy carries the metadata flavor and a sentence
 //! that explains the error, so the bare response is replaced.
 
-use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::Activity;
@@ -22,11 +22,6 @@ use super::socket::Socket;
 /// piece, which is faster than two writes even with the copy. It also bounds what the kernel queues for a
 /// client beyond its send buffer.
 const MAX_WRITE_BYTES: usize = 4096;
-
-thread_local! {
-    /// Buffer to combine the parts of a response.
-    static TOGETHER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 #[derive(Debug)]
 pub(super) struct Watched<I> {
@@ -118,6 +113,16 @@ impl<I: Socket> Watched<I> {
         written
     }
 
+    /// Sends a piece of a response. `is_whole` says that the piece is all that hyper has to write now.
+    fn send(&mut self, cx: &mut Context<'_>, piece: &[u8], is_whole: bool) -> Poll<io::Result<usize>> {
+        if is_whole && self.replaces(piece) {
+            return Poll::Ready(Ok(piece.len()));
+        }
+        let is_last = is_whole && self.activity.writes_last();
+        let written = self.io.poll_send(piece, is_last, cx);
+        self.noted(written, cx)
+    }
+
     fn write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.replacement.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.replacement))?;
@@ -129,29 +134,20 @@ impl<I: Socket> Watched<I> {
 
 impl<I: Socket> AsyncWrite for Watched<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.replaces(buf) {
-            return Poll::Ready(Ok(buf.len()));
-        }
-        let is_whole = buf.len() <= MAX_WRITE_BYTES;
-        let piece = &buf[..buf.len().min(MAX_WRITE_BYTES)];
-        let is_last = is_whole && self.activity.writes_last();
-        let written = self.io.poll_send(piece, is_last, cx);
-        self.noted(written, cx)
+        self.send(cx, &buf[..buf.len().min(MAX_WRITE_BYTES)], buf.len() <= MAX_WRITE_BYTES)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        TOGETHER.with_borrow_mut(|together| {
-            together.clear();
-            for buf in bufs {
-                // One byte more than the maximum write shows that there is more.
-                together.extend_from_slice(&buf[..buf.len().min(MAX_WRITE_BYTES + 1 - together.len())]);
-            }
-            self.poll_write(cx, together)
-        })
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut piece = SmallVec::<[u8; MAX_WRITE_BYTES]>::new();
+        for buf in bufs {
+            piece.extend_from_slice(&buf[..buf.len().min(MAX_WRITE_BYTES - piece.len())]);
+        }
+        self.send(cx, &piece, length <= MAX_WRITE_BYTES)
     }
 
     fn is_write_vectored(&self) -> bool {

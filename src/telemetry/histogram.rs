@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::moment::nanos;
+
 /// Upper bounds of what a filter does itself, in nanoseconds: those of Kubernetes' `request_filter_duration_seconds` (from
 /// 100 us on), extended downwards to where an in-memory decision is.
 pub const WORK: [u64; 19] = [
@@ -87,8 +89,11 @@ impl<const N: usize> Histogram<N> {
 
     /// Counts one observation.
     pub fn record(&self, duration: Duration) {
-        // 584 years fit.
-        let nanoseconds = duration.as_secs().wrapping_mul(1_000_000_000).wrapping_add(duration.subsec_nanos().into());
+        self.record_nanos(nanos(duration));
+    }
+
+    /// Counts one observation, in nanoseconds.
+    pub fn record_nanos(&self, nanoseconds: u64) {
         let bucket = self.bounds.iter().position(|bound| nanoseconds <= *bound);
         bucket.map_or(&self.beyond, |bucket| &self.counts[bucket]).fetch_add(1, Relaxed);
         self.nanoseconds.fetch_add(nanoseconds, Relaxed);

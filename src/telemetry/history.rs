@@ -144,7 +144,7 @@ mod tests {
         let (history, latency) = (History::default(), Latency::default());
         let work = |times: usize| {
             for _ in 0..times {
-                latency.filter(Filter::Conceal).worked(FilterOutcome::Passed, Duration::from_micros(1));
+                latency.filter(Filter::Conceal).worked(FilterOutcome::Passed, 1_000);
             }
         };
         work(9);

@@ -235,14 +235,14 @@ impl FilterTimes {
         Self { filter, work: array::from_fn(|_| Histogram::new(&WORK)), wait: Histogram::new(&TIME) }
     }
 
-    /// A request left the filter this way, after so much of the filter's own work.
-    pub fn worked(&self, outcome: FilterOutcome, duration: Duration) {
-        self.work[outcome.index()].record(duration);
+    /// A request left the filter with this outcome, after this much work of the filter itself, in nanoseconds.
+    pub fn worked(&self, outcome: FilterOutcome, nanoseconds: u64) {
+        self.work[outcome.index()].record_nanos(nanoseconds);
     }
 
-    /// A request was suspended in the filter for so long, all in all.
-    pub fn waited(&self, duration: Duration) {
-        self.wait.record(duration);
+    /// A request was suspended in the filter for this long in total, in nanoseconds.
+    pub fn waited(&self, nanoseconds: u64) {
+        self.wait.record_nanos(nanoseconds);
     }
 
     /// What the filter does itself, whatever the outcome; and how long requests wait in it.

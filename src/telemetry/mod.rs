@@ -21,5 +21,5 @@ pub mod shedding;
 pub mod table;
 pub mod talkers;
 
-pub use moment::Moment;
+pub use moment::{Moment, nanos};
 pub use registry::Registry;

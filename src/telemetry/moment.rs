@@ -11,3 +11,8 @@
 pub use quanta::Instant as Moment;
 #[cfg(test)]
 pub use tokio::time::Instant as Moment;
+
+/// A duration in nanoseconds, which fit for 584 years.
+pub fn nanos(duration: std::time::Duration) -> u64 {
+    duration.as_secs().wrapping_mul(1_000_000_000).wrapping_add(duration.subsec_nanos().into())
+}

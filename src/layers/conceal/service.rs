@@ -13,7 +13,6 @@ use super::audit::{AuditLog, Mode};
 use super::metrics::{PolicyMetrics, Verdict, VerdictMode};
 use super::redact::{self, Uncut};
 use crate::error::Error;
-use crate::layers::discovery;
 use crate::layers::outcome::Outcome;
 use crate::metadata::query::Param;
 use crate::metadata::{MetadataPath, Method, Query, Request};
@@ -109,7 +108,7 @@ where
                 let answer = self.inner.call(request);
                 Outcome::pending(async move { cut.answer(answer.await?).await })
             }
-            Decision::Redirect => Outcome::decided(Ok(discovery::redirect(&request))),
+            Decision::Redirect => Outcome::decided(Ok(reply::directory_redirect(&request))),
             Decision::Conceal(cause) => Outcome::decided(Err(Concealed::new(&policy, &request.path, cause).into())),
         }
     }
@@ -185,7 +184,7 @@ impl Cut {
         drop(bytes);
         head.headers.insert(header::CONTENT_LENGTH, left.len().into());
         if self.form == Form::Text {
-            head.headers.insert(header::CONTENT_TYPE, discovery::APPLICATION_TEXT);
+            head.headers.insert(header::CONTENT_TYPE, reply::APPLICATION_TEXT);
         }
         Ok(Response::from_parts(head, Body::Whole(held(left, charge))))
     }

@@ -50,7 +50,8 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         self.timeline.enter(self.filter);
-        ResponseFuture { inner: self.inner.call(request), filter: self.filter, timeline: Arc::clone(&self.timeline) }
+        let timeline = Arc::clone(&self.timeline);
+        ResponseFuture { timeline, filter: self.filter, inner: self.inner.call(request) }
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 
-use crate::telemetry::Moment;
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Filter, FilterOutcome, Latency, RequestOutcome};
 use crate::telemetry::otlp::{Recording, Tracer};
 use crate::telemetry::talkers::Talkers;
+use crate::telemetry::{Moment, nanos};
 
 /// Where measurements of requests go.
 #[derive(Debug, Clone, Default)]
@@ -109,9 +109,8 @@ impl Timeline {
         let held = at - self.since.load(Relaxed);
         let waited = self.waited.load(Relaxed);
         let times = self.instruments.latency.filter(filter);
-        times.worked(outcome, Duration::from_nanos(held.saturating_sub(waited)));
-        let waited = Duration::from_nanos(waited);
-        if !waited.is_zero() {
+        times.worked(outcome, held.saturating_sub(waited));
+        if waited > 0 {
             times.waited(waited);
         }
         self.recording.left(filter, outcome, now, waited);
@@ -179,6 +178,6 @@ impl Timeline {
     }
 
     fn nanos(&self, moment: Moment) -> u64 {
-        u64::try_from((moment - self.origin).as_nanos()).unwrap_or(u64::MAX)
+        nanos(moment - self.origin)
     }
 }

@@ -43,7 +43,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let underway = Underway::begin(Arc::clone(&self.timeline), &request);
-        ResponseFuture { inner: self.inner.call(request), underway: Some(underway) }
+        ResponseFuture { underway: Some(underway), inner: self.inner.call(request) }
     }
 }
 

@@ -47,7 +47,7 @@ impl Recording {
     pub fn begin<B>(&self, _: &Tracer, _: &Request<B>, _: SocketAddr, _: Moment) {}
 
     /// Does nothing.
-    pub fn left(&self, _: Filter, _: FilterOutcome, _: Moment, _: Duration) {}
+    pub fn left(&self, _: Filter, _: FilterOutcome, _: Moment, _: u64) {}
 
     /// Does nothing.
     pub fn because(&self, _: &'static str) {}

@@ -122,8 +122,9 @@ impl Recording {
         }
     }
 
-    /// A filter is done with the request. Filters report in the order in which the request came to them.
-    pub fn left(&self, filter: Filter, outcome: FilterOutcome, left: Moment, waited: Duration) {
+    /// A filter is done with the request, which waited in it for this many nanoseconds. Filters report in the order in which the request came to them.
+    pub fn left(&self, filter: Filter, outcome: FilterOutcome, left: Moment, waited: u64) {
+        let waited = Duration::from_nanos(waited);
         self.change(|record| record.steps.push(Step { filter, outcome, left, waited }));
     }
 
@@ -189,7 +190,7 @@ mod tests {
     fn one_request(recording: &Recording, tracer: &Tracer) {
         let peer = ([10, 0, 0, 9], 40000).into();
         recording.begin(tracer, &Request::new(()), peer, Moment::now());
-        recording.left(Filter::Classify, FilterOutcome::Passed, Moment::now(), Duration::ZERO);
+        recording.left(Filter::Classify, FilterOutcome::Passed, Moment::now(), 0);
         recording.end(EndpointClass::Root, RequestOutcome::Cut, Duration::ZERO);
     }
 
@@ -200,9 +201,9 @@ mod tests {
         let recording = Recording::default();
         // Its end is never reported, as after a panic.
         recording.begin(&tracer, &Request::new(()), ([10, 0, 0, 8], 40000).into(), Moment::now());
-        recording.left(Filter::InFlight, FilterOutcome::Passed, Moment::now(), Duration::ZERO);
+        recording.left(Filter::InFlight, FilterOutcome::Passed, Moment::now(), 0);
         one_request(&recording, &tracer);
-        recording.left(Filter::InFlight, FilterOutcome::Passed, Moment::now(), Duration::ZERO);
+        recording.left(Filter::InFlight, FilterOutcome::Passed, Moment::now(), 0);
         one_request(&recording, &tracer);
         for _ in 0..2 {
             let record = over.try_recv().expect("a finished request");
