@@ -124,8 +124,8 @@ impl Args {
         let Self { serve, command } = self;
         Some(match command {
             None => Command::Serve(serve.resolve(mistakes)?),
-            Some(Subcommands::Explain(args)) => Command::Ask(args.resolve(serve.policy.resolve(mistakes).0)),
-            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.resolve(mistakes).0)),
+            Some(Subcommands::Explain(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
+            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
             Some(Subcommands::Redirect(args)) => {
                 serve.policy.resolve(mistakes);
                 let log = serve.log.resolve(mistakes);
