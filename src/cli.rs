@@ -251,9 +251,10 @@ mod tests {
 
     #[test]
     fn flags_have_the_values_of_the_configuration() {
-        let shown = |config: &Config| flags(config).iter().map(|(flag, value)| format!("{flag}={value}\n")).collect();
-        let text: String =
-            shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
+        let shown = |config: &Config| -> Vec<String> {
+            flags(config).iter().map(|(flag, value)| format!("{flag}={value}")).collect()
+        };
+        let lines = shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
         for line in [
             "--addr=0.0.0.0:988,[::1]:988",
             "--metrics-allowed-host=",
@@ -266,7 +267,7 @@ mod tests {
             "--redirect=true",
             "--redirect-allow=443,ipv6",
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing from\n{text}");
+            assert!(lines.iter().any(|shown| shown == line), "{line} is missing from {lines:#?}");
         }
         assert_eq!(shown(&serve("")), shown(&Config::default()), "the defaults are those of Config");
     }

@@ -131,6 +131,7 @@ impl Admin {
 }
 
 /// Refuses requests that the pages must not see, catches their panics, and sets headers that all responses have.
+#[expect(clippy::result_large_err, reason = "the signature of ValidateRequest")]
 fn guard<B, S>(
     hosts: Arc<AllowedHosts>,
     peer: SocketAddr,
@@ -157,15 +158,15 @@ where
         .map_response(|response: Response<_>| response.map(|body| BodyExt::map_err(body, io::Error::other)))
         .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF))
         .layer(SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, NO_STORE))
-        .layer(CatchPanicLayer::custom(move |panic| panicked(&panics, peer, panic)))
+        .layer(CatchPanicLayer::custom(move |panic: Box<_>| panicked(&panics, peer, &*panic)))
         .layer(ValidateRequestHeaderLayer::custom(in_known_name))
         .layer(ValidateRequestHeaderLayer::custom(from_known_peer))
         .service(pages)
 }
 
-fn panicked(panics: &IntCounter, peer: SocketAddr, panic: Box<dyn Any + Send>) -> Page {
+fn panicked(panics: &IntCounter, peer: SocketAddr, panic: &(dyn Any + Send)) -> Page {
     panics.inc();
-    tracing::error!(%peer, panic = panic_message(&*panic), "an admin request panicked; its client gets status 500");
+    tracing::error!(%peer, panic = panic_message(panic), "an admin request panicked; its client gets status 500");
     text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; see the log.\n")
 }
 
