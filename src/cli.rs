@@ -124,8 +124,8 @@ impl Args {
         let Self { serve, command } = self;
         Some(match command {
             None => Command::Serve(serve.resolve(mistakes)?),
-            Some(Subcommands::Explain(args)) => Command::Ask(args.resolve(serve.policy.resolve(mistakes).0)),
-            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.resolve(mistakes).0)),
+            Some(Subcommands::Explain(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
+            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
             Some(Subcommands::Redirect(args)) => {
                 serve.policy.resolve(mistakes);
                 let log = serve.log.resolve(mistakes);
@@ -251,9 +251,10 @@ mod tests {
 
     #[test]
     fn flags_have_the_values_of_the_configuration() {
-        let shown = |config: &Config| flags(config).iter().map(|(flag, value)| format!("{flag}={value}\n")).collect();
-        let text: String =
-            shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
+        let shown = |config: &Config| -> Vec<String> {
+            flags(config).iter().map(|(flag, value)| format!("{flag}={value}")).collect()
+        };
+        let lines = shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
         for line in [
             "--addr=0.0.0.0:988,[::1]:988",
             "--metrics-allowed-host=",
@@ -266,7 +267,7 @@ mod tests {
             "--redirect=true",
             "--redirect-allow=443,ipv6",
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing from\n{text}");
+            assert!(lines.iter().any(|shown| shown == line), "{line} is missing from {lines:#?}");
         }
         assert_eq!(shown(&serve("")), shown(&Config::default()), "the defaults are those of Config");
     }

@@ -75,8 +75,9 @@ impl Default for Config {
             audit: Audit::default(),
             otlp: otlp::Settings {
                 #[cfg(feature = "otlp")]
+                collector: None,
+                #[cfg(feature = "otlp")]
                 sample_ratio: OTLP_SAMPLE_RATIO,
-                ..otlp::Settings::default()
             },
             drain_timeout: DRAIN_TIMEOUT,
             redirect: None,

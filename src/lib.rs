@@ -47,6 +47,7 @@
 //! | whether a place is protected | [`check`] |
 //! | metric names, labels, buckets | [`telemetry::table`] |
 //! | when a filter begins and ends | [`layers::latency`] |
+//! | how requests to other servers are sent | [`http_client`] |
 //! | which requests are traced, and what of them is exported | [`telemetry::otlp`] |
 //! | metric names and labels | [`telemetry::table`]; buckets: [`telemetry::histogram`] |
 //! | flag and environment names | [`cli`]; defaults: [`config`] |
@@ -79,6 +80,7 @@ pub mod demo;
 pub mod error;
 pub mod explain;
 pub mod failure;
+pub mod http_client;
 pub mod layers;
 pub mod memory;
 pub mod metadata;

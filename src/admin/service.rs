@@ -1,26 +1,35 @@
 //! The pages of the admin listener.
 
+use std::any::Any;
 use std::future::ready;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use percent_encoding::percent_decode_str;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
+use tower::{Service, ServiceBuilder};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::statusz::{self, Status};
 use crate::cli;
+use crate::layers::catch_panic::panic_message;
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
 use crate::server::{NewStack, Reset, Stack};
 use crate::shared::Shared;
 use crate::telemetry::logging::{self, Levels, LevelsError};
+use crate::telemetry::requests::Requests;
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
@@ -51,30 +60,26 @@ pub struct Admin {
 type Page = Response<Full<Bytes>>;
 
 impl Admin {
-    /// Shows these.
+    /// Pages about this process.
     pub fn new(shared: Arc<Shared>) -> Self {
         let hosts = AllowedHosts::of_operators(shared.config.metrics_allowed_hosts.iter().cloned());
         Self { shared, hosts: Arc::new(hosts) }
     }
 
-    /// What answers on a connection.
+    /// The stack of each connection.
     pub fn into_stacks(
         self,
-    ) -> impl NewStack<Stack: Stack<Body = Full<Bytes>, Future: Send> + Send + Sync> + Send + Sync {
+    ) -> impl NewStack<Stack: Stack<Body: Body<Data: Send> + Send, Future: Send> + Send + Sync> + Send + Sync {
         move |peer| {
             let admin = self.clone();
-            tower::service_fn(move |request: Request<Incoming>| ready(Ok::<_, Reset>(admin.answer(&request, peer))))
+            let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.requests));
+            let pages = tower::service_fn(move |request: Request<Incoming>| ready(Ok(admin.answer(&request, peer))));
+            guard(hosts, peer, requests, pages)
         }
     }
 
     fn answer<B>(&self, request: &Request<B>, peer: SocketAddr) -> Page {
-        if let Err(error) = is_meant(&self.hosts, request) {
-            return not_meant(&error);
-        }
         let (method, uri) = (request.method(), request.uri());
-        if !is_for(method, uri.path(), peer) {
-            return text(StatusCode::FORBIDDEN, "Only available from this machine, through its loopback address.\n");
-        }
         match (method, uri.path()) {
             (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()),
             (&Method::PUT, "/loglevel") => set_levels(uri.query(), peer),
@@ -126,6 +131,46 @@ impl Admin {
     }
 }
 
+/// Refuses requests that the pages must not see, catches their panics, and sets headers that all responses have.
+#[expect(clippy::result_large_err, reason = "the signature of ValidateRequest")]
+fn guard<B, S>(
+    hosts: Arc<AllowedHosts>,
+    peer: SocketAddr,
+    requests: Arc<Requests>,
+    pages: S,
+) -> impl Service<
+    Request<B>,
+    Response = Response<impl Body<Data = Bytes, Error = io::Error> + Send + use<B, S>>,
+    Error = Reset,
+    Future: Send,
+> + Clone
++ Send
++ Sync
++ use<B, S>
+where
+    S: Service<Request<B>, Response = Page, Error = Reset, Future: Send + 'static> + Clone + Send + Sync,
+{
+    let in_known_name = move |request: &mut Request<B>| is_meant(&hosts, request).map_err(|error| not_meant(&error));
+    let from_known_peer = move |request: &mut Request<B>| {
+        if is_for(request.method(), request.uri().path(), peer) { Ok(()) } else { Err(not_for_this_peer()) }
+    };
+    ServiceBuilder::new()
+        // The server wants an error type that implements `Error`.
+        .map_response(|response: Response<_>| response.map(|body| BodyExt::map_err(body, io::Error::other)))
+        .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF))
+        .layer(SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, NO_STORE))
+        .layer(CatchPanicLayer::custom(move |panic: Box<_>| panicked(&requests, peer, &*panic)))
+        .layer(ValidateRequestHeaderLayer::custom(in_known_name))
+        .layer(ValidateRequestHeaderLayer::custom(from_known_peer))
+        .service(pages)
+}
+
+fn panicked(requests: &Requests, peer: SocketAddr, panic: &(dyn Any + Send)) -> Page {
+    requests.panicked();
+    tracing::error!(%peer, panic = panic_message(panic), "an admin request panicked; its client gets status 500");
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; see the log.\n")
+}
+
 /// Checks that a request uses a name of this listener. With DNS rebinding, an attacker's page in a browser on
 /// this machine could otherwise read responses. The name is in `Host`, which browsers always send; an
 /// HTTP/1.0 request without it comes from a script.
@@ -160,6 +205,10 @@ fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
     !concerns_the_node_alone || peer.ip().to_canonical().is_loopback()
 }
 
+fn not_for_this_peer() -> Page {
+    text(StatusCode::FORBIDDEN, "Only available from this machine, through its loopback address.\n")
+}
+
 fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
     let Some(levels) = value(query, "levels") else {
         return text(StatusCode::BAD_REQUEST, "Missing levels; use PUT /loglevel?levels=LEVELS.\n");
@@ -176,9 +225,8 @@ fn set_levels(query: Option<&str>, peer: SocketAddr) -> Page {
 
 /// The value of a key in a query.
 fn value(query: Option<&str>, key: &str) -> Option<String> {
-    let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-    let value = pairs.find(|(name, _)| *name == key)?.1;
-    percent_decode_str(value).decode_utf8().ok().map(Into::into)
+    let mut pairs = form_urlencoded::parse(query?.as_bytes());
+    pairs.find(|(name, _)| name == key).map(|(_, value)| value.into_owned())
 }
 
 fn not_allowed(allowed: &'static str) -> Page {
@@ -194,15 +242,14 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
 fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, content_type);
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
 }
 
 #[cfg(test)]
 mod tests {
+    use tower::ServiceExt;
+
     use super::*;
 
     fn meant(version: Version, target: &str, hosts: &[&str]) -> Result<(), HostError> {
@@ -225,6 +272,35 @@ mod tests {
         assert_eq!(meant(v1, "/metrics", &[]), Err(HostError::Malformed));
         assert_eq!(meant(v1, "/metrics", &["localhost", "localhost"]), Err(HostError::Malformed));
         assert_eq!(meant(Version::HTTP_10, "/metrics", &[]), Ok(()), "no browser speaks HTTP/1.0");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_answered_counted_and_ends_nothing_else() {
+        let requests = Arc::<Requests>::default();
+        let pages = tower::service_fn(|request: Request<()>| async move {
+            assert!(request.uri().path() != "/panic", "on purpose");
+            Ok(text(StatusCode::OK, "ok\n"))
+        });
+        let hosts = Arc::new(AllowedHosts::of_operators([]));
+        let service = guard(hosts, ([10, 0, 0, 9], 1).into(), Arc::clone(&requests), pages);
+        for (path, host, status) in [
+            ("/panic", "localhost", 500),
+            ("/metrics", "localhost", 200),
+            ("/metrics", "evil.example", 403),
+            ("/flagz", "localhost", 403),
+        ] {
+            let request = Request::get(path).header(header::HOST, host).body(()).expect("a request");
+            let response = service.clone().oneshot(request).await.expect("a response");
+            assert_eq!(response.status().as_u16(), status, "{path} of {host}");
+            for (name, value) in [
+                (header::CONTENT_TYPE, reply::PLAIN_TEXT),
+                (header::X_CONTENT_TYPE_OPTIONS, NOSNIFF),
+                (header::CACHE_CONTROL, NO_STORE),
+            ] {
+                assert_eq!(response.headers()[&name], value, "{path} of {host}: {name}");
+            }
+        }
+        assert_eq!(requests.panics(), 1);
     }
 
     #[test]

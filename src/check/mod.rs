@@ -17,8 +17,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::task::JoinSet;
 
+use crate::http_client::HttpClient;
 use crate::redirect::{METADATA_V4, METADATA_V6};
-use probe::{Asked, connect, get, resolve};
+use probe::{Asked, client, connect, get, resolve};
 
 pub use judge::{Finding, Verdict};
 pub use report::{Format, Report};
@@ -66,9 +67,10 @@ pub async fn run() -> Report {
         .chain([Try::Identity, Try::Token])
         .chain(ways_round.map(Try::WayRound))
         .chain(ways_round_by_v6.map(Try::WayRound));
-    let mut running = JoinSet::new();
+    let (mut running, client) = (JoinSet::new(), client());
     for (place, what) in tries.enumerate() {
-        running.spawn(async move { (place, what.go().await) });
+        let client = client.clone();
+        running.spawn(async move { (place, what.go(&client).await) });
     }
     let mut findings = running.join_all().await;
     findings.sort_by_key(|(place, _)| *place);
@@ -76,26 +78,26 @@ pub async fn run() -> Report {
 }
 
 impl Try {
-    async fn go(self) -> Finding {
+    async fn go(self, client: &HttpClient) -> Finding {
         let server = SocketAddr::from((METADATA_V4, HTTP));
         match self {
-            Self::Address => judge::proxied(&ask(server, "/").await),
+            Self::Address => judge::proxied(&ask(client, server, "/").await),
             Self::Name => match resolve(NAME).await {
-                Ok(found) => judge::name(found.ip(), &get(SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
+                Ok(found) => judge::name(found.ip(), &get(client, SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
                 Err(error) => judge::unknown_name(NAME, &error),
             },
-            Self::Secret(path) => judge::secret(&ask(server, path).await),
-            Self::Identity => judge::identity(&ask(server, IDENTITY).await),
-            Self::Token => judge::token(&ask(server, TOKEN).await),
+            Self::Secret(path) => judge::secret(&ask(client, server, path).await),
+            Self::Identity => judge::identity(&ask(client, server, IDENTITY).await),
+            Self::Token => judge::token(&ask(client, server, TOKEN).await),
             Self::WayRound(addr) => judge::way_round(addr, connect(addr).await.err().as_ref()),
         }
     }
 }
 
-async fn ask(server: SocketAddr, path: &'static str) -> Asked {
+async fn ask(client: &HttpClient, server: SocketAddr, path: &'static str) -> Asked {
     let host = match server.ip() {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),
     };
-    get(server, &host, path).await
+    get(client, server, &host, path).await
 }

@@ -6,21 +6,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
+use crate::http_client::{ClientError, HttpClient, Limits};
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 
-/// Timeout, the same as in Python's and Node's libraries.
-const TIMEOUT: Duration = Duration::from_secs(3);
+/// The timeout is the same as in Python's and Node's libraries. Attributes can have 512 KiB.
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 1024 * 1024 };
 
-/// Maximum body to read, in bytes. Attributes can have 512 KiB.
-const MAX_BODY_BYTES: usize = 1024 * 1024;
-
-/// A request, and what came of it.
+/// A request and its outcome.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) url: String,
@@ -28,50 +23,57 @@ pub(super) struct Asked {
     pub(super) took: Duration,
 }
 
-/// What somebody answered.
+/// The parts of a response that are judged.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// Who it says that it is.
+    /// The `Server` header.
     pub(super) server: Option<String>,
     pub(super) body: Bytes,
 }
 
-/// Asks as libraries ask.
-pub(super) async fn get(addr: SocketAddr, host: &str, path: &str) -> Asked {
+/// The client for all checks.
+pub(super) fn client() -> HttpClient {
+    HttpClient::plain(LIMITS)
+}
+
+/// Sends a request as client libraries do.
+pub(super) async fn get(client: &HttpClient, addr: SocketAddr, host: &str, path: &str) -> Asked {
     let began = Instant::now();
-    let outcome = within(exchange(addr, host, path)).await;
+    let request = Request::get(format!("http://{addr}{path}"))
+        .header(header::HOST, host)
+        .header(METADATA_FLAVOR, GOOGLE)
+        .body(Bytes::new())
+        .expect("host and path are constants");
+    let outcome = client.send(request).await.map_err(into_io).map(|response| {
+        let (head, body) = response.into_parts();
+        let server = head.headers.get(header::SERVER);
+        let server = server.map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
+        Answer { status: head.status, server, body }
+    });
     Asked { url: format!("http://{host}{path}"), outcome, took: began.elapsed() }
 }
 
-/// Opens a connection and lets it go.
+/// Opens a connection and closes it.
 pub(super) async fn connect(addr: SocketAddr) -> io::Result<()> {
     within(TcpStream::connect(addr)).await.map(drop)
 }
 
-/// The first address of a name, by the means of the system.
+/// The first address of a name, from the system's resolver.
 pub(super) async fn resolve(name: &str) -> io::Result<SocketAddr> {
     let nothing = || io::Error::new(io::ErrorKind::NotFound, "no address found");
     within(async { lookup_host((name, 0)).await?.next().ok_or_else(nothing) }).await
 }
 
-async fn exchange(addr: SocketAddr, host: &str, path: &str) -> io::Result<Answer> {
-    let stream = TcpStream::connect(addr).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    // Its errors reach whoever waits for the answer.
-    tokio::spawn(connection);
-    let request = Request::get(path)
-        .header(header::HOST, host)
-        .header(METADATA_FLAVOR, GOOGLE)
-        .body(Empty::<Bytes>::new())
-        .expect("host and path are constants");
-    let (head, body) = sender.send_request(request).await.map_err(io::Error::other)?.into_parts();
-    let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(io::Error::other)?.to_bytes();
-    let server = head.headers.get(header::SERVER).map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
-    Ok(Answer { status: head.status, server, body })
+async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| Err(into_io(ClientError::TimedOut(LIMITS.timeout)));
+    timeout(LIMITS.timeout, work).await.unwrap_or_else(late)
 }
 
-async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no response within {} s", TIMEOUT.as_secs()));
-    timeout(TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
+fn into_io(error: ClientError) -> io::Error {
+    match error {
+        ClientError::Connect(error) => error,
+        ClientError::TimedOut(_) => io::Error::new(io::ErrorKind::TimedOut, error),
+        _ => io::Error::other(error),
+    }
 }

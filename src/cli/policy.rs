@@ -41,9 +41,14 @@ pub(super) struct PolicyArgs {
 
 impl PolicyArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> (policy::Choice, Option<Mode>) {
-        let mode = mistakes.value(self.policy_mode);
+        let mode = mistakes.value(self.policy_mode.clone());
+        (self.choice(mistakes), mode)
+    }
+
+    /// The policy alone, for commands that do not enforce it.
+    pub(super) fn choice(self, mistakes: &mut Mistakes) -> policy::Choice {
         let recursive = mistakes.optional(self.recursive);
-        (policy::Choice { source: Source::named(&self.policy), recursive }, mode)
+        policy::Choice { source: Source::named(&self.policy), recursive }
     }
 
     /// The flags that result in this configuration.

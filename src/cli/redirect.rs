@@ -106,11 +106,13 @@ impl RedirectArgs {
             Some(Place::Sidecar) => mistakes.value_if(self.to, LOOPBACK, |to| to.ip().is_loopback()),
             _ => mistakes.value(self.to),
         };
-        let uid = self.proxy_uid.map(|uid| mistakes.value(uid));
+        let has_uid = self.proxy_uid.is_some();
+        let uid = self.proxy_uid.and_then(|uid| mistakes.value(uid));
         let uplinks = self.uplink;
         let mode = place.and_then(|place| match place {
-            Place::DaemonSet => daemon_set(uid.is_some(), uplinks, mistakes),
-            Place::Sidecar => sidecar(uid, mistakes),
+            Place::DaemonSet => daemon_set(has_uid, uplinks, mistakes),
+            Place::Sidecar if has_uid => uid.map(|proxy_uid| Mode::Sidecar { proxy_uid }),
+            Place::Sidecar => missing_uid(mistakes),
         });
         let tool = self.tool.map(|tool| mistakes.value(tool));
         let opened = self.opened.resolve(mistakes);
@@ -127,15 +129,13 @@ fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mist
     Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
 }
 
-/// `uid` is `None` if it is missing, and `Some(None)` if it is invalid, which is already recorded.
-fn sidecar(uid: Option<Option<u32>>, mistakes: &mut Mistakes) -> Option<Mode> {
-    if uid.is_none() {
-        let expected = format!(
-            "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod may use"
-        );
-        mistakes.invalid(&format!("--{PROXY_UID}"), "", &expected);
-    }
-    uid.flatten().map(|proxy_uid| Mode::Sidecar { proxy_uid })
+/// A sidecar without the user ID of the proxy.
+fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
+    let expected = format!(
+        "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod may use"
+    );
+    mistakes.invalid(&format!("--{PROXY_UID}"), "", &expected);
+    None
 }
 
 impl OpenedArgs {

@@ -41,12 +41,15 @@ struct Report {
 impl Report {
     fn caught(&self, panic: &(dyn Any + Send)) -> Error {
         self.requests.panicked();
-        let message =
-            panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let message = message.unwrap_or("the panic has no message");
-        tracing::error!(peer = %self.peer, panic = message, "a request panicked; its client gets status 500");
+        tracing::error!(peer = %self.peer, panic = panic_message(panic), "a request panicked; its client gets status 500");
         Error::Panicked
     }
+}
+
+/// The message of a caught panic.
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("the panic has no message")
 }
 
 // Whatever a panic leaves half done is dropped with the request. What requests share is behind locks that allow for panics.

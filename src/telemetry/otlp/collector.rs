@@ -1,40 +1,36 @@
-//! [`Collector`]: the other end, which speaks OTLP over plain HTTP.
+//! [`Collector`]: sends spans to a collector with OTLP over plain HTTP.
 
-use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use prost::Message;
-use tokio::net::TcpStream;
 
+use crate::http_client::{ClientError, HttpClient, Limits};
 use crate::metadata::Target;
 
-/// Where spans are taken, by OTLP's specification.
+/// The path for spans in OTLP's specification.
 const PATH: &str = "/v1/traces";
 
-/// Largest answer that is read, in bytes; an honest one says a sentence at most.
-const LARGEST: usize = 16 * 1024;
+/// A valid response body is at most a sentence.
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 16 * 1024 };
 
-/// Longest reason of its that is told, in characters.
-const LONGEST_REASON: usize = 256;
+/// Maximum characters of the collector's message to log.
+const MAX_MESSAGE_CHARS: usize = 256;
 
-/// Takes spans.
+/// A collector.
 #[derive(Debug)]
 pub(super) struct Collector {
     target: Target,
+    client: HttpClient,
 }
 
-/// Why it did not.
+/// Why spans were not exported.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportError {
-    #[error("cannot connect: {0}")]
-    Connect(#[from] io::Error),
-    #[error("no valid HTTP/1.1 response: {0}")]
-    Http(#[from] hyper::Error),
+    #[error(transparent)]
+    Client(ClientError),
     #[error("the collector answered {0}")]
     Status(StatusCode),
     #[error("the collector did not respond in time")]
@@ -45,49 +41,39 @@ pub(super) enum ExportError {
 
 impl Collector {
     pub(super) fn new(target: Target) -> Self {
-        Self { target }
+        Self { target, client: HttpClient::plain(LIMITS) }
     }
 
     pub(super) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Sends spans, on a connection of their own.
+    /// Sends spans.
     pub(super) async fn take(&self, spans: &ExportTraceServiceRequest) -> Result<(), ExportError> {
-        let stream = TcpStream::connect(self.target.address()).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let request = self.request(spans);
-        let exchange = async move {
-            let response = sender.send_request(request).await?;
-            let status = response.status();
-            if !status.is_success() {
-                return Err(ExportError::Status(status));
-            }
-            let body = Limited::new(response.into_body(), LARGEST).collect().await;
-            // The status says that they were taken; what cannot be read takes nothing back.
-            let answer = body.ok().and_then(|body| ExportTraceServiceResponse::decode(body.to_bytes()).ok());
-            match answer.and_then(|answer| answer.partial_success) {
-                Some(partial) if partial.rejected_spans > 0 => Err(ExportError::Rejected {
-                    spans: partial.rejected_spans.unsigned_abs(),
-                    message: partial.error_message.chars().take(LONGEST_REASON).collect(),
-                }),
-                _ => Ok(()),
-            }
+        let (status, body) = match self.client.send(self.request(spans)).await {
+            Ok(response) => (response.status(), response.into_body()),
+            Err(ClientError::TimedOut(_)) => return Err(ExportError::TimedOut),
+            // The status decides, even if the body cannot be read.
+            Err(error) => (error.status().ok_or(ExportError::Client(error))?, Bytes::new()),
         };
-        tokio::pin!(exchange);
-        tokio::select! {
-            outcome = &mut exchange => outcome,
-            // Why it ended is told to the exchange.
-            _ = connection => exchange.await,
+        if !status.is_success() {
+            return Err(ExportError::Status(status));
+        }
+        let answer = ExportTraceServiceResponse::decode(body).ok();
+        match answer.and_then(|answer| answer.partial_success) {
+            Some(partial) if partial.rejected_spans > 0 => Err(ExportError::Rejected {
+                spans: partial.rejected_spans.unsigned_abs(),
+                message: partial.error_message.chars().take(MAX_MESSAGE_CHARS).collect(),
+            }),
+            _ => Ok(()),
         }
     }
 
-    fn request(&self, spans: &ExportTraceServiceRequest) -> Request<Full<Bytes>> {
-        Request::post(PATH)
-            .header(header::HOST, self.target.to_string())
+    fn request(&self, spans: &ExportTraceServiceRequest) -> Request<Bytes> {
+        Request::post(format!("http://{}{PATH}", self.target))
             .header(header::CONTENT_TYPE, "application/x-protobuf")
             .header(header::USER_AGENT, concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
-            .body(Full::new(spans.encode_to_vec().into()))
+            .body(spans.encode_to_vec().into())
             .expect("a target is an authority, and the rest is fixed")
     }
 }

@@ -28,9 +28,6 @@ const BATCH: usize = 256;
 /// How long a finished request waits for others to be sent with; OpenTelemetry's own default.
 const DELAY: Duration = Duration::from_secs(5);
 
-/// How long the collector may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// How long it is left in peace after it failed.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -124,7 +121,7 @@ impl Task {
     async fn export(&self, spans: Vec<Span>) -> Result<(), ExportError> {
         let count = spans.len() as u64;
         let request = spans::wrapped(self.resource.clone(), spans);
-        let outcome = timeout(PATIENCE, self.collector.take(&request)).await.unwrap_or(Err(ExportError::TimedOut));
+        let outcome = self.collector.take(&request).await;
         let failed = match &outcome {
             Ok(()) => 0,
             Err(ExportError::Rejected { spans, .. }) => count.min(*spans),

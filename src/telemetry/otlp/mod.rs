@@ -21,9 +21,8 @@
 //! spans are being sent: a MiB together at the worst. What finds the queue full is dropped and counted; nobody ever waits for a
 //! collector, save the process at its end, for a second.
 //!
-//! Batches go to `/v1/traces` as protobuf over plain HTTP, each on a connection of its own: every few seconds one, to a
-//! collector on the same node, so that neither a pool nor TLS would pay. One that fails is not sent again, and the collector
-//! is left in peace for a while.
+//! Batches go to `/v1/traces` as protobuf over plain HTTP, one every few seconds, on a connection that is kept alive. A batch
+//! that fails is not sent again, and the next one waits for a while.
 //!
 //! # What it does not see
 //!
