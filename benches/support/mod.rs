@@ -24,7 +24,7 @@ use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, Tokens};
 use gce_metadata_proxy::metadata::Target;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::metadata::token::AccessToken;
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
+use gce_metadata_proxy::metadata::{CommonPath, MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
@@ -98,7 +98,8 @@ pub fn known_leaves() -> Arc<Leaves> {
         headers.insert(name, value.parse().expect("a value"));
     }
     let zone = Bytes::from_static(b"projects/123456789012/zones/us-central1-a");
-    leaves.keep(Leaf::Zone, StatusCode::OK, headers, &zone);
+    let leaf = Leaf::from_path(CommonPath::Zone).expect("the zone is cached");
+    leaves.keep(leaf, StatusCode::OK, headers, &zone);
     leaves
 }
 
