@@ -84,18 +84,17 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
 
     /// Serves requests with hyper until the connection ends. Returns it if it becomes idle.
     async fn serve_http(mut self, mut watchdog: Pin<&mut Watchdog>) -> Option<Self> {
-        let serving = match self.place.serve(Reclaim::Yes) {
-            Some(serving) => serving,
-            None => {
-                let Self { io, inbox, activity, place, .. } = &mut self;
-                match Box::pin(park::wait_for_room(io, inbox, activity, place, watchdog.as_mut())).await {
-                    Ok(serving) => serving,
-                    Err(Next::Refuse) => {
-                        self.refuse();
-                        return None;
-                    }
-                    Err(_) => return None,
+        let serving = if let Some(serving) = self.place.serve(Reclaim::Yes) {
+            serving
+        } else {
+            let Self { io, inbox, activity, place, .. } = &mut self;
+            match Box::pin(park::wait_for_room(io, inbox, activity, place, watchdog.as_mut())).await {
+                Ok(serving) => serving,
+                Err(Next::Refuse) => {
+                    self.refuse();
+                    return None;
                 }
+                Err(_) => return None,
             }
         };
         let Self { io, inbox, peer, stacks, timeouts, last_call, activity, place } = self;
