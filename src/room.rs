@@ -24,22 +24,25 @@
 //! half of the room. The other half is for redacted responses, which are released as soon as clients read
 //! them. A request that needs both takes both at once.
 
-use std::collections::HashMap;
-use std::fmt;
+mod cut;
+mod readers;
+mod whole;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
-use http_body_util::BodyExt;
+use bytes::Bytes;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use crate::error::{Error, Overload};
-use crate::failure::{DEADLINE, Failure};
-use crate::reply::Body;
+use crate::error::Overload;
+use crate::failure::DEADLINE;
 use crate::shares::{Client, Shares};
+
+pub use cut::CutUnread;
+use readers::Readers;
+pub use whole::Whole;
 
 /// Maximum response that needs no room, in bytes, for requests that hold a seat until the response is read.
 /// 200 seats hold at most 1.6 MiB of them.
@@ -51,34 +54,6 @@ pub const SMALL_WITHOUT_SEAT: usize = 1024;
 
 /// Interval at which the first in the queue looks for connections that do not read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Maximum time to read a response while others wait. On the same node the largest response takes some
-/// milliseconds.
-const READ_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// Closes connections with these peers that do not read. Returns `false` if all of them are reading.
-#[derive(Clone)]
-pub struct CutUnread(Arc<Cut>);
-
-type Cut = dyn Fn(&[SocketAddr]) -> bool + Send + Sync;
-
-impl CutUnread {
-    /// Calls this function.
-    pub fn by(cut: impl Fn(&[SocketAddr]) -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(cut))
-    }
-
-    /// Closes no connection, where there are none.
-    pub fn never() -> Self {
-        Self::by(|_| false)
-    }
-}
-
-impl fmt::Debug for CutUnread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CutUnread")
-    }
-}
 
 /// Memory for large responses.
 #[derive(Debug)]
@@ -95,7 +70,7 @@ struct State {
     sent: usize,
     next: u64,
     waiting: Vec<Waiting>,
-    readers: HashMap<u64, Reader>,
+    readers: Readers,
 }
 
 /// Room that a response needs, in bytes.
@@ -119,14 +94,6 @@ struct Waiting {
     granted: oneshot::Sender<Charge>,
 }
 
-/// A connection to which a response is being written, and the client charged for it.
-#[derive(Debug, Clone, Copy)]
-struct Reader {
-    peer: SocketAddr,
-    charged: Client,
-    since: Instant,
-}
-
 /// The client to charge, or nobody for the proxy's own requests.
 #[derive(Debug, Clone)]
 pub struct Account {
@@ -141,33 +108,10 @@ pub struct Charge {
     amount: Amount,
 }
 
-/// A fully buffered response.
-#[derive(Debug)]
-pub struct Whole {
-    /// Its body.
-    pub bytes: Bytes,
-    /// Its room, or `None` if it is small.
-    pub charge: Option<Charge>,
-}
-
 /// The place of a request in the queue. Dropping it cancels the request.
 struct Place<'a> {
     number: u64,
     room: &'a Room,
-}
-
-/// Bytes being written to a client, with their room.
-struct Held {
-    bytes: Bytes,
-    charge: Arc<Charge>,
-    /// The ID of its reader, or `None` for the proxy's own requests.
-    reader: Option<u64>,
-}
-
-impl Reader {
-    fn peer(&self) -> SocketAddr {
-        self.peer
-    }
 }
 
 impl Amount {
@@ -181,7 +125,7 @@ impl Room {
     /// watched.
     pub fn new(limit: usize, cut_unread: CutUnread) -> Arc<Self> {
         let state =
-            State { shares: Shares::new(limit), sent: 0, next: 0, waiting: Vec::new(), readers: HashMap::new() };
+            State { shares: Shares::new(limit), sent: 0, next: 0, waiting: Vec::new(), readers: Readers::default() };
         Arc::new(Self { limit, cut_unread, state: Mutex::new(state) })
     }
 
@@ -246,14 +190,9 @@ impl Room {
                 return;
             }
             let largest = state.shares.largest().map(|(client, _)| client);
-            let slow = || state.readers.values().filter(|reader| reader.since.elapsed() >= READ_TIMEOUT);
-            let of_largest: Vec<_> =
-                slow().filter(|reader| Some(reader.charged) == largest).map(Reader::peer).collect();
-            let all: Vec<_> = slow().map(Reader::peer).collect();
-            (of_largest, all)
+            state.readers.slow(largest)
         };
-        let cut = |peers: &[SocketAddr]| !peers.is_empty() && (self.cut_unread.0)(peers);
-        let _ = cut(&of_largest) || cut(&all);
+        let _ = self.cut_unread.cut(&of_largest) || self.cut_unread.cut(&all);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -337,48 +276,6 @@ impl Account {
             }
         }
     }
-
-    /// Buffers a response, with room for it and for the response made from it, whose size the function
-    /// computes. No room is needed if neither is larger than `small`. A response that is in memory already
-    /// was charged before.
-    pub async fn read(&self, body: Body, small: usize, made: impl Fn(usize) -> usize) -> Result<Whole, Error> {
-        let is_here = matches!(body, Body::Whole(_));
-        let needs = |bytes: usize| Amount { sent: if is_here { 0 } else { bytes }, made: made(bytes) };
-        let bound = bound_of(&body, self.largest()).ok_or(Error::TooLarge(self.largest()))?;
-        let needed = needs(bound);
-        let mut charge = if needed.sent.max(needed.made) <= small { None } else { Some(self.take(needed).await?) };
-        let bytes = match timeout(DEADLINE, collect(body, bound)).await {
-            Ok(read) => read?.ok_or(Error::TooLarge(self.largest()))?,
-            Err(_) => return Err(Failure::TimedOut(DEADLINE).into()),
-        };
-        if let Some(charge) = &mut charge {
-            charge.reduce_to(needs(bytes.len()));
-        }
-        Ok(Whole { bytes, charge })
-    }
-}
-
-/// Maximum bytes of a body, or `None` if it exceeds the maximum.
-fn bound_of(body: &Body, largest: usize) -> Option<usize> {
-    let announced = body.size_hint().exact();
-    let bound = announced.map_or(largest, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    (bound <= largest).then_some(bound)
-}
-
-/// Reads a whole body. Returns `None` if it exceeds the bound.
-async fn collect(mut body: Body, bound: usize) -> Result<Option<Bytes>, Error> {
-    if let Body::Whole(bytes) = body {
-        return Ok(Some(bytes));
-    }
-    let mut bytes = BytesMut::with_capacity(bound);
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
-        if bytes.len() + data.len() > bound {
-            return Ok(None);
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Ok(Some(bytes.freeze()))
 }
 
 impl Charge {
@@ -396,17 +293,6 @@ impl Charge {
     pub fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
         let peer = self.account.peer;
         Arc::new(self).read_by(peer, bytes.into())
-    }
-
-    /// Attaches the room to bytes sent to a client. Released when the last reference is dropped.
-    pub fn read_by(self: &Arc<Self>, peer: Option<SocketAddr>, bytes: Bytes) -> Bytes {
-        let reader = peer.map(|peer| {
-            let mut state = self.account.room.lock();
-            let number = state.number();
-            state.readers.insert(number, Reader { peer, charged: self.account.client(), since: Instant::now() });
-            number
-        });
-        Bytes::from_owner(Held { bytes, charge: Arc::clone(self), reader })
     }
 }
 
@@ -426,20 +312,6 @@ impl Drop for Place<'_> {
         if has_given_up {
             // It may have blocked others that need less.
             self.room.serve_line();
-        }
-    }
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(number) = self.reader {
-            self.charge.account.room.lock().readers.remove(&number);
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use crate::layers::leaves::{Leaf, Leaves};
 use crate::layers::token_cache::{Store, Tokens};
+use crate::metadata::CommonPath;
 use crate::readiness::Readiness;
 use crate::reply::Body;
 use crate::shared::Shared;
@@ -79,7 +80,7 @@ impl<T: TokenSource> WarmStart<T> {
                 continue;
             };
             if let Some(value) = self.leaves.keep(leaf, status, headers, &body)
-                && leaf == Leaf::DefaultEmail
+                && leaf.path() == CommonPath::DefaultEmail
                 && let Ok(email) = std::str::from_utf8(&value)
             {
                 self.store.know_default_email(email);
@@ -93,7 +94,7 @@ impl<T: TokenSource> WarmStart<T> {
     async fn ask(&self, leaf: Leaf) -> Option<(StatusCode, HeaderMap, Bytes)> {
         let (head, body) = self.forward.ask(&leaf.request()).await.ok()?.into_parts();
         match body {
-            Body::Whole(body) if is_word_on(leaf, head.status) => Some((head.status, head.headers, body)),
+            Body::Whole(body) if is_final(leaf, head.status) => Some((head.status, head.headers, body)),
             _ => None,
         }
     }
@@ -110,8 +111,19 @@ impl<T: TokenSource> WarmStart<T> {
 
 /// Whether a response is final: the value, or its absence where that is valid. Anything else comes from a
 /// server that is not ready, or is not the metadata server.
-fn is_word_on(leaf: Leaf, status: StatusCode) -> bool {
-    let may_be_missing =
-        matches!(leaf, Leaf::UniverseDomain | Leaf::DefaultEmail | Leaf::DefaultAccount | Leaf::Accounts);
+fn is_final(leaf: Leaf, status: StatusCode) -> bool {
+    let may_be_missing = match leaf.path() {
+        CommonPath::UniverseDomain
+        | CommonPath::DefaultToken
+        | CommonPath::DefaultEmail
+        | CommonPath::DefaultAccount
+        | CommonPath::Accounts => true,
+        CommonPath::ProjectId
+        | CommonPath::NumericProjectId
+        | CommonPath::InstanceId
+        | CommonPath::Zone
+        | CommonPath::Hostname
+        | CommonPath::Instance => false,
+    };
     status == StatusCode::OK || (status == StatusCode::NOT_FOUND && may_be_missing)
 }

@@ -17,7 +17,7 @@ use gce_metadata_proxy::layers::in_flight::SeatedBody;
 use gce_metadata_proxy::layers::latency::TimedBody;
 use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
 use gce_metadata_proxy::metadata::token::AccessToken;
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
+use gce_metadata_proxy::metadata::{CommonPath, MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::policy::LivePolicy;
 use gce_metadata_proxy::reply::Body;
@@ -81,7 +81,8 @@ fn keep_zone(leaves: &Leaves) {
         headers.insert(name, value.parse().expect("a value"));
     }
     let zone = Bytes::from_static(b"projects/123456789012/zones/us-central1-a");
-    leaves.keep(Leaf::Zone, StatusCode::OK, headers, &zone);
+    let leaf = Leaf::from_path(CommonPath::Zone).expect("the zone is cached");
+    leaves.keep(leaf, StatusCode::OK, headers, &zone);
 }
 
 /// Gives a token of a real one's size at once.

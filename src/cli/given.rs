@@ -44,6 +44,7 @@ impl<S: Syntax> Given<S> {
     }
 
     /// With the name of the subcommand in messages, for a flag that the proxy also has.
+    #[cfg(feature = "mock")]
     pub(super) fn of_command(self, command: &str) -> Self {
         Self { origin: format!("{command} {}", self.origin), ..self }
     }

@@ -1,16 +1,15 @@
 //! leaves: caches the few values that every client library requests and that do not change while the machine
 //! runs.
 //!
-//! A library that starts asks for the project, the zone or the universe before it asks for a token, and some remember a
-//! failure for as long as the process lives. Python's first request of all is for everything about its account, and it asks
-//! again before every token; Node's follows the redirect of its ping to the list of `instance/`, and without that list takes
-//! the machine for none of Google's. So these values are fetched before the proxy says that it is ready, answered
-//! from memory as the server answered them (its headers included), and fetched again every ten minutes; a failure leaves
-//! the old value in place.
+//! Client libraries request the project, the zone or the universe before they request a token, and some remember a
+//! failure for the life of the process. Python first requests everything about its account, and does so again before
+//! every token. Node.js follows the redirect of its ping to the list of `instance/`, and without that list concludes
+//! that it is not on Google Cloud. So these values are fetched before the proxy reports readiness, served from memory
+//! with the server's headers, and refreshed every ten minutes. If a refresh fails, the old value stays.
 //!
-//! `universe/universe-domain` is a case of its own: Go's library has one second for it, takes 404 for the usual domain,
-//! and takes anything else for fatal. As long as it is not known, a server that does not give it at once is answered for
-//! with 404.
+//! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
+//! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
+//! time.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -29,58 +28,26 @@ use crate::metadata::query::Param;
 use crate::metadata::{CommonPath, Principal, Query, Request};
 use crate::reply::{self, Body};
 
-/// A leaf that is kept.
+/// A value that is cached: a common path, requested in the one form that is cached.
+///
+/// The account, the list of accounts and the list of `instance/` are no leaves of the server's tree, but clients
+/// request them as often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaf {
-    /// Part of every API's host name.
-    UniverseDomain,
-    /// The project, by name.
-    ProjectId,
-    /// The project, by number.
-    NumericProjectId,
-    /// The machine, by number.
-    InstanceId,
-    /// Where the machine is.
-    Zone,
-    /// The machine, by name.
-    Hostname,
-    /// What the alias `default` stands for.
-    DefaultEmail,
-    /// The default account's aliases, e-mail and scopes. It is no leaf of the tree but the whole of an account, and asked for
-    /// as one.
-    DefaultAccount,
-    /// The same of every account.
-    Accounts,
-    /// The list of what there is about the machine. It is no leaf either, but where Node's ping ends.
-    Instance,
+pub struct Leaf {
+    path: CommonPath,
+    is_recursive: bool,
 }
 
-/// Each leaf that is kept, with its path and whether it is asked for with `recursive`.
-const PATHS: [(Leaf, CommonPath, bool); 10] = [
-    (Leaf::UniverseDomain, CommonPath::UniverseDomain, false),
-    (Leaf::ProjectId, CommonPath::ProjectId, false),
-    (Leaf::NumericProjectId, CommonPath::NumericProjectId, false),
-    (Leaf::InstanceId, CommonPath::InstanceId, false),
-    (Leaf::Zone, CommonPath::Zone, false),
-    (Leaf::Hostname, CommonPath::Hostname, false),
-    (Leaf::DefaultEmail, CommonPath::DefaultEmail, false),
-    (Leaf::DefaultAccount, CommonPath::DefaultAccount, true),
-    (Leaf::Accounts, CommonPath::Accounts, true),
-    (Leaf::Instance, CommonPath::Instance, false),
-];
+/// Maximum time to ask for the universe while it is unknown: half of what Go's library allows.
+const UNIVERSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-const ACCOUNTS: &str = CommonPath::Accounts.as_str();
-
-/// How long the universe may take while it is not known: half of what Go's library grants.
-const UNIVERSE: Duration = Duration::from_millis(500);
-
-/// The values that are known.
+/// The cached values, by path.
 #[derive(Debug, Default)]
 pub struct Leaves {
-    known: [RwLock<Option<Arc<Known>>>; PATHS.len()],
+    known: [RwLock<Option<Arc<Known>>>; CommonPath::ALL.len()],
 }
 
-/// An answer of the server's, less what belongs to its moment.
+/// A response of the server, without the headers that belong to one response only.
 #[derive(Debug)]
 struct Known {
     headers: HeaderMap,
@@ -88,75 +55,93 @@ struct Known {
 }
 
 impl Leaf {
-    /// All of them.
+    /// The leaf at a path, or `None` if the path's value is cached elsewhere.
+    pub fn from_path(path: CommonPath) -> Option<Self> {
+        let is_recursive = match path {
+            // In the token cache.
+            CommonPath::DefaultToken => return None,
+            CommonPath::DefaultAccount | CommonPath::Accounts => true,
+            CommonPath::UniverseDomain
+            | CommonPath::ProjectId
+            | CommonPath::NumericProjectId
+            | CommonPath::InstanceId
+            | CommonPath::Zone
+            | CommonPath::Hostname
+            | CommonPath::DefaultEmail
+            | CommonPath::Instance => false,
+        };
+        Some(Self { path, is_recursive })
+    }
+
+    /// All leaves.
     pub fn all() -> impl Iterator<Item = Self> {
-        PATHS.into_iter().map(|(leaf, ..)| leaf)
+        CommonPath::ALL.into_iter().filter_map(Self::from_path)
     }
 
-    /// The request that asks the server for it.
+    /// Its path.
+    pub fn path(self) -> CommonPath {
+        self.path
+    }
+
+    /// The request that the server answers with it.
     pub fn request(self) -> Request {
-        let (_, path, is_recursive) = PATHS[self as usize];
-        Request::get(path.into(), Query::of(is_recursive.then(|| (Param::Recursive, "true".into()))))
-    }
-
-    /// The leaf that a path and query ask for in the form that is kept; any other parameter makes it the server's business.
-    fn of(path: CommonPath, query: &Query) -> Option<Self> {
-        let found = PATHS.into_iter().find(|(_, known, _)| *known == path);
-        found.filter(|(.., is_recursive)| has_only_recursive(query, *is_recursive)).map(|(leaf, ..)| leaf)
+        Request::get(self.path.into(), Query::of(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
     }
 }
 
 impl Leaves {
-    /// Keeps an answer, if it is the value. Returns the value.
+    /// Caches a response if it is successful. Returns its body.
     pub fn keep(&self, leaf: Leaf, status: StatusCode, mut headers: HeaderMap, body: &Bytes) -> Option<Bytes> {
         if status != StatusCode::OK {
             return None;
         }
         headers.remove(header::DATE);
         headers.remove(header::CONTENT_LENGTH);
-        // A few bytes of the answer would keep all of the buffer that it was read into.
+        // Copied, because a slice would keep the whole read buffer.
         for value in headers.values_mut() {
             *value = HeaderValue::from_bytes(value.as_bytes()).expect("it was one");
         }
         let known = Arc::new(Known { headers, body: Bytes::copy_from_slice(body) });
         // A value is replaced whole, so a panic elsewhere cannot leave it half written.
-        *self.known[leaf as usize].write().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        *self.known[leaf.path as usize].write().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Some(body.clone())
     }
 
-    /// Whether a request is answered from here.
+    /// Whether a request is answered from the cache.
     pub fn knows(&self, request: &Request) -> bool {
         self.leaf(request).is_some_and(|leaf| self.answer(leaf).is_some())
     }
 
-    /// The leaf that the node asks for: what is kept was answered to the node, and other principals have other accounts. Python asks for its account by the alias at first, and by the e-mail that it was told
-    /// from then on.
+    /// The leaf that a request asks for in the cached form. Any other parameter leaves the request to the server.
+    ///
+    /// Only the node's requests qualify, because the cached answers were given to the node, and other principals have
+    /// other accounts. Python requests its account by the alias first, and then by the email that it was told.
     fn leaf(&self, request: &Request) -> Option<Leaf> {
         if request.principal != Principal::Node {
             return None;
         }
-        let (path, query) = (request.path.as_str(), &request.query);
-        let email = path.strip_prefix(ACCOUNTS).and_then(|account| account.strip_suffix('/'));
-        if email.is_some_and(|email| self.is_default_email(email)) {
-            return has_only_recursive(query, true).then_some(Leaf::DefaultAccount);
-        }
-        Leaf::of(request.path.common()?, query)
+        let account = request.path.as_str().strip_prefix(CommonPath::Accounts.as_str());
+        let path = match account.and_then(|account| account.strip_suffix('/')) {
+            Some(email) if self.is_default_email(email) => CommonPath::DefaultAccount,
+            _ => request.path.common()?,
+        };
+        Leaf::from_path(path).filter(|leaf| has_only_recursive(&request.query, leaf.is_recursive))
     }
 
     fn is_default_email(&self, email: &str) -> bool {
-        let known = self.known[Leaf::DefaultEmail as usize].read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known[CommonPath::DefaultEmail as usize].read().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().is_some_and(|known| known.body == email)
     }
 
     fn answer(&self, leaf: Leaf) -> Option<Response<Body>> {
-        let known = self.known[leaf as usize].read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let known = self.known[leaf.path as usize].read().unwrap_or_else(PoisonError::into_inner).clone()?;
         let mut response = Response::new(Body::Whole(known.body.clone()));
         response.headers_mut().clone_from(&known.headers);
         Some(response)
     }
 }
 
-/// Whether a query says `recursive`, or does not, and nothing else.
+/// Whether a query consists of `recursive` alone, or is empty, as wanted.
 fn has_only_recursive(query: &Query, wanted: bool) -> bool {
     query.unknown().is_none() && query.params().map(|(param, _)| param).eq(wanted.then_some(Param::Recursive))
 }
@@ -194,12 +179,12 @@ where
             return Outcome::decided(Ok(answer));
         }
         let inner = self.inner.call(request);
-        if leaf == Leaf::UniverseDomain { Outcome::pending(universe(inner)) } else { Outcome::passed(inner) }
+        if leaf.path == CommonPath::UniverseDomain { Outcome::pending(universe(inner)) } else { Outcome::passed(inner) }
     }
 }
 
 async fn universe<E>(asked: impl Future<Output = Result<Response<Body>, E>>) -> Result<Response<Body>, E> {
-    match timeout(UNIVERSE, asked).await {
+    match timeout(UNIVERSE_TIMEOUT, asked).await {
         Ok(Ok(response)) if matches!(response.status(), StatusCode::OK | StatusCode::NOT_FOUND) => Ok(response),
         _ => {
             let sentence = "The universe domain is not known here; the usual one, googleapis.com, is meant.\n";
@@ -224,6 +209,10 @@ mod tests {
         String::from_utf8(body.to_vec()).expect("text")
     }
 
+    fn leaf(path: CommonPath) -> Leaf {
+        Leaf::from_path(path).expect("a leaf")
+    }
+
     fn kept(leaf: Leaf, value: &'static str) -> Arc<Leaves> {
         let leaves = Arc::new(Leaves::default());
         let mut headers = HeaderMap::new();
@@ -242,8 +231,8 @@ mod tests {
 
     #[test]
     fn what_was_answered_to_the_node_is_for_the_node_alone() {
-        let leaves = kept(Leaf::DefaultEmail, "a@b.c");
-        let mut request = Leaf::DefaultEmail.request();
+        let leaves = kept(leaf(CommonPath::DefaultEmail), "a@b.c");
+        let mut request = leaf(CommonPath::DefaultEmail).request();
         assert!(leaves.knows(&request));
         request.principal = Principal::Stranger;
         assert!(!leaves.knows(&request));
@@ -252,13 +241,13 @@ mod tests {
     #[test]
     fn an_account_is_found_by_its_alias_and_by_its_email_when_all_of_it_is_asked_for() {
         let account = |name: &str, query: &str| {
-            let path = format!("{ACCOUNTS}{name}/");
+            let path = format!("{}{name}/", CommonPath::Accounts.as_str());
             let query = Query::parse(Some(query)).expect("a query");
             Request::own(Endpoint::ServiceAccounts, &path, query, Principal::Node)
         };
-        let leaves = kept(Leaf::DefaultEmail, "a@b.c");
+        let leaves = kept(leaf(CommonPath::DefaultEmail), "a@b.c");
         for (name, query) in [("default", "recursive=true"), ("a@b.c", "recursive=True")] {
-            assert_eq!(leaves.leaf(&account(name, query)), Some(Leaf::DefaultAccount), "{name}?{query}");
+            assert_eq!(leaves.leaf(&account(name, query)), Some(leaf(CommonPath::DefaultAccount)), "{name}?{query}");
         }
         for (name, query) in
             [("default", ""), ("a@b.c", ""), ("default", "recursive=true&alt=text"), ("another@b.c", "recursive=true")]
@@ -271,13 +260,13 @@ mod tests {
     #[tokio::test]
     async fn a_known_value_is_answered_as_the_server_answered_it() {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
-        let service = layer(&kept(Leaf::Zone, "projects/1/zones/z")).layer(inner);
-        let response = service.clone().oneshot(Leaf::Zone.request().into()).await.expect("an answer");
+        let service = layer(&kept(leaf(CommonPath::Zone), "projects/1/zones/z")).layer(inner);
+        let response = service.clone().oneshot(leaf(CommonPath::Zone).request().into()).await.expect("an answer");
         assert_eq!(response.headers()["etag"], "0123456789abcdef");
         assert!(!response.headers().contains_key(header::DATE), "the answer has its own moment");
         assert_eq!(text(response).await, "projects/1/zones/z");
         assert!(
-            service.oneshot(Leaf::InstanceId.request().into()).await.is_err(),
+            service.oneshot(leaf(CommonPath::InstanceId).request().into()).await.is_err(),
             "the others are the server's business"
         );
     }
@@ -285,18 +274,18 @@ mod tests {
     #[tokio::test]
     async fn a_value_in_another_form_is_the_servers_business() {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
-        let service = layer(&kept(Leaf::Zone, "z")).layer(inner);
+        let service = layer(&kept(leaf(CommonPath::Zone), "z")).layer(inner);
         let query = Query::parse(Some("alt=json")).expect("a query");
-        assert!(service.oneshot(Request { query, ..Leaf::Zone.request() }.into()).await.is_err());
+        assert!(service.oneshot(Request { query, ..leaf(CommonPath::Zone).request() }.into()).await.is_err());
     }
 
     #[test]
     fn an_error_replaces_no_value() {
-        let leaves = kept(Leaf::Zone, "z");
+        let leaves = kept(leaf(CommonPath::Zone), "z");
         for status in [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE] {
-            assert_eq!(leaves.keep(Leaf::Zone, status, HeaderMap::new(), &Bytes::new()), None);
+            assert_eq!(leaves.keep(leaf(CommonPath::Zone), status, HeaderMap::new(), &Bytes::new()), None);
         }
-        assert!(leaves.answer(Leaf::Zone).is_some());
+        assert!(leaves.answer(leaf(CommonPath::Zone)).is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,12 +302,12 @@ mod tests {
         let (slow, failing, refusing) =
             (layer(&leaves).layer(slow), layer(&leaves).layer(failing), layer(&leaves).layer(refusing));
         for answer in [
-            slow.oneshot(Leaf::UniverseDomain.request().into()).await,
-            failing.oneshot(Leaf::UniverseDomain.request().into()).await,
-            refusing.oneshot(Leaf::UniverseDomain.request().into()).await,
+            slow.oneshot(leaf(CommonPath::UniverseDomain).request().into()).await,
+            failing.oneshot(leaf(CommonPath::UniverseDomain).request().into()).await,
+            refusing.oneshot(leaf(CommonPath::UniverseDomain).request().into()).await,
         ] {
             assert_eq!(answer.expect("an answer").status(), StatusCode::NOT_FOUND);
         }
-        assert_eq!(asked.elapsed(), UNIVERSE);
+        assert_eq!(asked.elapsed(), UNIVERSE_TIMEOUT);
     }
 }

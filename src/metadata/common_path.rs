@@ -5,20 +5,20 @@
 
 macro_rules! paths {
     ($($(#[$doc:meta])* $name:ident = $text:literal),+ $(,)?) => {
-        /// A path that every client library asks for.
+        /// A path that every client library requests.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum CommonPath { $($(#[$doc])* $name),+ }
 
         impl CommonPath {
-            /// All of them, each at the place that it has as a number.
+            /// All of them. Each has its discriminant as its index.
             pub const ALL: [Self; [$($text),+].len()] = [$(Self::$name),+];
 
-            /// As a request's canonical path.
+            /// The canonical path.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }
 
-            pub(super) fn of(path: &str) -> Option<Self> {
+            pub(super) fn from_text(path: &str) -> Option<Self> {
                 match path { $($text => Some(Self::$name),)+ _ => None }
             }
         }

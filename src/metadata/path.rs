@@ -68,14 +68,14 @@ impl MetadataPath {
     /// Reads the path of a request target.
     pub fn parse(target: &PathAndQuery) -> Result<Self, PathError> {
         let path = target.path();
-        if let Some(common) = CommonPath::of(path) {
+        if let Some(common) = CommonPath::from_text(path) {
             return Ok(common.into());
         }
         if is_canonical(path.as_bytes()) {
             return Ok(Self(Text::AsSent(target.clone())));
         }
         let path = normalise(path)?;
-        Ok(CommonPath::of(&path).map_or_else(|| Self(Text::Rebuilt(path.into_boxed_str())), Self::from))
+        Ok(CommonPath::from_text(&path).map_or_else(|| Self(Text::Rebuilt(path.into_boxed_str())), Self::from))
     }
 
     /// The same path in memory of its own: one that arrived canonical shares the buffer that the request was read into.

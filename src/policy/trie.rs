@@ -56,9 +56,9 @@ struct Node {
     leads_to: Option<Order>,
 }
 
-/// Longest name that is folded as it is compared, in bytes. A longer one is folded but once, lest its thousand hyphens be
-/// passed over for each literal anew.
-const LONG: usize = 64;
+/// Maximum length of a name that is folded while it is compared, in bytes. A longer name is folded once in advance;
+/// otherwise its hyphens would be skipped again for each literal.
+const MAX_INLINE_NAME_BYTES: usize = 64;
 
 /// Where a walk is. More than these nodes at once are rare.
 type Places = SmallVec<[usize; 8]>;
@@ -92,7 +92,8 @@ impl Trie {
             self.enter(root(ruling), here, &mut found);
         }
         for name in path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            let lenient = if name.len() > LONG { Cow::Owned(fold(name).collect()) } else { Cow::Borrowed(name) };
+            let lenient =
+                if name.len() > MAX_INLINE_NAME_BYTES { Cow::Owned(fold(name).collect()) } else { Cow::Borrowed(name) };
             for &at in &*here {
                 match self.nodes[at].ruling {
                     Ruling::Allow => self.follow(at, name, next, &mut found),
@@ -119,7 +120,7 @@ impl Trie {
             self.enter(to, places, found);
         }
         if !node.globs.is_empty() {
-            let folded: SmallVec<[u8; LONG]>;
+            let folded: SmallVec<[u8; MAX_INLINE_NAME_BYTES]>;
             let name = match node.ruling {
                 Ruling::Allow => name,
                 Ruling::Conceal => {

@@ -38,6 +38,7 @@
 //!
 //! With the system's tools, `nft` or else `iptables-restore`. Their input is readable text, which can be
 //! printed (`--dry-run`) and compared with the output of `nft list ruleset`. The alternatives were evaluated:
+//! the `nftables` crate runs `nft` too, but with JSON, which people cannot review in `--dry-run` and iptables cannot share;
 //! rustables is under the GPL and needs libclang, nftnl is C, netlink-bindings and netlink-packet-netfilter
 //! would require compiling rules to the kernel's bytecode here, and iptables has no interface other than its
 //! tools. As a consequence, the redirect cannot be installed from an image that contains only the proxy. This

@@ -3,7 +3,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 
+use super::readers::READ_TIMEOUT;
 use super::*;
+use crate::error::Error;
+use crate::reply::Body;
 
 const LIMIT: usize = 100_000;
 

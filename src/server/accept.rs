@@ -13,11 +13,13 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Drain;
-use super::activity::{Activity, Timeouts};
-use super::connection::{Connection, NewStack, Stack};
+use super::activity::Activity;
+use super::connection::Connection;
 use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
 use super::socket::{Cuttable, Socket};
+use super::stack::{NewStack, Stack};
+use super::watchdog::Timeouts;
 
 /// Listen backlog: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4
 /// and 128 before. If the queue is full, the client's kernel retries after a second.

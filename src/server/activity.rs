@@ -1,6 +1,6 @@
-//! [`Activity`]: the state of a connection, and the deadline that applies to it.
+//! [`Activity`]: what a connection is doing, and since when.
 //!
-//! The socket reports bytes and the service reports requests. The connection's timers need both. The task
+//! The socket reports bytes and the service reports requests. The watchdog needs both. The task
 //! that selects connections to close reads the state too.
 
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use tokio::time::Instant;
 pub(super) struct Activity {
     began: Instant,
     /// When the task was last woken. Serves as the current time until the task waits again.
-    now: Moment,
+    now: AtomicMillis,
     /// When bytes were last sent or received.
-    moved: Moment,
+    moved: AtomicMillis,
     /// When the current head began.
-    head_began: Moment,
+    head_began: AtomicMillis,
     /// Since when the client has read no bytes of a response.
-    blocked: Moment,
+    blocked: AtomicMillis,
     /// Since when a complete head has been waiting for memory.
-    waiting: Moment,
+    waiting: AtomicMillis,
     /// Complete heads received.
     heads: AtomicU64,
     /// Heads that hyper parsed into a request.
@@ -46,28 +46,13 @@ pub(super) struct Activity {
 
 /// Milliseconds since a connection began, plus one; 0 for never.
 #[derive(Debug, Default)]
-struct Moment(AtomicU64);
+struct AtomicMillis(AtomicU64);
 
 /// Exists until the response of a request has ended.
 #[derive(Debug)]
 pub(super) struct Answering(Arc<Activity>);
 
-/// Timeouts of a connection that makes no progress.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// From the first to the last byte of a request head.
-    pub header: Duration,
-    /// Without a request.
-    pub idle: Duration,
-    /// Without the client reading any byte of an available response.
-    pub write: Duration,
-    /// Waiting for memory to serve a request.
-    pub room: Duration,
-    /// Without a request, once the process is draining.
-    pub last_call: Duration,
-}
-
-impl Moment {
+impl AtomicMillis {
     fn set(&self, now: &Self) {
         self.0.store(now.0.load(Relaxed), Relaxed);
     }
@@ -90,11 +75,11 @@ impl Activity {
     pub(super) fn new() -> Self {
         Self {
             began: Instant::now(),
-            now: Moment(AtomicU64::new(1)),
-            moved: Moment::default(),
-            head_began: Moment::default(),
-            blocked: Moment::default(),
-            waiting: Moment::default(),
+            now: AtomicMillis(AtomicU64::new(1)),
+            moved: AtomicMillis::default(),
+            head_began: AtomicMillis::default(),
+            blocked: AtomicMillis::default(),
+            waiting: AtomicMillis::default(),
             heads: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             answering: AtomicU64::new(0),
@@ -276,8 +261,8 @@ impl Activity {
         self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
 
-    /// The state of the connection as far as its deadline depends on it. The first matching row applies.
-    fn doing(&self) -> Doing {
+    /// What the connection is doing, as far as its deadline depends on it. The first that matches applies.
+    pub(super) fn doing(&self) -> Doing {
         if let Some(since) = self.blocked.get(self.began) {
             return Doing::NotReading(since);
         }
@@ -292,16 +277,11 @@ impl Activity {
         }
         if self.last_call.load(Relaxed) { Doing::Leaving(self.moved_at()) } else { Doing::Idle(self.moved_at()) }
     }
-
-    /// When the connection is to be closed if its state does not change, or `None` if it has no deadline.
-    pub(super) fn deadline(&self, timeouts: Timeouts) -> Option<Instant> {
-        self.doing().deadline(timeouts)
-    }
 }
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+pub(super) enum Doing {
     /// The client has not been reading its response since then.
     NotReading(Instant),
     /// A response is being made.
@@ -314,21 +294,6 @@ enum Doing {
     Leaving(Instant),
     /// Idle since then.
     Idle(Instant),
-}
-
-impl Doing {
-    /// The timeout of each state.
-    fn deadline(self, timeouts: Timeouts) -> Option<Instant> {
-        match self {
-            Self::NotReading(since) => Some(since + timeouts.write),
-            // Bounded by the upstream's deadlines, and ends if the client disconnects: see `Inbox::poll_end`.
-            Self::Answering => None,
-            Self::WaitingForRoom(since) => Some(since + timeouts.room),
-            Self::SendingHead(since) => Some(since + timeouts.header),
-            Self::Leaving(since) => Some(since + timeouts.last_call),
-            Self::Idle(since) => Some(since + timeouts.idle),
-        }
-    }
 }
 
 /// With a single writer, no atomic addition is needed.
@@ -351,100 +316,7 @@ impl Drop for Answering {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
-
     use super::*;
-
-    const TIMEOUTS: Timeouts = Timeouts {
-        header: Duration::from_secs(10),
-        idle: Duration::from_secs(90),
-        write: Duration::from_secs(30),
-        room: Duration::from_secs(2),
-        last_call: Duration::from_secs(1),
-    };
-
-    /// Each row: what a connection does in its fifth second, and how long after that it is closed.
-    #[tokio::test(start_paused = true)]
-    async fn each_client_gets_the_time_that_it_is_owed() {
-        type Does = fn(&Arc<Activity>) -> Option<Answering>;
-        let rows: [(&str, Does, Option<u64>); 9] = [
-            ("nothing at all", |_| None, Some(85)),
-            (
-                "an empty line",
-                |does| {
-                    does.received(0, false, false);
-                    None
-                },
-                Some(90),
-            ),
-            (
-                "part of a head",
-                |does| {
-                    does.received(0, true, false);
-                    None
-                },
-                Some(10),
-            ),
-            (
-                "a head that is being answered",
-                |does| {
-                    does.received(1, false, false);
-                    Some(does.answering())
-                },
-                None,
-            ),
-            (
-                "a head and part of another",
-                |does| {
-                    does.received(1, true, false);
-                    Some(does.answering())
-                },
-                None,
-            ),
-            (
-                "an answer that is not read",
-                |does| {
-                    does.blocked();
-                    Some(does.answering())
-                },
-                Some(30),
-            ),
-            (
-                "an answer that ended and is not read",
-                |does| {
-                    drop(does.answering());
-                    does.blocked();
-                    None
-                },
-                Some(30),
-            ),
-            (
-                "a head without memory to serve it",
-                |does| {
-                    does.wait_for_room(true);
-                    None
-                },
-                Some(2),
-            ),
-            (
-                "nothing, and the process ends",
-                |does| {
-                    does.received(0, false, false);
-                    does.call_last();
-                    None
-                },
-                Some(1),
-            ),
-        ];
-        for (what, does, left) in rows {
-            let activity = Arc::new(Activity::new());
-            advance(Duration::from_secs(5)).await;
-            activity.tick();
-            let _answering = does(&activity);
-            let deadline = activity.deadline(TIMEOUTS);
-            assert_eq!(deadline.map(|deadline| (deadline - Instant::now()).as_secs()), left, "{what}");
-        }
-    }
 
     #[test]
     fn hyper_gets_one_head_each_time_the_task_is_woken() {

@@ -1,4 +1,16 @@
 //! The listening side: sockets, connections and graceful shutdown. The stack decides what to answer.
+//!
+//! | concern | files | interface |
+//! |---|---|---|
+//! | accepting, and which connections there is room for | `accept`, `connections` | [`Server`], [`Connections`] |
+//! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
+//! | *serve*: a connection with hyper | `connection`, `service`, `stack` | [`Stack`], [`NewStack`] |
+//! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` says when to park or to close |
+//! | *wire*: what hyper reads and writes, and how a connection is closed | `wire`, `socket` | `Watched`, `Socket` |
+//! | the end of the process | `drain` | [`Drain`] |
+//!
+//! The concerns share one `Activity` per connection: the wire records bytes, the service records requests, and the
+//! watchdog and `connections` read them.
 
 mod accept;
 mod activity;
@@ -7,13 +19,17 @@ mod connections;
 pub mod drain;
 mod framing;
 mod inbox;
+mod park;
 mod reset;
+mod service;
 mod socket;
+mod stack;
+mod watchdog;
 mod wire;
 
 pub use accept::{Server, bind, inherited};
-pub use activity::Timeouts;
-pub use connection::{NewStack, Stack};
 pub use connections::Connections;
 pub use drain::Drain;
 pub use reset::Reset;
+pub use stack::{NewStack, Stack};
+pub use watchdog::Timeouts;

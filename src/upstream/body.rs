@@ -138,6 +138,8 @@ async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held,
 }
 
 /// The body of a large response that is streamed.
+///
+/// tower-http's `TimeoutBody` is not used: it boxes errors, and the exchange's outcome needs the [`Failure`] itself.
 #[derive(Debug)]
 pub(super) struct Streamed {
     begun: Bytes,

@@ -1,8 +1,10 @@
 //! Draws a filter's p50, p90 and p99 over time, on a logarithmic scale.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
-use super::status::Quantiles;
+use maud::{Markup, html};
+
+use super::data::Quantiles;
 use super::units::time;
 use crate::telemetry::history::POINTS;
 
@@ -42,22 +44,25 @@ impl Scale {
 }
 
 /// Draws a course. The newest point is at the right edge.
-pub(super) fn draw(out: &mut String, name: &str, course: &[Option<Quantiles>], scale: Scale) -> fmt::Result {
-    write!(out, r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}: p50, p90 and p99 over time">"#)?;
-    for decade in scale.decades.0..=scale.decades.1 {
-        let y = scale.y(10f64.powi(decade));
-        let text = time(10f64.powi(decade));
-        write!(out, r#"<path class="grid" d="M{LEFT} {y:.1}H{WIDTH}"/>"#)?;
-        write!(out, r#"<text x="{:.1}" y="{:.1}">{text}</text>"#, LEFT - 4.0, y + 4.0)?;
-    }
-    for (class, pick) in LINES {
-        let path = path(course, |quantiles| scale.y(pick(quantiles)));
-        if !path.is_empty() {
-            write!(out, r#"<path class="{class}" d="{path}"/>"#)?;
+pub(super) fn draw(name: &str, course: &[Option<Quantiles>], scale: Scale) -> Markup {
+    html! {
+        svg viewBox=(format_args!("0 0 {WIDTH} {HEIGHT}")) role="img"
+            aria-label=(format_args!("{name}: p50, p90 and p99 over time"))
+        {
+            @for decade in scale.decades.0..=scale.decades.1 {
+                @let seconds = 10_f64.powi(decade);
+                @let y = scale.y(seconds);
+                path class="grid" d=(format_args!("M{LEFT} {y:.1}H{WIDTH}")) {}
+                text x=(format_args!("{:.1}", LEFT - 4.0)) y=(format_args!("{:.1}", y + 4.0)) { (time(seconds)) }
+            }
+            @for (class, pick) in LINES {
+                @let path = path(course, |quantiles| scale.y(pick(quantiles)));
+                @if !path.is_empty() {
+                    path class=(class) d=(path) {}
+                }
+            }
         }
     }
-    out.push_str("</svg>");
-    Ok(())
 }
 
 /// A line through the points that there are, with a gap where there is none.

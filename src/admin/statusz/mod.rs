@@ -4,9 +4,10 @@
 //! style sheet, no image.
 
 mod chart;
+mod data;
 mod page;
 mod status;
 mod units;
 
+pub use data::Status;
 pub use page::html;
-pub use status::Status;

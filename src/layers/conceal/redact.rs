@@ -15,8 +15,8 @@ use crate::metadata::Query;
 use crate::metadata::query::Param;
 use crate::policy::Policy;
 
-/// Deepest nesting that is read. The server's tree has seven levels.
-const DEEPEST: usize = 32;
+/// Maximum nesting of a tree. The server's tree has seven levels.
+const MAX_DEPTH: usize = 32;
 
 /// Why an answer cannot be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +63,7 @@ fn cut(policy: &Policy, directory: &str, tree: &[u8], out: &mut impl Form, at_mo
         return Err(Uncut::Unreadable);
     }
     let mut cut = Cut { policy, out, at_most };
-    let read = cut.node(directory, tree.get(), DEEPEST);
+    let read = cut.node(directory, tree.get(), MAX_DEPTH);
     if cut.out.len() > at_most { Err(Uncut::TooLarge) } else { read }
 }
 
@@ -166,11 +166,11 @@ fn is_value(node: &RawValue) -> bool {
     !node.get().starts_with(['{', '['])
 }
 
-/// What the server writes as lines of one value rather than as numbered ones.
-const LINES: [&str; 4] = ["aliases", "dns-servers", "scopes", "tags"];
+/// Arrays that the server writes as the lines of one value, not as numbered values.
+const MULTILINE_VALUES: [&str; 4] = ["aliases", "dns-servers", "scopes", "tags"];
 
 fn has_lines(path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|name| LINES.contains(&name))
+    path.rsplit('/').next().is_some_and(|name| MULTILINE_VALUES.contains(&name))
 }
 
 /// Names of attributes and accounts are users' own and stay as they are; the server's are in camel case.

@@ -91,8 +91,8 @@ fn many_names_below_one_directory_are_told_apart() {
 
 #[test]
 fn a_long_name_reads_as_a_short_one() {
-    let hyphens = "-".repeat(LONG);
-    let long = format!("instance/{}", "x".repeat(LONG + 1));
+    let hyphens = "-".repeat(MAX_INLINE_NAME_BYTES);
+    let long = format!("instance/{}", "x".repeat(MAX_INLINE_NAME_BYTES + 1));
     let trie = trie(&[&long, "instance/-"], &[&long, "instance/ssh-keys", "instance/windows-*", "project/-"]);
     let found = |path: &str| (trie.walk(path).allowed_by, trie.walk(path).concealed_by);
     assert_eq!(found(&long), (Some(0), Some(2)));

@@ -1,14 +1,21 @@
 //! One connection on paused time, over a pipe in memory.
 
+use std::task::{Context, ready};
+
 use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
 use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::io::{DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::sleep;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::super::connections::{Admission, Connections};
+use super::super::reset::Reset;
 use super::super::socket::{Cuttable, LAST};
+use super::super::stack::Stack;
 use super::*;
 use crate::config::TIMEOUTS;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};

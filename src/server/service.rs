@@ -1,0 +1,176 @@
+//! [`PerConnection`]: the stack as hyper calls it for one connection.
+//!
+//! Records when requests arrive and when their responses end, and passes response bodies on at the pace of the
+//! client.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Buf;
+use http::header::{self, HeaderValue};
+use http::{Request, Response, Version};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use tower::util::{Oneshot, ServiceExt};
+
+use super::activity::{Activity, Answering};
+use super::reset::Reset;
+use super::stack::Stack;
+
+/// Minimum size, in bytes, of a response chunk that must be written before hyper gets the next one.
+const LARGE_PIECE_BYTES: usize = 4 * 1024;
+
+/// The stack of one connection, as a hyper service.
+pub(super) struct PerConnection<S> {
+    pub(super) stack: S,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
+    type Response = Response<ResponseBody<S::Body>>;
+    type Error = Reset;
+    type Future = ResponseFuture<S::Future, Oneshot<S, Request<Incoming>>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let answering = Some(self.activity.answering());
+        let is_last = wants_to_part(&request);
+        ResponseFuture { call: call_when_ready(self.stack.clone(), request), answering, is_last }
+    }
+}
+
+/// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls it
+/// again with one.
+fn call_when_ready<S: Stack>(
+    mut stack: S,
+    request: Request<Incoming>,
+) -> Call<S::Future, Oneshot<S, Request<Incoming>>> {
+    match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(())) => Call::Called { inner: stack.call(request) },
+        Poll::Ready(Err(Reset)) => Call::Failed,
+        Poll::Pending => Call::Unready { inner: Box::pin(stack.oneshot(request)) },
+    }
+}
+
+pin_project! {
+    pub(super) struct ResponseFuture<F, L> {
+        #[pin]
+        call: Call<F, L>,
+        answering: Option<Answering>,
+        is_last: bool,
+    }
+}
+
+pin_project! {
+    /// A request in the stack, or before it.
+    #[project = CallProjected]
+    pub(super) enum Call<F, L> {
+        /// The stack was ready.
+        Called { #[pin] inner: F },
+        /// The stack is called when it is ready. Boxed, because hyper reserves memory for this future in every
+        /// connection.
+        Unready { inner: Pin<Box<L>> },
+        /// The stack will never be ready.
+        Failed,
+    }
+}
+
+impl<F, L, B> Future for Call<F, L>
+where
+    F: Future<Output = Result<Response<B>, Reset>>,
+    L: Future<Output = F::Output>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            CallProjected::Called { inner } => inner.poll(cx),
+            CallProjected::Unready { inner } => inner.as_mut().poll(cx),
+            CallProjected::Failed => Poll::Ready(Err(Reset)),
+        }
+    }
+}
+
+/// Whether the connection closes after the response because the client call for it (RFC 9112, section 9.3),
+/// by the same rules as hyper.
+fn wants_to_part<B>(request: &Request<B>) -> bool {
+    let connection = request.headers().get(header::CONNECTION).map(HeaderValue::as_bytes);
+    match connection {
+        Some(wishes) => wishes.eq_ignore_ascii_case(b"close"),
+        None => request.version() == Version::HTTP_10,
+    }
+}
+
+impl<F, L, B> Future for ResponseFuture<F, L>
+where
+    F: Future<Output = Result<Response<B>, Reset>>,
+    L: Future<Output = F::Output>,
+{
+    type Output = Result<Response<ResponseBody<B>>, Reset>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.call.poll(cx));
+        let answering = this.answering.take().expect("a future is not polled again after it was ready");
+        let Ok(mut response) = answer else {
+            answering.activity().want_reset();
+            return Poll::Ready(Err(Reset));
+        };
+        let closes = answering.activity().closes();
+        if closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if closes || *this.is_last {
+            answering.activity().part();
+        }
+        Poll::Ready(Ok(response.map(|inner| ResponseBody { inner, answering, is_unwritten: false })))
+    }
+}
+
+pin_project! {
+    /// A response body. The connection is in use until it has ended. hyper gets a large chunk only once the
+    /// previous one is written, so that it buffers a single chunk for a client that does not read.
+    pub(super) struct ResponseBody<B> {
+        #[pin]
+        inner: B,
+        answering: Answering,
+        // hyper got a large chunk and has not had a chance to write it.
+        is_unwritten: bool,
+    }
+}
+
+impl<B: http_body::Body> http_body::Body for ResponseBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        if mem::take(this.is_unwritten) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if this.answering.activity().is_blocked() {
+            // The socket wakes this task when it becomes writable.
+            return Poll::Pending;
+        }
+        let frame = ready!(this.inner.poll_frame(cx));
+        *this.is_unwritten = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.remaining() >= LARGE_PIECE_BYTES));
+        if matches!(frame, Some(Err(_))) {
+            // For an HTTP/1.0 client a normal close would end the response; a reset shows that it was cut
+            // short.
+            this.answering.activity().want_reset();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
