@@ -42,6 +42,7 @@ struct Args {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "parsed once")]
 enum Subcommands {
     /// Explain whether the policy allows a request, and why
     Explain(policy::ExplainArgs),
