@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gce_metadata_proxy::layers::latency::{Instruments, Timeline, enter, track};
+use gce_metadata_proxy::layers::latency::{Instruments, Timeline, enter, leave, track};
 use gce_metadata_proxy::telemetry::Moment;
 use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK};
 use gce_metadata_proxy::telemetry::latency::{Filter, RequestOutcome};
@@ -77,6 +77,7 @@ fn eight_filters(criterion: &mut Criterion) {
     let mut bare = ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(ThroughLayer.layer(bare))));
     group.bench_function("bare", |bencher| bencher.iter(|| run(&mut bare)));
     let mut tracked = ServiceBuilder::new()
+        .layer(leave(timeline))
         .layer(track(timeline, Filter::Classify, ThroughLayer))
         .layer(track(timeline, Filter::InFlight, ThroughLayer))
         .layer(track(timeline, Filter::Discovery, ThroughLayer))

@@ -8,7 +8,7 @@ use tower::ServiceBuilder;
 
 use crate::error::Error;
 use crate::layers::in_flight::{Limit, MakeRoom, SeatedBody};
-use crate::layers::latency::{TimedBody, Timeline, enter, total, track};
+use crate::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
 use crate::layers::{catch_panic, classify, conceal, discovery, hanging, in_flight, leaves, rescue, token_cache};
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
@@ -61,6 +61,8 @@ fn with_between(
             rescue::layer(&shared.requests, &shared.shedding, shared.config.on_overload, timeline),
             // Inside rescue, which answers what it catches, and outside everything that decides.
             catch_panic::layer(&shared.requests, peer),
+            // Outside all filters: whichever of them answers is done here.
+            leave(timeline),
             // Before everything that decides, so that all of it works on one reading of the request.
             track(timeline, Filter::Classify, classify::layer(&hosts, timeline)),
         };
@@ -72,6 +74,8 @@ fn with_between(
             track(timeline, Filter::Discovery, discovery::layer()),
             // Before anything that keeps responses, so that nothing kept can bypass the policy.
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
+            // Conceal also works on responses, and that time belongs to no filter.
+            leave(timeline),
             // Below the policy, because only visible values can be watched, and above cached values, because a watch waits
             // for a future value.
             track(timeline, Filter::Hanging, hanging::layer(&shared.watches)),

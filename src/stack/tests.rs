@@ -28,14 +28,14 @@ use crate::telemetry::Registry;
 use crate::telemetry::otlp::Tracer;
 
 /// Places for middleware that sees HTTP, from the inside out: before classify, and so on, up to before total.
-const HTTP_LEVELS: usize = 4;
+const HTTP_LEVELS: usize = 5;
 
 /// Places for middleware that sees parsed requests, from the inside out: before forward, and so on, up to before
 /// `in_flight`.
-const METADATA_LEVELS: usize = 7;
+const METADATA_LEVELS: usize = 8;
 
 /// Those of the places for HTTP that are inside `catch_panic`.
-const HTTP_LEVELS_CAUGHT: usize = 1;
+const HTTP_LEVELS_CAUGHT: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Middleware {

@@ -1,4 +1,4 @@
-//! [`Enter`]: stands before a filter, and reports when the filter gets a request and when it answers.
+//! [`Enter`]: reports on the way in that a filter gets a request. [`Leave`]: reports on the way back that it answers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +28,15 @@ pub fn track<S, L: Layer<S>>(
     layer_fn(move |inner| Enter { inner: layer.layer(inner), filter, timeline: Arc::clone(&timeline) })
 }
 
-/// The service of this layer.
+/// Ends the measurement of the filter inside that answers.
+///
+/// It stands outside all filters, and inside each filter that works on responses: that work belongs to no filter.
+pub fn leave<S>(timeline: &Arc<Timeline>) -> impl Layer<S, Service = Leave<S>> + Clone + use<S> {
+    let timeline = Arc::clone(timeline);
+    layer_fn(move |inner| Leave { inner, timeline: Arc::clone(&timeline) })
+}
+
+/// The service of [`enter`].
 #[derive(Debug, Clone)]
 pub struct Enter<S> {
     inner: S,
@@ -36,7 +44,29 @@ pub struct Enter<S> {
     timeline: Arc<Timeline>,
 }
 
-impl<R, T, E, S> Service<R> for Enter<S>
+impl<R, S: Service<R>> Service<R> for Enter<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        self.timeline.enter(self.filter);
+        self.inner.call(request)
+    }
+}
+
+/// The service of [`leave`].
+#[derive(Debug, Clone)]
+pub struct Leave<S> {
+    inner: S,
+    timeline: Arc<Timeline>,
+}
+
+impl<R, T, E, S> Service<R> for Leave<S>
 where
     S: Service<R, Response = T, Error = E>,
 {
@@ -49,19 +79,17 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        self.timeline.enter(self.filter);
         let timeline = Arc::clone(&self.timeline);
-        ResponseFuture { timeline, filter: self.filter, inner: self.inner.call(request) }
+        ResponseFuture { timeline, inner: self.inner.call(request) }
     }
 }
 
 pin_project! {
-    /// The future of [`Enter`].
+    /// The future of [`Leave`].
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
         inner: F,
-        filter: Filter,
         timeline: Arc<Timeline>,
     }
 }
@@ -75,8 +103,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let answer = ready!(this.inner.poll(cx));
-        let outcome = if answer.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused };
-        this.timeline.leave(*this.filter, outcome);
+        this.timeline.leave(if answer.is_ok() { FilterOutcome::Answered } else { FilterOutcome::Refused });
         Poll::Ready(answer)
     }
 }
@@ -156,10 +183,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_filter_that_answers_or_refuses_is_measured_to_its_outcome_without_its_waits() {
         let (latency, timeline) = timeline();
-        let service = ServiceBuilder::new().layer(enter(&timeline, Forward)).service_fn(|request: u8| async move {
-            works_and_waits().await;
-            if request == 0 { Err(0) } else { Ok(request) }
-        });
+        let service = ServiceBuilder::new().layer(leave(&timeline)).layer(enter(&timeline, Forward)).service_fn(
+            |request: u8| async move {
+                works_and_waits().await;
+                if request == 0 { Err(0) } else { Ok(request) }
+            },
+        );
         assert_eq!(send(&timeline, service.clone(), 1).await, Ok(1));
         assert_eq!(measured(&latency, Forward), (vec![("answered", 1, WORK)], Some(WAIT)));
         assert_eq!(send(&timeline, service, 0).await, Err(0));
@@ -174,6 +203,7 @@ mod tests {
             Ok::<_, u8>(request)
         });
         let service = ServiceBuilder::new()
+            .layer(leave(&timeline))
             .layer(enter(&timeline, Conceal))
             .layer_fn(slow)
             .layer(enter(&timeline, TokenCache))
@@ -189,7 +219,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_way_back_is_not_measured() {
         let (latency, timeline) = timeline();
-        let works_on_the_way_back = |inner: Enter<_>| {
+        let works_on_the_way_back = |inner: Leave<_>| {
             service_fn(move |request: u8| {
                 let inner = inner.clone();
                 async move {
@@ -200,8 +230,10 @@ mod tests {
             })
         };
         let service = ServiceBuilder::new()
+            .layer(leave(&timeline))
             .layer(enter(&timeline, Conceal))
             .layer_fn(works_on_the_way_back)
+            .layer(leave(&timeline))
             .layer(enter(&timeline, Forward))
             .service(service_fn(|request: u8| async move { Ok::<_, u8>(request) }));
         assert_eq!(send(&timeline, service, 1).await, Ok(1));
@@ -218,8 +250,11 @@ mod tests {
             }
             Ok::<_, u8>(request)
         });
-        let service =
-            ServiceBuilder::new().layer(enter(&timeline, Conceal)).layer(enter(&timeline, Forward)).service(answers);
+        let service = ServiceBuilder::new()
+            .layer(leave(&timeline))
+            .layer(enter(&timeline, Conceal))
+            .layer(enter(&timeline, Forward))
+            .service(answers);
         let (of_request, inner) = (Arc::clone(&timeline), service.clone());
         let given_up = tokio::spawn(async move { send(&of_request, inner, 0).await });
         yield_now().await;

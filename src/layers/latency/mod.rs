@@ -23,7 +23,7 @@
 //! # How
 //!
 //! The stack of a connection shares a [`Timeline`], which knows the filter that has the request. [`Enter`] stands before
-//! each filter and moves the request to it. [`Total`] stands outside everything, refusals included: it starts the
+//! each filter and moves the request to it; [`Leave`] reports the response. [`Total`] stands outside everything, refusals included: it starts the
 //! timeline, suspends and resumes it, and measures from the request head to the first and to the last byte of the
 //! response. `classify` and `rescue` tell the timeline the endpoint class and the outcome.
 //!
@@ -39,6 +39,6 @@ mod total;
 mod underway;
 
 pub use body::TimedBody;
-pub use enter::{Enter, enter, track};
+pub use enter::{Enter, Leave, enter, leave, track};
 pub use timeline::{Instruments, Timeline};
 pub use total::{Total, total};

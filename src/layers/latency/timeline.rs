@@ -96,9 +96,9 @@ impl Timeline {
         self.waited.store(0, Relaxed);
     }
 
-    /// This filter returns a response or an error. If it passed the request on before, that is not its own outcome.
-    pub(super) fn leave(&self, filter: Filter, outcome: FilterOutcome) {
-        if self.holder() == Some(filter) {
+    /// The filter that has the request returns a response or an error.
+    pub(super) fn leave(&self, outcome: FilterOutcome) {
+        if let Some(filter) = self.holder() {
             let now = Moment::now();
             self.close(filter, outcome, now, self.nanos(now));
             self.holder.store(NO_FILTER, Relaxed);
