@@ -18,8 +18,8 @@ mod expected;
 mod fault;
 mod gate;
 mod stage;
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the `it` tests, which use the rest")]
-#[path = "../it/support/mod.rs"]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../support/mod.rs"]
 mod support;
 mod table;
 mod told;

@@ -1,12 +1,10 @@
 //! The stage: a mock metadata server, and the real binary in front of it.
 
 use std::net::SocketAddr;
-use std::sync::LazyLock;
 
-use gce_metadata_proxy::mock::{Handle, Mock};
-use tokio::runtime::{Builder, Runtime};
+use gce_metadata_proxy::mock::Handle;
 
-use crate::support::{Binary, get};
+use crate::support::{Binary, get, upstream};
 
 /// One proxy, and its upstream.
 pub(crate) struct Stage {
@@ -30,17 +28,6 @@ pub(crate) struct Counts {
     pub(crate) sheds: u64,
     /// Requests to the upstream.
     pub(crate) upstream: u64,
-}
-
-/// A thread of the upstreams' own. Starting a process blocks a thread until the process runs; fifty of them on a busy
-/// computer would make an upstream that shares the tests' threads look dead.
-static UPSTREAMS: LazyLock<Runtime> = LazyLock::new(|| {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread can be started")
-});
-
-/// Starts an upstream.
-pub(crate) async fn upstream() -> Handle {
-    UPSTREAMS.spawn(Mock::start()).await.expect("the upstream starts")
 }
 
 impl Stage {

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::client::{Client, Task};
 use crate::fault::{Spoil, Spoiler};
 use crate::gate::gate;
-use crate::stage::{Counts, Stage, upstream};
-use crate::support::{Outcome, ask, eventually};
+use crate::stage::{Counts, Stage};
+use crate::support::{Outcome, ask, eventually, upstream};
 use crate::told::Told;
 
 /// One kind of weather.

@@ -1,9 +1,7 @@
 //! Messages that no server should take for a request, or not for this one. None may yield metadata, none may reach the
 //! upstream.
 
-use gce_metadata_proxy::mock::Mock;
-
-use crate::support::{Answer, Connection, Proxy, raw};
+use crate::support::{Answer, Connection, Proxy, raw, upstream};
 
 /// Not one of the values that the proxy knows by itself.
 const TARGET: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -102,7 +100,7 @@ fn abuses() -> Vec<(&'static str, Vec<u8>, Option<u16>)> {
 
 #[tokio::test]
 async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.reset_counters();
     for (name, bytes, status) in abuses() {
@@ -128,7 +126,7 @@ async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
 
 #[tokio::test]
 async fn requests_that_arrive_together_are_answered_in_turn() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let mut connection = Connection::open(proxy.addr).await;
     connection.send([head(&[]), b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n".to_vec(), head(&[])].concat()).await;

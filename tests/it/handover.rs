@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Mock;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::support::{Answer, Binary, Connection, get};
+use crate::support::{Answer, Binary, Connection, get, upstream};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.1\r\n\
@@ -74,7 +73,7 @@ async fn process(addr: &str, upstream: &str) -> (Binary, SocketAddr) {
 
 #[tokio::test]
 async fn a_new_process_takes_over_without_a_failed_request() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let (mut old, addr) = process("127.0.0.1:0", &upstream).await;
     let load = Load::begin(addr, 20);
@@ -92,7 +91,7 @@ async fn a_new_process_takes_over_without_a_failed_request() {
 
 #[tokio::test]
 async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (_binary, addr) = Binary::proxy(mock.addr()).await;
     let (code, text) = Binary::run(&["--addr", &addr.to_string(), "--metrics-addr=127.0.0.1:0", "--reuse-port"]).await;
     assert_eq!(code, Some(1), "{text}");
@@ -101,7 +100,7 @@ async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
 /// A socket that somebody else opened, as systemd passes it: as file descriptor 3, with its number in the environment.
 #[tokio::test]
 async fn a_socket_that_was_passed_is_served() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let script = "import os, socket, sys\n\
                   listener = socket.create_server(('127.0.0.1', 0))\n\

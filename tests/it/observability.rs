@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::telemetry::labels::Label;
 use gce_metadata_proxy::telemetry::latency::Filter;
 use gce_metadata_proxy::telemetry::table::TABLE;
@@ -14,7 +13,7 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::support::{Proxy, get};
+use crate::support::{Proxy, get, upstream};
 
 const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/observability/dashboard.json");
@@ -185,7 +184,7 @@ impl Drop for Prometheus {
 
 #[tokio::test]
 async fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let page = get(proxy.metrics_addr, "/metrics").await.body;
     let directory = scratch("metrics");

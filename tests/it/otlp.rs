@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::metadata::Target;
-use gce_metadata_proxy::mock::{Fault, Mock};
+use gce_metadata_proxy::mock::Fault;
 use gce_metadata_proxy::telemetry::labels::Label;
 use gce_metadata_proxy::telemetry::latency::Filter;
 use gce_metadata_proxy::telemetry::otlp::Settings;
@@ -32,7 +32,9 @@ use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request};
+use crate::support::{
+    Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request, upstream,
+};
 
 const MACHINE_TYPE: &str = "/computeMetadata/v1/instance/machine-type";
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
@@ -176,7 +178,7 @@ async fn get_with(addr: SocketAddr, target: &str, lines: &[&str]) -> Answer {
 
 #[tokio::test]
 async fn a_request_is_one_span_and_each_filter_one_below_it() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     assert_eq!(get_with(proxy.addr, MACHINE_TYPE, &["User-Agent: curl/8"]).await.status, 200);
     proxy.stop().await;
@@ -225,7 +227,7 @@ async fn a_request_is_one_span_and_each_filter_one_below_it() {
 
 #[tokio::test]
 async fn the_trace_of_a_client_is_continued_if_the_client_samples_it() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     // Of its own accord, it samples nothing.
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 0.0)).await;
     get(proxy.addr, MACHINE_TYPE).await;
@@ -244,7 +246,7 @@ async fn the_trace_of_a_client_is_continued_if_the_client_samples_it() {
 
 #[tokio::test]
 async fn a_client_that_does_not_sample_is_not_traced_whatever_the_ratio() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     get_with(proxy.addr, MACHINE_TYPE, &[&format!("traceparent: 00-{TRACE}-{PARENT}-00")]).await;
     proxy.stop().await;
@@ -253,7 +255,7 @@ async fn a_client_that_does_not_sample_is_not_traced_whatever_the_ratio() {
 
 #[tokio::test]
 async fn a_malformed_or_repeated_parent_begins_a_trace_of_its_own() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     let (valid, other) =
         (format!("traceparent: 00-{TRACE}-{PARENT}-00"), format!("traceparent: 00-{PARENT}{PARENT}-{PARENT}-00"));
@@ -274,7 +276,7 @@ async fn a_malformed_or_repeated_parent_begins_a_trace_of_its_own() {
 #[tokio::test]
 async fn a_ratio_of_the_other_requests_is_traced() {
     const REQUESTS: u32 = 400;
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 0.5)).await;
     let mut connection = Connection::open(proxy.addr).await;
     for _ in 0..REQUESTS {
@@ -288,7 +290,7 @@ async fn a_ratio_of_the_other_requests_is_traced() {
 
 #[tokio::test]
 async fn a_refusal_ends_in_the_filter_that_refused() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     assert_eq!(get(proxy.addr, KUBE_ENV).await.status, 403);
     proxy.stop().await;
@@ -309,7 +311,7 @@ async fn a_refusal_ends_in_the_filter_that_refused() {
 
 #[tokio::test]
 async fn what_is_failed_shed_or_cut_is_told_as_such() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let all = traced(mock.addr(), collector.addr, 1.0);
     let proxy = Proxy::with(Config { max_in_flight: 1, ..all }).await;
     mock.fault(Fault::Hang);
@@ -347,7 +349,7 @@ async fn what_is_failed_shed_or_cut_is_told_as_such() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_read_to_its_end_is_cut() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     mock.fault(Fault::HugeBody { bytes: 32 * 1024 * 1024 });
     let mut client = Connection::open_narrow(proxy.addr).await;
@@ -363,7 +365,7 @@ async fn an_answer_that_is_not_read_to_its_end_is_cut() {
 
 #[tokio::test]
 async fn no_token_and_no_secret_is_exported_and_nothing_without_bound() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     let token: serde_json::Value = serde_json::from_str(&get(proxy.addr, TOKEN).await.body).expect("JSON");
     let secret = get(mock.addr(), KUBE_ENV).await.body;
@@ -426,7 +428,7 @@ async fn stop_soon(proxy: Proxy) {
 
 #[tokio::test]
 async fn a_collector_that_is_not_there_changes_no_answer() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let proxy = Proxy::with(traced(mock.addr(), nobody, 1.0)).await;
     ask_for_much(&proxy).await;
@@ -439,7 +441,7 @@ async fn a_collector_that_is_not_there_changes_no_answer() {
 
 #[tokio::test]
 async fn a_collector_that_never_answers_changes_no_answer() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let proxy = Proxy::with(traced(mock.addr(), silent.local_addr().expect("bound"), 1.0)).await;
     ask_for_much(&proxy).await;
@@ -454,7 +456,7 @@ async fn a_collector_that_never_answers_changes_no_answer() {
 
 /// What is counted of a ping, which is four spans (its own, and three filters'), with a collector that answers this.
 async fn counted(status: StatusCode, answer: ExportTraceServiceResponse) -> [f64; 2] {
-    let (mock, collector) = (Mock::start().await, Collector::answering(status, answer).await);
+    let (mock, collector) = (upstream().await, Collector::answering(status, answer).await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     get(proxy.addr, "/").await;
     let began = Instant::now();
@@ -482,7 +484,7 @@ async fn what_a_collector_refuses_is_counted_as_failed() {
 
 #[tokio::test]
 async fn spans_are_exported_while_it_serves() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     get(proxy.addr, "/").await;
     eventually("spans", || !collector.bytes().is_empty()).await;
@@ -502,7 +504,7 @@ async fn an_endpoint_that_cannot_be_meant_is_bad_usage() {
 
 #[tokio::test]
 async fn the_binary_exports_its_last_spans_before_it_ends() {
-    let (mock, collector) = (Mock::start().await, Collector::start().await);
+    let (mock, collector) = (upstream().await, Collector::start().await);
     let endpoint = format!("--otlp-endpoint=http://{}", collector.addr);
     let (mut binary, addr, metrics_addr) =
         Binary::ready(None, mock.addr(), &[&endpoint, "--otlp-sample-ratio=1"]).await;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Fault, Mock};
+use gce_metadata_proxy::mock::Fault;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Answer, Binary, Connection, eventually, get, raw, request};
+use crate::support::{Answer, Binary, Connection, eventually, get, raw, request, upstream};
 
 #[tokio::test]
 async fn bad_usage_names_every_mistake_and_exits_with_64() {
@@ -33,7 +33,7 @@ async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1
 /// What is logged and what is done are two things.
 #[tokio::test]
 async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=off"];
     let mut binary = Binary::start(&args);
@@ -46,7 +46,7 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
 
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
     binary.stderr_line("cache warmed up").await;
     let mut watcher = Connection::open(addr).await;
@@ -64,7 +64,7 @@ async fn a_second_signal_ends_at_once() {
 
 #[tokio::test]
 async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
     binary.stderr_line("cache warmed up").await;
     mock.reset_counters();
@@ -81,7 +81,7 @@ async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
 
 #[tokio::test]
 async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let mut binary = Binary::start(&[
         "--addr=127.0.0.1:0",
@@ -135,7 +135,7 @@ async fn the_mock_runs_alone() {
 
 #[tokio::test]
 async fn operators_find_their_pages() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = crate::support::Proxy::start(mock.addr()).await;
     let index = get(proxy.metrics_addr, "/").await.body;
     for page in ["/metrics", "/healthz", "/readyz", "/readyz?verbose"] {

@@ -1,10 +1,10 @@
 //! The pages for people: `/statusz`, `/flagz`, `/loglevel`; and the lines that they read in the log.
 
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::mock::{Fault, Mock};
+use gce_metadata_proxy::mock::Fault;
 use serde_json::Value;
 
-use crate::support::{Answer, Binary, Connection, Proxy, config, get, metric_becomes, raw};
+use crate::support::{Answer, Binary, Connection, Proxy, config, get, metric_becomes, raw, upstream};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const ALL_FILTERS: [&str; 8] =
@@ -28,7 +28,7 @@ async fn status(proxy: &Proxy) -> Value {
 
 #[tokio::test]
 async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     some_traffic(&proxy).await;
     let answer = get(proxy.metrics_addr, "/statusz").await;
@@ -54,7 +54,7 @@ async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
 
 #[tokio::test]
 async fn the_data_is_that_of_the_page() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     some_traffic(&proxy).await;
     let status = status(&proxy).await;
@@ -89,7 +89,7 @@ async fn the_data_is_that_of_the_page() {
 /// A pod fills the token cache with the largest keys there can be, of letters that take most room in HTML.
 #[tokio::test]
 async fn the_page_stays_small_however_much_is_cached() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let before = get(proxy.metrics_addr, "/statusz").await.body.len();
     let mut pod = Connection::open(proxy.addr).await;
@@ -119,7 +119,7 @@ async fn the_page_stays_small_however_much_is_cached() {
 
 #[tokio::test]
 async fn a_shed_is_seen_on_the_page_with_the_pod_that_caused_it() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let mut config = config(mock.addr());
     config.max_in_flight = 1;
     let proxy = Proxy::with(config).await;
@@ -140,7 +140,7 @@ async fn a_shed_is_seen_on_the_page_with_the_pod_that_caused_it() {
 
 #[tokio::test]
 async fn flags_are_told_with_their_values_in_force() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let flags = get(proxy.metrics_addr, "/flagz").await.body;
     for line in [&*format!("--upstream=http://{}", mock.addr()), "--max-in-flight=200", "--overload=reset"] {
@@ -156,7 +156,7 @@ async fn put(binary: std::net::SocketAddr, target: &str) -> Answer {
 
 #[tokio::test]
 async fn log_levels_can_be_changed_and_tell_each_request() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &[]).await;
     assert_eq!(put(metrics_addr, "/loglevel?levels=loud").await.status, 400);
     assert_eq!(put(metrics_addr, "/loglevel").await.status, 400);
@@ -181,7 +181,7 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
 
 #[tokio::test]
 async fn levels_cannot_forge_a_log_line() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, _, metrics_addr) = Binary::ready(None, mock.addr(), &[]).await;
     for forged in
         ["info,a%0A2026-01-01T00:00:00Z%20%20INFO%20FORGED=info", "info,FORGED%0D=info", "info,%1b[2JFORGED=info"]
@@ -197,7 +197,7 @@ async fn levels_cannot_forge_a_log_line() {
 /// Of a key that is there twice, one reader takes the first value and another the last.
 #[tokio::test]
 async fn a_line_of_json_has_no_key_twice() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
     let mut binary = Binary::start(&[&ports[..], &["--log-format=json", "--log=trace", "--audit"]].concat());
@@ -231,7 +231,7 @@ async fn a_line_of_json_has_no_key_twice() {
 /// As a browser on the node asks that was led here by DNS rebinding.
 #[tokio::test]
 async fn operators_pages_are_not_shown_under_a_foreign_name() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let settings = Config { metrics_allowed_hosts: vec!["node-1.example".to_owned()], ..config(mock.addr()) };
     let proxy = Proxy::with(settings).await;
     let ask = async |method: &str, target: &str, host: &str| {
@@ -256,7 +256,7 @@ async fn operators_pages_are_not_shown_under_a_foreign_name() {
 
 #[tokio::test]
 async fn refusals_are_told_with_their_reason_and_client() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
     for _ in 0..3 {
         get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
@@ -269,7 +269,7 @@ async fn refusals_are_told_with_their_reason_and_client() {
 
 #[tokio::test]
 async fn the_audit_names_who_got_which_token_and_never_the_token() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--audit"]).await;
     // The audit is asked for by its flag, whatever the levels are.
     put(metrics_addr, "/loglevel?levels=off").await;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use gce_metadata_proxy::mock::{Fault, Handle};
 use gce_metadata_proxy::telemetry::table::{Row, TABLE};
 
-use crate::support::{Connection, Proxy, get, metric_becomes, raw, request};
+use crate::support::{Connection, Proxy, get, metric_becomes, raw, request, upstream};
 
 const README: &str = include_str!("../../README.md");
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -52,7 +52,7 @@ async fn ask_for_everything(proxy: &Proxy, mock: &Handle) {
 
 #[tokio::test]
 async fn what_is_scraped_is_what_the_table_says() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     ask_for_everything(&proxy, &mock).await;
     let page = get(proxy.metrics_addr, "/metrics").await.body;
@@ -70,7 +70,7 @@ async fn what_is_scraped_is_what_the_table_says() {
 
 #[tokio::test]
 async fn each_filter_is_measured_whatever_it_does() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     ask_for_everything(&proxy, &mock).await;
     get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
@@ -102,7 +102,7 @@ async fn each_filter_is_measured_whatever_it_does() {
 
 #[tokio::test]
 async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_became_of_it() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     ask_for_everything(&proxy, &mock).await;
     get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
@@ -136,7 +136,7 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
 async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {
     const SERVER: &str = "Metadata Server for VM";
     const PROXY: &str = "gce-metadata-proxy";
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let server = |path: &'static str| async move { get(proxy.addr, path).await.header("server").map(str::to_owned) };
     assert_eq!(server("/computeMetadata/v1/instance/machine-type").await.as_deref(), Some(SERVER));
@@ -193,7 +193,7 @@ fn inventive(number: u32) -> String {
 async fn a_hundred_thousand_different_requests_add_no_series() {
     const REQUESTS: u32 = 100_000;
     const AT_ONCE: u32 = 200;
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let mut connection = Connection::open(proxy.addr).await;
     let mut known = BTreeSet::new();
@@ -215,7 +215,7 @@ async fn a_hundred_thousand_different_requests_add_no_series() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_counted_as_cut_and_what_it_asked_for_as_abandoned() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.fault(Fault::Hang);
     let mut client = Connection::open(proxy.addr).await;

@@ -3,76 +3,20 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle, Mock};
-use serde_json::Value;
-use tokio::task::JoinSet;
+use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
 
-use crate::support::{Answer, Binary, Connection, Proxy, get};
+use crate::support::tokens::{crowd, path_of, secret};
+use crate::support::{Binary, Connection, Proxy, get, upstream};
 
 const DEFAULT: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-fn path_of(account: &str) -> String {
-    format!("/computeMetadata/v1/instance/service-accounts/{account}/token")
-}
-
-fn secret(answer: &Answer) -> String {
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    assert_eq!(answer.header("content-type"), Some("application/json"));
-    let token: Value = serde_json::from_str(&answer.body).expect("JSON");
-    assert!(token["expires_in"].as_u64().is_some_and(|left| left > 0), "{token}");
-    token["access_token"].as_str().expect("text").to_owned()
-}
-
-/// So many clients at once, each on a connection of its own.
-async fn crowd(addr: SocketAddr, targets: impl IntoIterator<Item = String>) -> Vec<Answer> {
-    // Many systems grant a process 1,024 files unless it asks for more.
-    rlimit::increase_nofile_limit(8192).expect("the limit of open files can be raised");
-    let mut crowd = JoinSet::new();
-    for target in targets {
-        crowd.spawn(async move { get(addr, &target).await });
-    }
-    crowd.join_all().await
-}
-
 /// A mock whose answers take a while, so that callers overlap, and the binary in front of it.
 async fn start() -> (Handle, Binary, SocketAddr) {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
     binary.stderr_line("cache warmed up: the default token and common values are cached").await;
     mock.reset_counters();
     (mock, binary, addr)
-}
-
-#[tokio::test]
-async fn a_thousand_clients_of_a_cold_key_are_one_upstream_request() {
-    let (mock, _binary, addr) = start().await;
-    mock.fault(Fault::Delay(Duration::from_secs(1)));
-    let path = path_of(BUILDER_ACCOUNT);
-    let answers = crowd(addr, std::iter::repeat_n(path.clone(), 1000)).await;
-    let first = secret(&answers[0]);
-    assert!(answers.iter().all(|answer| secret(answer) == first));
-    assert_eq!((mock.requests(), mock.requests_to(&path)), (1, 1));
-}
-
-#[tokio::test]
-async fn every_key_is_one_upstream_request() {
-    let (mock, _binary, addr) = start().await;
-    let accounts: Vec<String> =
-        (0..8).map(|account| format!("a{account}@mock-project.iam.gserviceaccount.com")).collect();
-    for account in &accounts {
-        mock.add_account(account);
-    }
-    let target = |caller: usize| {
-        let scopes = ["x", "y", "y,x", "x,y,z"][caller / 8 % 4];
-        format!("{}?scopes={scopes}", path_of(&accounts[caller % 8]))
-    };
-    mock.fault(Fault::Delay(Duration::from_millis(100)));
-    let answers = crowd(addr, (0..1000).map(target)).await;
-    let mut secrets: Vec<String> = answers.iter().map(secret).collect();
-    secrets.sort_unstable();
-    secrets.dedup();
-    assert_eq!((mock.requests(), secrets.len()), (32, 32));
-    assert_eq!(mock.peak_in_flight(), 12, "never more at once");
 }
 
 #[tokio::test]
@@ -93,7 +37,7 @@ async fn the_client_that_began_a_flight_may_leave() {
 
 #[tokio::test]
 async fn what_is_known_is_answered_while_the_upstream_is_away() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let before = secret(&get(proxy.addr, DEFAULT).await);
     let zone = get(proxy.addr, "/computeMetadata/v1/instance/zone").await;
@@ -118,7 +62,7 @@ async fn what_is_known_is_answered_while_the_upstream_is_away() {
 
 #[tokio::test]
 async fn garbage_is_never_handed_out_as_a_token() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let body = |body: &str| Fault::Body(body.to_owned());
     for (at, fault) in [
@@ -147,7 +91,7 @@ async fn garbage_is_never_handed_out_as_a_token() {
 
 #[tokio::test]
 async fn a_refusal_of_the_servers_is_passed_on_and_remembered() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.reset_counters();
     for _ in 0..3 {
@@ -159,7 +103,7 @@ async fn a_refusal_of_the_servers_is_passed_on_and_remembered() {
 
 #[tokio::test]
 async fn a_503_is_asked_about_again_once() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.reset_counters();
     mock.fault_next(1, Fault::Status(503, "migrating".to_owned()));
@@ -171,7 +115,7 @@ async fn a_503_is_asked_about_again_once() {
 #[tokio::test]
 async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_clients_ask() {
     const ASKED: u64 = 60;
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.fault(Fault::Status(503, "overloaded".to_owned()));
     mock.reset_counters();
@@ -189,7 +133,7 @@ async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_cl
 /// Something answers at the metadata server's address, but it is not one.
 #[tokio::test]
 async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     for status in [404, 403] {
         mock.fault(Fault::Status(status, "nothing here".to_owned()));
         let proxy = Proxy::start_cold(mock.addr());
@@ -203,7 +147,7 @@ async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
 
 #[tokio::test]
 async fn readiness_waits_for_what_pods_ask_first() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     mock.fault_at(DEFAULT, Fault::Hang);
     let proxy = Proxy::start_cold(mock.addr());
     while mock.requests_to(DEFAULT) == 0 {
@@ -227,7 +171,7 @@ async fn readiness_waits_for_what_pods_ask_first() {
 /// cut: no part of a token may be in it.
 #[tokio::test]
 async fn no_log_and_no_metric_holds_a_token() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
     let args = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=trace"];
     let mut binary = Binary::start(&args);
@@ -260,7 +204,7 @@ async fn no_log_and_no_metric_holds_a_token() {
 
 #[tokio::test]
 async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let of_key = |key: &str| format!("{}?scopes={key}", path_of(BUILDER_ACCOUNT));
     mock.reset_counters();
@@ -283,7 +227,7 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
 #[tokio::test]
 async fn one_pods_failing_keys_fail_nobody_elses() {
     const BAD_ACCOUNT: &str = "bad@mock-project.iam.gserviceaccount.com";
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.fault_at(&path_of(BAD_ACCOUNT), Fault::Reset);
     let mut hostile = Connection::open_from(Ipv4Addr::new(127, 0, 0, 9), proxy.addr).await;
@@ -305,7 +249,7 @@ async fn one_pods_failing_keys_fail_nobody_elses() {
 #[tokio::test]
 async fn one_pods_slow_keys_hold_up_nobody_elses() {
     const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.fault_at(&path_of(SLOW_ACCOUNT), Fault::Hang);
     let mut honest = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{Fault, Handle, Mock};
 use tokio::time::Instant;
 
-use crate::support::{Answer, Connection, Proxy, get, raw};
+use crate::support::{Answer, Connection, Proxy, get, raw, upstream};
 
 /// Not one of the values that the proxy knows by itself.
 const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
@@ -19,7 +19,7 @@ fn assert_unavailable(answer: &Answer, fault: &str) {
 }
 
 async fn start() -> (Handle, Proxy) {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.reset_counters();
     (mock, proxy)

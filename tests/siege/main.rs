@@ -19,15 +19,15 @@ mod gauges;
 mod honest;
 mod machine;
 mod scene;
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "shared with the `it` tests, which use the rest")]
-#[path = "../it/support/mod.rs"]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../support/mod.rs"]
 mod support;
 mod table;
 mod visit;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
 use gce_metadata_proxy::mock::Mock;
@@ -113,22 +113,7 @@ fn proxy() -> Result<&'static Path, String> {
     static PROXY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let proxy = PROXY.get_or_init(|| match std::env::var_os("SIEGE_BINARY") {
         Some(path) => Ok(path.into()),
-        None => release_build(),
+        None => support::release_build(),
     });
     proxy.as_deref().map_err(Clone::clone)
-}
-
-/// Builds the binary for release, without the mock.
-fn release_build() -> Result<PathBuf, String> {
-    let built_for_tests = Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
-    let target = built_for_tests.parent().and_then(Path::parent).ok_or("the binary has no target directory")?;
-    println!("building the release binary (cargo build --release --locked)");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy", "--target-dir"]);
-    let status = cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
-    match status {
-        Ok(status) if status.success() => Ok(target.join("release/gce-metadata-proxy")),
-        Ok(status) => Err(format!("cargo build --release: {status}")),
-        Err(error) => Err(format!("cargo cannot be run: {error}")),
-    }
 }

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use gce_metadata_proxy::explain::explain;
-use gce_metadata_proxy::mock::{Handle, Mock};
+use gce_metadata_proxy::mock::Handle;
 use gce_metadata_proxy::policy::Policy;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::built_in;
 use super::spellings::target;
-use crate::support::{Answer, Proxy, config, raw};
+use crate::support::{Answer, Proxy, config, raw, upstream};
 
 /// Requests for each of the two built-in policies.
 const CASES: u32 = 5_000;
@@ -29,7 +29,7 @@ fn explain_agrees(name: &str) {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let policy = built_in(name).load().expect("built in");
     let (mock, proxy) = runtime.block_on(async {
-        let mock = Mock::start().await;
+        let mock = upstream().await;
         mock.legacy(true);
         let config = gce_metadata_proxy::config::Config { policy: built_in(name), ..config(mock.addr()) };
         let proxy = Proxy::with(config).await;

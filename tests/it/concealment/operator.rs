@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use gce_metadata_proxy::mock::{Mock, SECRET_MARKER};
+use gce_metadata_proxy::mock::SECRET_MARKER;
 
-use crate::support::{Binary, get, metric, metric_becomes};
+use crate::support::{Binary, get, metric, metric_becomes, upstream};
 
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 const SSH_KEYS: &str = "/computeMetadata/v1/instance/attributes/ssh-keys";
@@ -51,7 +51,7 @@ fn path_text(path: &Path) -> String {
 
 #[tokio::test]
 async fn audit_refuses_nothing_tells_once_a_rule_and_counts_all() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--policy-mode", "audit"]).await;
     for target in [KUBE_ENV, KUBE_ENV, KUBE_ENV, SSH_KEYS, TREE, "/computeMetadata/v1/instance/id?unknown"] {
         assert_eq!(get(addr, target).await.status, 200, "{target}");
@@ -88,7 +88,7 @@ async fn a_changed_file_is_in_force_and_a_broken_one_is_not() {
     scratch.publish("1", &opens("1", "enable-oslogin"));
     symlink("..data/policy.yaml", scratch.0.join("policy.yaml")).expect("a link");
 
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let file = path_text(&scratch.0.join("policy.yaml"));
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--policy", &file]).await;
     let opened = async |name: &str| get(addr, &format!("/computeMetadata/v1/instance/attributes/{name}")).await.status;

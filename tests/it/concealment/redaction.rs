@@ -4,13 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gce_metadata_proxy::config::{Config, LARGE_ANSWERS};
-use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, Mock, SECRET_MARKER};
+use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, SECRET_MARKER};
 use gce_metadata_proxy::policy::{Choice, Recursive, Source};
 
 use tokio::task::JoinSet;
 
 use super::{UNNAMED, built_in};
-use crate::support::{Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request};
+use crate::support::{
+    Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request, upstream,
+};
 
 /// The largest tree that is redacted, in bytes.
 const LARGEST: usize = LARGE_ANSWERS / 2;
@@ -19,7 +21,7 @@ const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 
 /// A proxy that redacts by `compat`, in front of a mock whose every secret is one that `compat` names.
 async fn redacting() -> (Handle, Proxy) {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     for path in UNNAMED {
         mock.remove(path);
     }
@@ -70,7 +72,7 @@ async fn every_form_keeps_what_is_allowed_and_nothing_else() {
 /// A listing shows a name if and only if the name is readable: agents that see `kube-env` and cannot read it crash.
 #[tokio::test]
 async fn stricts_listings_show_what_can_be_read() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = start(&mock, built_in("strict")).await;
     for (directory, listing) in [
         ("", "instance/\nproject/\n"),
@@ -156,7 +158,7 @@ async fn what_is_no_tree_is_refused_and_what_is_one_is_cut() {
 
 #[tokio::test]
 async fn a_leafs_value_in_place_of_a_listing_is_not_shown() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let proxy = start(&mock, built_in("strict")).await;
     for body in [
         "KUBELET_KEY: MOCK-SECRET\n",
@@ -195,7 +197,7 @@ async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
 /// Many small values are the worst for whoever makes a list of them.
 #[tokio::test]
 async fn a_tree_at_the_bound_fits_in_memory() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let (binary, addr, _) = Binary::ready(None, mock.addr(), &["--recursive", "redact"]).await;
     let entry = "\"a\":1";
     let entries = vec![entry; (LARGEST - 100) / (entry.len() + 1)].join(",");
@@ -278,7 +280,7 @@ async fn an_answer_that_is_no_success_carries_no_value() {
 /// What a policy drops does not decide how the answer is read.
 #[tokio::test]
 async fn a_dropped_flag_leaves_a_listing() {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: strict\nqueryKeys: [alt]\n";
     let file = std::env::temp_dir().join(format!("metadata-proxy-dropped-{}.yaml", std::process::id()));
     std::fs::write(&file, text).expect("written");

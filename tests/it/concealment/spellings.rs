@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use gce_metadata_proxy::mock::{Handle, Mock, SECRET_MARKER, secret_paths};
+use gce_metadata_proxy::mock::{Handle, SECRET_MARKER, secret_paths};
 use gce_metadata_proxy::policy::{Choice, Policy, Recursive};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::{UNNAMED, built_in, misread};
-use crate::support::{Proxy, config, raw};
+use crate::support::{Proxy, config, raw, upstream};
 
 /// What no account's answer may hold: the beginning of every JWT.
 const JWT: &str = "eyJ";
@@ -34,7 +34,7 @@ fn gives_no_spelling_away(choice: Choice) {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let policy = choice.load().expect("built in");
     let (mock, proxy) = runtime.block_on(async {
-        let mock = Mock::start().await;
+        let mock = upstream().await;
         mock.legacy(true);
         for path in UNNAMED {
             mock.remove(path);

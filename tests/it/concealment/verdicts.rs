@@ -7,11 +7,11 @@ mod fixture;
 use std::net::SocketAddr;
 
 use fixture::{Fate, Row, Verdict, rows};
-use gce_metadata_proxy::mock::{Handle, Mock, SECRET_MARKER};
+use gce_metadata_proxy::mock::{Handle, SECRET_MARKER};
 use gce_metadata_proxy::policy::Policy;
 
 use super::{built_in, misread};
-use crate::support::{Answer, Binary, Connection};
+use crate::support::{Answer, Binary, Connection, upstream};
 
 #[tokio::test]
 async fn compat_answers_as_the_fixture_says() {
@@ -24,7 +24,7 @@ async fn strict_answers_as_the_fixture_says() {
 }
 
 async fn answers_as_the_fixture_says(name: &str, verdict: impl Fn(&Row) -> Verdict) {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     mock.legacy(true);
     let (_binary, addr, _) = Binary::ready(None, mock.addr(), &["--policy", name]).await;
     let policy = built_in(name).load().expect("built in");

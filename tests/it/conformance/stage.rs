@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Handle, Mock};
+use gce_metadata_proxy::mock::Handle;
 use tokio::time::Instant;
 
 use super::ask::Ask;
 use super::expect::Expect;
-use crate::support::{Proxy, raw};
+use crate::support::{Proxy, raw, upstream};
 
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ pub struct Came {
 
 impl Stage {
     pub async fn set(side: Side) -> Self {
-        let mock = Mock::start().await;
+        let mock = upstream().await;
         let proxy = match side {
             Side::Mock => None,
             Side::Proxy => Some(Proxy::start(mock.addr()).await),

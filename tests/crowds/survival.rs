@@ -3,14 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Mock;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::overload::turn;
 use crate::support::cgroup::{Bounds, Cgroup};
-use crate::support::{Binary, Connection, Outcome, metric};
+use crate::support::{Binary, Connection, Outcome, metric, upstream};
+use crate::{release, turn};
 
 /// Not one of the values that the proxy knows by itself.
 const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
@@ -86,8 +85,8 @@ async fn diligent(addr: SocketAddr, number: u64, end: Instant) -> Result<u64, St
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_under_load_loses_no_request() {
     let _turn = turn().await;
-    let mock = Mock::start().await;
-    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
+    let mock = upstream().await;
+    let (mut binary, addr, _) = Binary::ready_of(release(), None, mock.addr(), &[]).await;
     let end = Instant::now() + Duration::from_secs(4);
     let clients: JoinSet<_> = (0..50).map(|number| diligent(addr, number, end)).collect();
     sleep(Duration::from_millis(1500)).await;
@@ -134,9 +133,9 @@ async fn ab(addr: SocketAddr, requests: u32, concurrency: u32) -> Crowd {
 
 /// A crowd in front of a binary on 25 MiB and so many milliseconds of CPU in every 100.
 async fn crowd_is_served(cpu: Option<u32>, requests: u32, concurrency: u32, args: &[&str]) {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let group = bounded(Some(MEMORY), cpu);
-    let (binary, addr, metrics_addr) = Binary::ready(group.as_ref(), mock.addr(), args).await;
+    let (binary, addr, metrics_addr) = Binary::ready_of(release(), group.as_ref(), mock.addr(), args).await;
     let began = Instant::now();
     let crowd = ab(addr, requests, concurrency).await;
     let what = format!(

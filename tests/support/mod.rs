@@ -2,6 +2,9 @@
 
 mod binary;
 pub mod cgroup;
+mod release;
+pub mod tokens;
+mod upstream;
 mod wire;
 
 use std::net::SocketAddr;
@@ -15,7 +18,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use binary::Binary;
-#[allow(unused_imports, reason = "used by the clients' tests, which share this module")]
+pub use release::release_build;
+pub use upstream::upstream;
 pub use wire::ask;
 pub use wire::{Answer, Connection, Outcome, get, raw, request};
 

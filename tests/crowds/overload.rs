@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::layers::rescue::OnOverload;
-use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use gce_metadata_proxy::mock::{Fault, Handle};
 use gce_metadata_proxy::policy::{Choice, Source};
-use tokio::sync::{Barrier, Mutex, MutexGuard};
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
-    Answer, Binary, Connection, Outcome, Proxy, config, eventually, get, metric, metric_becomes, open_many_files,
-    request,
+    Answer, Binary, Connection, Outcome, Proxy, config, eventually, get, metric, metric_becomes, request, upstream,
 };
+use crate::{release, turn};
 
 /// Not one of the values that the proxy knows by itself.
 const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
@@ -31,16 +31,9 @@ fn sheds(reason: &str) -> String {
     format!("metadata_proxy_sheds_total{{reason=\"{reason}\"}}")
 }
 
-/// The loads take turns: two cores do not carry two of them, and what is measured is to be one load's.
-pub async fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::const_new(());
-    open_many_files();
-    TURN.lock().await
-}
-
 /// A mock, and a proxy in this process in front of it.
 async fn start(change: impl FnOnce(&mut Config)) -> (Handle, Proxy) {
-    let mock = Mock::start().await;
+    let mock = upstream().await;
     let mut config = config(mock.addr());
     change(&mut config);
     let proxy = Proxy::with(config).await;
@@ -50,8 +43,8 @@ async fn start(change: impl FnOnce(&mut Config)) -> (Handle, Proxy) {
 
 /// A mock, and the binary in front of it: where it serves pods and operators.
 async fn start_binary(args: &[&str]) -> (Handle, Binary, SocketAddr, SocketAddr) {
-    let mock = Mock::start().await;
-    let (binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), args).await;
+    let mock = upstream().await;
+    let (binary, addr, metrics_addr) = Binary::ready_of(release(), None, mock.addr(), args).await;
     mock.reset_counters();
     (mock, binary, addr, metrics_addr)
 }

@@ -1,0 +1,31 @@
+//! Crowds of clients against the binary as it is shipped: who is served, who is refused, and how.
+//!
+//! They are apart from the other scenarios, and take turns, so that each has the processor for itself. Hostile pods are in
+//! `tests/siege`.
+
+#![allow(unreachable_pub, reason = "everything here is private to this binary")]
+
+mod overload;
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
+mod survival;
+mod tokens;
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Waits until no other crowd is there.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    support::open_many_files();
+    TURN.lock().await
+}
+
+/// The binary, built for release.
+fn release() -> &'static Path {
+    static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| support::release_build().expect("it can be built"));
+    &RELEASE
+}

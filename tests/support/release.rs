@@ -1,0 +1,19 @@
+//! The binary as it is shipped.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds the binary for release, without the mock.
+pub fn release_build() -> Result<PathBuf, String> {
+    let built_for_tests = Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+    let target = built_for_tests.parent().and_then(Path::parent).ok_or("the binary has no target directory")?;
+    println!("building the release binary (cargo build --release --locked)");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy", "--target-dir"]);
+    let status = cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    match status {
+        Ok(status) if status.success() => Ok(target.join("release/gce-metadata-proxy")),
+        Ok(status) => Err(format!("cargo build --release: {status}")),
+        Err(error) => Err(format!("cargo cannot be run: {error}")),
+    }
+}

@@ -1,0 +1,17 @@
+//! A mock metadata server on a thread of its own.
+
+use std::sync::LazyLock;
+
+use gce_metadata_proxy::mock::{Handle, Mock};
+use tokio::runtime::{Builder, Runtime};
+
+/// The proxy waits 2.5 s for the upstream. On a thread of its own the mock does not wait for a thousand clients, or for
+/// fifty processes that are being started.
+static UPSTREAMS: LazyLock<Runtime> = LazyLock::new(|| {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread can be started")
+});
+
+/// Starts an upstream.
+pub async fn upstream() -> Handle {
+    UPSTREAMS.spawn(Mock::start()).await.expect("the upstream starts")
+}
