@@ -46,7 +46,7 @@ impl TokenKey {
     /// Parses a token request, and the requested form. Returns `None` for any other request, and for one with
     /// a parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the
     /// server.
-    pub fn of(request: &Request) -> Option<(Self, Form)> {
+    pub fn from_request(request: &Request) -> Option<(Self, Form)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
             Endpoint::Identity(account) => (account, TokenKind::Identity),
@@ -156,7 +156,7 @@ mod tests {
         let target = target.parse().expect("a target");
         let path = MetadataPath::parse(&target).expect("a path");
         let query = Query::parse(target.query()).expect("a query");
-        TokenKey::of(&Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node))
+        TokenKey::from_request(&Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node))
     }
 
     fn token(query: &str) -> Option<(TokenKey, Form)> {
@@ -238,7 +238,7 @@ mod tests {
             let params = [("scopes", scopes), ("transport", transport.map(|value| value.replace('%', "%25"))), ("audience", audience)];
             let query: Vec<String> = params.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect();
             let (key, _) = read(&format!("/computeMetadata/v1/instance/service-accounts/{account}/token?{}", query.join("&"))).expect("a token");
-            let again = TokenKey::of(&key.request()).expect("a token").0;
+            let again = TokenKey::from_request(&key.request()).expect("a token").0;
             prop_assert_eq!(again, key);
         }
     }

@@ -188,7 +188,7 @@ enum Got {
 
 impl Cache {
     fn before(server: &Arc<Server>) -> Self {
-        Self::within(LIMIT, server)
+        Self::within(DEFAULT_LIMIT_BYTES, server)
     }
 
     /// With room for entries of so many bytes.
@@ -657,7 +657,7 @@ async fn an_expired_token_is_dropped_though_nobody_asks() {
         let server = Server::taking(Duration::ZERO);
         let cache = Cache::before(&server);
         assert!(matches!(cache.ask(target).await, Got::Token(..)));
-        let key = TokenKey::of(&request(target)).expect("a token").0;
+        let key = TokenKey::from_request(&request(target)).expect("a token").0;
         let entry = cache.store.find(&key).expect("an entry");
         let kept = Arc::downgrade(entry.known.borrow().token.as_ref().expect("a token"));
         server.set(Mode::Hangs);
@@ -674,7 +674,7 @@ async fn an_evicted_token_is_dropped() {
     let server = Server::taking(Duration::from_millis(1));
     let cache = Cache::within(16 * 1024, &server);
     cache.token(&scoped("first")).await;
-    let key = TokenKey::of(&request(&scoped("first"))).expect("a token").0;
+    let key = TokenKey::from_request(&request(&scoped("first"))).expect("a token").0;
     let kept =
         Arc::downgrade(cache.store.find(&key).expect("an entry").known.borrow().token.as_ref().expect("a token"));
     for n in 0..10 {
@@ -701,7 +701,8 @@ async fn an_entry_takes_no_more_than_is_counted() {
 fn the_default_accounts_email_is_another_name_of_it_for_the_node_alone() {
     let store = Store::new(usize::MAX, &Registry::default());
     store.know_default_email("a@b.c");
-    let mut key = TokenKey::of(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
+    let mut key =
+        TokenKey::from_request(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
     assert!(store.canonical(key.clone()).is_default_account());
     key.principal = Principal::Stranger;
     assert_eq!(store.canonical(key.clone()), key);
