@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::clock::BootTime;
 use crate::metadata::token::{AccessToken, Form};
 
-/// A token and its expiry.
+/// A token with its expiry.
 #[derive(Debug)]
 pub(super) struct CachedToken {
     pub(super) token: Token,
