@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use gce_metadata_proxy::failure::{DEADLINE, Failure};
+use gce_metadata_proxy::failure::{Failure, UPSTREAM_TIMEOUT};
 use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use gce_metadata_proxy::metadata::Request;
@@ -35,7 +35,7 @@ struct Server(Arc<Weather>);
 
 impl TokenSource for Server {
     fn deadline(&self) -> Duration {
-        DEADLINE
+        UPSTREAM_TIMEOUT
     }
 
     async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {

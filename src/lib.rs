@@ -41,7 +41,7 @@
 //! | where a token comes from | a [`tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready, and whether it is | [`warm`], [`readiness`] |
 //! | what is sent to the upstream | [`upstream::Forward`] |
-//! | how long the upstream may take, and which connection is used | [`upstream::Client`] |
+//! | how long the upstream may take, and which connection is used | [`upstream::UpstreamClient`] |
 //! | how requests to other servers are sent | [`http_client`] |
 //! | the order of the layers | [`stack`] |
 //! | when the process ends | [`server::drain`] |

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_for_the_server() {
+    fn requests_with_parameters_of_unknown_effect_are_left_to_the_server() {
         for query in ["?wait_for_change=true", "?alt=xml", "?format=full", "?email=a"] {
             assert_eq!(token(query), None, "{query}");
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn it_asks_for_what_it_stands_for() {
+    fn the_request_of_a_key_has_its_parameters() {
         let request = key("?transport=mtls&scopes=b,a").request();
         assert_eq!(
             format!("{}{}", request.path, request.query),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     proptest! {
-        /// Asking for a key's token is reading that key again: what is fetched is what the key says.
+        /// Parsing a key's request gives the same key, so the fetched token is the one that the key identifies.
         #[test]
         fn a_key_and_its_request_agree(
             account in "default|[a-z]{1,4}@[a-z]{1,3}",

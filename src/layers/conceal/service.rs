@@ -18,7 +18,7 @@ use crate::metadata::query::Param;
 use crate::metadata::{MetadataPath, Method, Query, Request};
 use crate::policy::{Cause, Concealed, Decision, LivePolicy, Policy, Subject};
 use crate::reply::{self, Body};
-use crate::room::{Account, Amount, Charge, Room, SMALL, SMALL_WITHOUT_SEAT, Whole};
+use crate::room::{Account, Amount, Charge, Room, SMALL_BYTES, SMALL_BYTES_WITHOUT_SEAT, Whole};
 
 /// Enforces a policy.
 pub fn layer<S>(concealment: &Arc<Concealment>) -> impl Layer<S, Service = Conceal<S>> + Clone + use<S> {
@@ -170,7 +170,7 @@ impl Redaction {
             policy: concealment.policy.hold(),
             path: request.path.detached(),
             format,
-            small: if request.hangs() { SMALL_WITHOUT_SEAT } else { SMALL },
+            small: if request.hangs() { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
         }
     }
 

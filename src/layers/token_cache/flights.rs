@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::shares::{Client, Room, Shares};
+use crate::shares::{Availability, Client, Shares};
 
 /// A flight that has taken this long may be given up for another client. The server needs a few ms for a token that it
 /// has cached, and some 100 ms for a new one.
@@ -80,12 +80,12 @@ impl Flights {
             state.next += 1;
             let room = state.shares.room_for(client, 1);
             let ticket = Ticket { id, client, entry, called: Arc::clone(&called), began, heir: None };
-            if room == Room::Free {
+            if room == Availability::Free {
                 state.takes_off(ticket);
             } else {
                 state.queue(ticket);
             }
-            (id, matches!(room, Room::From(_)))
+            (id, matches!(room, Availability::From(_)))
         };
         // From here on, dropping this future leaves the queue.
         let flight = Flight { flights: self, id, called };
@@ -102,7 +102,7 @@ impl Flights {
     /// Gives up a slow flight of the largest holder for a waiting one. Returns whether to try again later.
     fn take_over(&self, id: u64, client: Client) -> bool {
         let mut state = self.lock();
-        let Room::From(largest) = state.shares.room_for(client, 1) else { return false };
+        let Availability::From(largest) = state.shares.room_for(client, 1) else { return false };
         let now = Instant::now();
         let may_be_given_up = |ticket: &&mut Ticket| {
             ticket.client == largest

@@ -27,7 +27,7 @@ use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
 use crate::metadata::{Principal, ServiceAccount};
-use crate::shares::{Client, Room, Shares};
+use crate::shares::{Availability, Client, Shares};
 use crate::telemetry::{Registry, table};
 use crate::tokens::{NoToken, TokenKey};
 
@@ -218,13 +218,13 @@ impl Entries {
         let mut evicted = 0;
         loop {
             let goes = match self.shares.room_for(client, weight) {
-                Room::Free => return Ok(evicted),
-                Room::From(largest) => {
+                Availability::Free => return Ok(evicted),
+                Availability::From(largest) => {
                     self.unused_for_longest(|entry| entry.holder == largest && !entry.is_waited_for()).or_else(|| {
                         self.unused_for_longest(|entry| entry.holder == largest && entry.no_other_client_waits(largest))
                     })
                 }
-                Room::FromItself | Room::None => {
+                Availability::FromItself | Availability::None => {
                     self.unused_for_longest(|entry| entry.holder == client && !entry.is_waited_for())
                 }
             };

@@ -16,7 +16,7 @@ use super::Audit;
 use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
-use crate::failure::{DEADLINE, Failure, TokenFailure};
+use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::metadata::token::{AccessToken, TokenError};
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError};
 use crate::reply::Body;
@@ -129,7 +129,7 @@ impl Drop for Flying<'_> {
 
 impl TokenSource for Source {
     fn deadline(&self) -> Duration {
-        DEADLINE
+        UPSTREAM_TIMEOUT
     }
 
     async fn fetch(&self, key: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
@@ -713,8 +713,13 @@ async fn a_waiting_request_takes_little_memory() {
     let cache = Cache::new(&Server::new());
     let entry = cache.store.find_or_make(TokenKey::default_account(), None, BootTime::now()).expect("room").0;
     let known = entry.join(None).0;
-    let waiting =
-        service::waiting(known, DEADLINE, crate::metadata::token::Form::Json, http::HeaderValue::from_static(""), None);
+    let waiting = service::waiting(
+        known,
+        UPSTREAM_TIMEOUT,
+        crate::metadata::token::Form::Json,
+        http::HeaderValue::from_static(""),
+        None,
+    );
     assert!(size_of_val(&waiting) <= 1024, "{}", size_of_val(&waiting));
 }
 
