@@ -78,7 +78,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until a moment; at most 30 s longer if the machine is suspended meanwhile.
+/// Sleeps until this time, or up to 30 s longer if the machine is suspended meanwhile.
 pub async fn sleep_until(moment: BootTime) {
     loop {
         let left = moment.since(BootTime::now());

@@ -117,8 +117,8 @@ pub fn local_in(
     response
 }
 
-/// The redirect of a directory without its final slash, as the metadata server sends it: to the host name that the client
-/// used, with the path as the body.
+/// The redirect of a directory without its final slash, as the metadata server sends it: to the host name that the
+/// client used, with the path as the body.
 pub fn directory_redirect(request: &Request) -> Response<Body> {
     let path = format!("{}/", request.path);
     let host = request.host.as_ref().map_or("metadata.google.internal", Host::as_str);

@@ -7,8 +7,8 @@
 //! - When there is no room, the client that holds most gives way to a client that holds clearly less.
 //! - The client that holds most must give up something of its own, or is refused.
 //!
-//! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting for a
-//! seat) is up to the owner of the resource.
+//! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting
+//! for a seat) is up to the owner of the resource.
 
 use std::net::IpAddr;
 

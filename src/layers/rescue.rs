@@ -210,8 +210,8 @@ fn status_of_request(error: &RequestError) -> StatusCode {
         RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
         RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
         RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A name
-        // that cannot exist is not found.
+        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
+        // name that cannot exist is not found.
         RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
         RequestError::Host(_)
         | RequestError::Forwarded(_)

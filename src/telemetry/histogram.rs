@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::moment::nanos;
 
-/// Bucket bounds of the time that a filter works, in nanoseconds: those of Kubernetes' `request_filter_duration_seconds`
-/// from 100 us, and smaller ones for decisions in memory.
+/// Bucket bounds of the time that a filter works, in nanoseconds: those of Kubernetes'
+/// `request_filter_duration_seconds` from 100 us, and smaller ones for decisions in memory.
 pub const WORK_BOUNDS: [u64; 19] = [
     100,
     300,
@@ -33,8 +33,8 @@ pub const WORK_BOUNDS: [u64; 19] = [
     30_000_000_000,
 ];
 
-/// Bucket bounds of durations that include waiting, in nanoseconds: from responses from memory to the upstream's deadline
-/// of 2.5 s, the 3 s and 5 s after which client libraries give up, and the duration of hanging GETs.
+/// Bucket bounds of durations that include waiting, in nanoseconds: from responses from memory to the upstream's
+/// deadline of 2.5 s, the 3 s and 5 s after which client libraries give up, and the duration of hanging GETs.
 pub const TIME_BOUNDS: [u64; 18] = [
     10_000,
     30_000,
@@ -132,8 +132,8 @@ impl Snapshot {
         Self { bounds: self.bounds, counts, nanoseconds: self.nanoseconds.saturating_sub(earlier.nanoseconds) }
     }
 
-    /// Estimates a quantile as `PromQL`'s `histogram_quantile` does: linear within a bucket, and the highest bound if it
-    /// is above all bounds. `share` is between 0 and 1. Returns `None` without observations.
+    /// Estimates a quantile as `PromQL`'s `histogram_quantile` does: linear within a bucket, and the highest bound if
+    /// it is above all bounds. `share` is between 0 and 1. Returns `None` without observations.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         #[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
         let number = |count: u64| count as f64;

@@ -1,7 +1,8 @@
 //! [`Moment`]: a point in time, for measurements.
 //!
 //! A token hit reads the clock a dozen times, which is a considerable part of its cost. quanta reads the processor's
-//! time stamp counter, in half the time of the system's clock. Without a constant-rate counter it uses the system's clock.
+//! time stamp counter, in half the time of the system's clock. Without a constant-rate counter it uses the system's
+//! clock.
 //!
 //! Only measurements use it. Decisions use tokio's clock (deadlines) and [`BootTime`](crate::clock::BootTime) (token
 //! lifetimes), which are the kernel's and stay correct over days and across live migrations. Unit tests measure with

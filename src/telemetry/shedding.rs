@@ -1,4 +1,4 @@
-//! [`Shedding`]: counts and logs what is refused or closed under overload.
+//! [`Shedding`]: counts and logs requests and connections that are refused or closed under overload.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Clients shown in a log line.
 const LOGGED_TALKERS: usize = 3;
 
-/// Counts and logs what is refused or closed under overload.
+/// Counts and logs requests and connections that are refused or closed under overload.
 #[derive(Debug)]
 pub struct Shedding {
     sheds: Counters<Shed>,

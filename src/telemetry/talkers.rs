@@ -1,14 +1,14 @@
 //! [`Talkers`]: the clients with the most requests in the last minute.
 //!
 //! During an overload operators want to know which pod causes it, but an address must not be a metric label. So the
-//! busiest addresses are kept in a sketch of fixed size (the *space-saving* algorithm of Metwally, Agrawal and
-//! El Abbadi): each of [`MAX_TALKERS`] places has an address and its counts. An address without a place takes that of the
-//! address with the fewest requests, and inherits their number. So an address with more than a 64th of all requests is
-//! always included, and a count is too high by at most the inherited number. With at most 64 active pods, which is
-//! typical of a node, all counts are exact.
+//! busiest addresses are kept in a sketch of fixed size (the *space-saving* algorithm of Metwally, Agrawal and El
+//! Abbadi): each of [`MAX_TALKERS`] places has an address and its counts. An address without a place takes that of
+//! the address with the fewest requests, and inherits their number. So an address with more than a 64th of all
+//! requests is always included, and a count is too high by at most the inherited number. With at most 64 active pods,
+//! which is typical of a node, all counts are exact.
 //!
-//! Counting a request takes about 20 ns and does not allocate. If another thread is counting at the same time, the request
-//! is not counted, because the request path must not wait here.
+//! Counting a request takes about 20 ns and does not allocate. If another thread is counting at the same time, the
+//! request is not counted, because the request path must not wait here.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError, TryLockError};

@@ -187,8 +187,8 @@ async fn connect_to(target: &Target) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for addr in lookup_host(target.address()).await? {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Set before connecting. If the buffer shrinks after the receive window was announced, the kernel drops segments
-        // that do not fit, and a large response stalls for 200 ms until they are retransmitted.
+        // Set before connecting. If the buffer shrinks after the receive window was announced, the kernel drops
+        // segments that do not fit, and a large response stalls for 200 ms until they are retransmitted.
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
         set_keepalive(&socket)?;
         match socket.connect(addr).await {

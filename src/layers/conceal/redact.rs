@@ -50,7 +50,8 @@ pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Re
     Ok(json.0)
 }
 
-/// Removes concealed values from a JSON tree, and writes the rest as `path value` lines of at most `max_bytes` in total.
+/// Removes concealed values from a JSON tree, and writes the rest as `path value` lines of at most `max_bytes` in
+/// total.
 pub fn text(policy: &Policy, directory: &str, tree: &[u8], max_bytes: usize) -> Result<Vec<u8>, RedactError> {
     let mut text = Text { lines: Vec::with_capacity(tree.len().min(max_bytes)), directory_len: directory.len() };
     redact(policy, directory, tree, &mut text, max_bytes)?;

@@ -10,42 +10,44 @@
 //!
 //! # What a seat is
 //!
-//! A seat is taken once a request has been parsed. It is released when the response has been written or dropped, or the
-//! client has disconnected: the response body holds it ([`SeatedBody`]). An idle connection has no seat. Seats are counted
-//! under one lock for the whole process, so no race can exceed the limit or leave a seat unused while a request waits.
+//! A seat is taken once a request has been parsed. It is released when the response has been written or dropped, or
+//! the client has disconnected: the response body holds it ([`SeatedBody`]). An idle connection has no seat. Seats
+//! are counted under one lock for the whole process, so no race can exceed the limit or leave a seat unused while a
+//! request waits.
 //!
 //! # Requests that need no seat
 //!
 //! When all seats are taken, a request that causes no further upstream request passes without one: a ping, a known
-//! value or a cached token, which are answered immediately, and a request for a token that is already being fetched, which
-//! joins that flight for at most 2.5 s. A thousand pods that want the same token are one upstream request, which is the
-//! purpose of the token cache; the limit on connections bounds them. Refusing them would cost as much as answering them,
-//! and most requests of well-behaved pods are of this kind. A request that would cause another upstream request waits or
-//! is refused. Hanging GETs wait by design and would fill the seats; they have a limit of their own
-//! ([`hanging`](super::hanging)).
+//! value or a cached token, which are answered immediately, and a request for a token that is already being fetched,
+//! which joins that flight for at most 2.5 s. A thousand pods that want the same token are one upstream request,
+//! which is the purpose of the token cache; the limit on connections bounds them. Refusing them would cost as much as
+//! answering them, and most requests of well-behaved pods are of this kind. A request that would cause another
+//! upstream request waits or is refused. Hanging GETs wait by design and would fill the seats; they have a limit of
+//! their own ([`hanging`](super::hanging)).
 //!
 //! # Clients that do not read
 //!
-//! A client that requests a large response and does not read it would keep its seat until a timeout, and two hundred of
-//! them would lock out all others. So when no seat is free, the connection whose client has read nothing for longest (at
-//! least 5 ms) is cut, and its seat goes to the next waiting request. A request that waits for the upstream, or whose
-//! response is being read, is never cut.
+//! A client that requests a large response and does not read it would keep its seat until a timeout, and two hundred
+//! of them would lock out all others. So when no seat is free, the connection whose client has read nothing for
+//! longest (at least 5 ms) is cut, and its seat goes to the next waiting request. A request that waits for the
+//! upstream, or whose response is being read, is never cut.
 //!
 //! # Who may wait
 //!
-//! A pod that sends requests faster than they are answered would take every seat as soon as it is released. So seats are
-//! shared equally between the clients (IP addresses) that have requests in flight or waiting. When no seat is free, a
-//! client that has its share is refused immediately. A client with less waits for the next seat, up to two seconds, and no
-//! newcomer overtakes it. Nothing is reserved: a single client may have all seats.
+//! A pod that sends requests faster than they are answered would take every seat as soon as it is released. So seats
+//! are shared equally between the clients (IP addresses) that have requests in flight or waiting. When no seat is
+//! free, a client that has its share is refused immediately. A client with less waits for the next seat, up to two
+//! seconds, and no newcomer overtakes it. Nothing is reserved: a single client may have all seats.
 //!
-//! So a pod within its share is served as long as seats are released, whatever other pods do. It is refused after the wait
-//! if the upstream hangs and no seat is released. Pods on the host network share the node's address, and so one share.
+//! So a pod within its share is served as long as seats are released, whatever other pods do. It is refused after the
+//! wait if the upstream hangs and no seat is released. Pods on the host network share the node's address, and so one
+//! share.
 //!
 //! # How requests are refused
 //!
-//! [`rescue`](super::rescue) decides that. By default it resets the connection: Go's, Python's and Node's libraries retry
-//! after a reset before a response, and a reset costs nothing and queues nothing. With `--overload unavailable` it answers
-//! 503 instead, which Java's library handles better.
+//! [`rescue`](super::rescue) decides that. By default it resets the connection: Go's, Python's and Node's libraries
+//! retry after a reset before a response, and a reset costs nothing and queues nothing. With `--overload unavailable`
+//! it answers 503 instead, which Java's library handles better.
 //!
 //! # Memory of a seat
 //!

@@ -22,8 +22,8 @@ use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::reply::AtHand;
 
-/// Maximum wait for a seat. Python's and Node's libraries give up after 3 s; the rest is for the response, which usually
-/// takes milliseconds.
+/// Maximum wait for a seat. Python's and Node's libraries give up after 3 s; the rest is for the response, which
+/// usually takes milliseconds.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// Interval between searches for unread responses while requests wait.

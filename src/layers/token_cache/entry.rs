@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) known: watch::Sender<Known>,
     /// Wakes the keeper when a client waits for a flight.
     pub(super) demand: Notify,
-    /// Whether a client has asked for a flight since the last one ended.
+    /// Whether a request needs a flight since the last one ended.
     pub(super) is_wanted: AtomicBool,
     /// The clients that wait for the flight that is requested or under way.
     crowd: Mutex<Crowd>,
@@ -106,9 +106,9 @@ impl Entry {
         self.known.borrow().find(now)
     }
 
-    /// Joins the clients that wait, and requests a flight from the keeper. Returns a receiver of the result, and whether
-    /// this was the first request for the flight. Subscribes before requesting, because a flight without receivers is
-    /// not begun.
+    /// Joins the clients that wait, and requests a flight from the keeper. Returns a receiver of the result, and
+    /// whether this was the first request for the flight. Subscribes before requesting, because a flight without
+    /// receivers is not begun.
     pub(super) fn join(&self, client: Client) -> (watch::Receiver<Known>, bool) {
         let known = self.known.subscribe();
         self.joined_by(client);

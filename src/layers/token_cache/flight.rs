@@ -22,8 +22,8 @@ use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 /// Maximum concurrent fetches, over all keys.
 pub const MAX_FETCHES: usize = 16;
 
-/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither kind
-/// uses the other's part.
+/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
+/// kind uses the other's part.
 pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
 
 /// How long a 404 (an unknown account) is the answer.
@@ -35,8 +35,8 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 /// How long a failure is the answer, in milliseconds: less than a second, so that recovery is noticed within one.
 const FAILURE_TTL_MILLIS: std::ops::Range<u64> = 600..900;
 
-/// How long it is the answer that the circuit breaker did not let a fetch through, in milliseconds. A retry costs nothing,
-/// and this delay adds to that of the failure that opened the breaker.
+/// How long it is the answer that the circuit breaker did not let a fetch through, in milliseconds. A retry costs
+/// nothing, and this delay adds to that of the failure that opened the breaker.
 const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
 
 /// An entry without a token is removed if it is not requested for this long. No failure is the answer for longer.
@@ -148,7 +148,7 @@ impl<T: TokenSource> Keeper<T> {
             result = match landed.outcome.and_then(|fetched| cached(fetched, landed.asked, now)) {
                 Ok(token) => {
                     *failures = 0;
-                    self.learned(known, token, now)
+                    self.succeeded(known, token, now)
                 }
                 Err(why) => {
                     *failures = failures.saturating_add(1);
@@ -160,7 +160,8 @@ impl<T: TokenSource> Keeper<T> {
         result
     }
 
-    fn learned(&self, known: &mut Known, token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
+    /// Stores a fetched token.
+    fn succeeded(&self, known: &mut Known, token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
         let next = match self.entry.key.kind {
             TokenKind::Access => Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64())),
             // Each should be used only once, so none is fetched in advance.
@@ -171,6 +172,7 @@ impl<T: TokenSource> Keeper<T> {
         (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
     }
 
+    /// Stores a failure.
     fn failed(&self, known: &mut Known, why: NoToken, failures: u32, now: BootTime) -> (Next, FlightOutcome) {
         known.drop_expired(now);
         let has_token = known.token.is_some();

@@ -1,12 +1,12 @@
 //! [`Flights`]: limits concurrent token fetches, and shares them between clients.
 //!
-//! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other. In each pool,
-//! the flights under way are shared between clients by [`Shares`]:
+//! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other. In each
+//! pool, the flights under way are shared between clients by [`Shares`]:
 //!
 //! - While there is room, a flight begins immediately.
 //! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
-//! - A client that holds clearly less than the largest holder waits at most [`SLOW_AFTER`] behind slow flights. Then the
-//!   oldest flight that has taken that long, and for which only the largest holder waits, is given up.
+//! - A client that holds clearly less than the largest holder waits at most [`SLOW_AFTER`] behind slow flights. Then
+//!   the oldest flight that has taken that long, and for which only the largest holder waits, is given up.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;

@@ -55,7 +55,8 @@ impl<T: TokenSource> Tokens<T> {
         Self { store, source: Arc::new(source) }
     }
 
-    /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then on.
+    /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then
+    /// on.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
         let now = BootTime::now();
         let entry = self.entry(key, None, now).map_err(NoToken::Overloaded)?;

@@ -1,14 +1,14 @@
 //! [`Store`]: the cache entries, and which of them to evict.
 //!
-//! The store is limited in bytes. An entry is charged to the client that requested it first. The default account's entry is
-//! the proxy's own: it is not charged and never evicted. If there is no room for a new entry, the rule of [`Shares`]
-//! decides:
+//! The store is limited in bytes. An entry is charged to the client that requested it first. The default account's
+//! entry is the proxy's own: it is not charged and never evicted. If there is no room for a new entry, the rule of
+//! [`Shares`] decides:
 //!
 //! 1. If another client holds clearly more than the requesting one, its least recently used entry without waiting
 //!    requests is evicted.
 //! 2. If it has none, its least recently used entry for which only it waits itself is evicted.
-//! 3. If the requesting client holds most, or none holds clearly more, its own least recently used entry without waiting
-//!    requests is evicted.
+//! 3. If the requesting client holds most, or none holds clearly more, its own least recently used entry without
+//!    waiting requests is evicted.
 //! 4. If there is no such entry, the request is refused.
 //!
 //! So a client that invents keys evicts its own entries, and never one that another client waits for.
@@ -97,8 +97,8 @@ impl Store {
             .observe(&table::DEFAULT_TOKEN_EXPIRY, move || store.default_expires_in(BootTime::now()).map(u64::from));
     }
 
-    /// Seconds until the default account's token expires, or 0 if it has expired and was not replaced. `None` before the
-    /// first token and without an account, so that no alert fires.
+    /// Seconds until the default account's token expires, or 0 if it has expired and was not replaced. `None` before
+    /// the first token and without an account, so that no alert fires.
     fn default_expires_in(&self, now: BootTime) -> Option<u32> {
         let entry = self.find(&TokenKey::default_account())?;
         let known = entry.known.borrow();
@@ -130,8 +130,8 @@ impl Store {
         self.lock().by_key.get(key).cloned()
     }
 
-    /// The entry of a canonical key, and whether it is new and needs a keeper. A new entry is charged to this client, and
-    /// refused if there is no room for it.
+    /// The entry of a canonical key, and whether it is new and needs a keeper. A new entry is charged to this client,
+    /// and refused if there is no room for it.
     pub(super) fn find_or_make(
         &self,
         key: TokenKey,
@@ -209,8 +209,8 @@ impl Entries {
         self.by_key.get(&entry.key).is_some_and(|found| Arc::ptr_eq(found, entry))
     }
 
-    /// Evicts entries until a client may take this many more bytes, by the rule in the module documentation. Returns the
-    /// number of evicted entries.
+    /// Evicts entries until a client may take this many more bytes, by the rule in the module documentation. Returns
+    /// the number of evicted entries.
     fn make_room(&mut self, client: Client, weight: usize) -> Result<u64, Overload> {
         if weight > self.shares.limit() {
             return Err(Overload::Tokens);

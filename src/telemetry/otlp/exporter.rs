@@ -21,8 +21,8 @@ use crate::telemetry::sampled::Sampled;
 /// Maximum finished requests that wait for the exporter: some seconds of sampled requests of a busy node.
 const MAX_QUEUED_REQUESTS: usize = 256;
 
-/// Spans in a batch; the last request may exceed it. Small, because a batch is encoded in one go on a thread that serves
-/// pods.
+/// Spans in a batch; the last request may exceed it. Small, because a batch is encoded in one go on a thread that
+/// serves pods.
 const BATCH_SPANS: usize = 256;
 
 /// Maximum time that a finished request waits for its batch to fill. OpenTelemetry's default.

@@ -10,20 +10,20 @@
 //!
 //! # Sampling
 //!
-//! A request with a valid `traceparent` (W3C Trace Context) continues that trace, and is sampled if its sender sampled it.
-//! Any other request begins a trace, and is sampled with the configured ratio. The trace ends here: it is not propagated to
-//! the metadata server.
+//! A request with a valid `traceparent` (W3C Trace Context) continues that trace, and is sampled if its sender
+//! sampled it. Any other request begins a trace, and is sampled with the configured ratio. The trace ends here: it is
+//! not propagated to the metadata server.
 //!
 //! # Cost
 //!
-//! A request that is not sampled costs a header lookup and a random number; without `--otlp-endpoint`, a few reads of a
-//! flag. For a sampled request the times that the metrics measure anyway are recorded, and the exporter's task converts
-//! them to spans when the request is complete. At most 256 finished requests are queued, with at most 3 KiB each (usually
-//! 1 KiB), and some 256 spans are being sent: at most 1 MiB in total. When the queue is full, requests are dropped and
-//! counted. Nothing waits for the collector, except the process for a second when it ends.
+//! A request that is not sampled costs a header lookup and a random number; without `--otlp-endpoint`, a few reads of
+//! a flag. For a sampled request the times that the metrics measure anyway are recorded, and the exporter's task
+//! converts them to spans when the request is complete. At most 256 finished requests are queued, with at most 3 KiB
+//! each (usually 1 KiB), and some 256 spans are being sent: at most 1 MiB in total. When the queue is full, requests
+//! are dropped and counted. Nothing waits for the collector, except the process for a second when it ends.
 //!
-//! Batches are sent to `/v1/traces` as protobuf over plain HTTP, one every few seconds, on a persistent connection. A batch
-//! that fails is not sent again, and the next one is delayed.
+//! Batches are sent to `/v1/traces` as protobuf over plain HTTP, one every few seconds, on a persistent connection. A
+//! batch that fails is not sent again, and the next one is delayed.
 //!
 //! # Limitations
 //!

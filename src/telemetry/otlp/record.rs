@@ -122,8 +122,8 @@ impl Recording {
         }
     }
 
-    /// Records that a filter is done with the request, which waited in it for this many nanoseconds. Filters report in the
-    /// order in which the request reached them.
+    /// Records that a filter is done with the request, which waited in it for this many nanoseconds. Filters report
+    /// in the order in which the request reached them.
     pub fn left(&self, filter: Filter, outcome: FilterOutcome, left: Moment, waited: u64) {
         let waited = Duration::from_nanos(waited);
         self.change(|record| record.steps.push(Step { filter, outcome, left, waited }));

@@ -6,7 +6,8 @@ use http::HeaderMap;
 use opentelemetry::trace::TraceState;
 use opentelemetry::{SpanId, TraceId};
 
-/// Maximum `tracestate`, in bytes: the size that every implementation must propagate (W3C Trace Context, section 3.3.1.5).
+/// Maximum `tracestate`, in bytes: the size that every implementation must propagate (W3C Trace Context, section
+/// 3.3.1.5).
 const MAX_STATE_BYTES: usize = 512;
 
 /// A trace, and the span of the sender.
