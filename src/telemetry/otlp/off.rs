@@ -20,7 +20,7 @@ pub struct Tracer {}
 
 /// Records nothing.
 #[derive(Debug, Default)]
-pub struct Recording;
+pub struct Recording {}
 
 /// Exports nothing.
 #[derive(Debug, Default)]
