@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::process::{Command, ExitCode};
 
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{self, LIMIT, Store, Tokens};
+use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, Tokens};
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::Choice;
 use gce_metadata_proxy::telemetry::Registry;
@@ -95,7 +95,7 @@ fn parse_and_conceal(target: &str) {
 fn token_layer() {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), support::Source);
+    let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), support::Source);
     runtime.block_on(tokens.warm(TokenKey::default_account())).expect("the source gives a token");
     let mut cache = token_cache::layer(&tokens, Audit::Off).layer(service_fn(support::nothing));
     times(|| support::parsed(support::TOKEN), |request| support::now(cache.call(request)));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::layers::latency::{Instruments, Timeline, enter, leave, track};
 use gce_metadata_proxy::telemetry::Moment;
-use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK};
+use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK_BOUNDS};
 use gce_metadata_proxy::telemetry::latency::{Filter, RequestOutcome};
 use gce_metadata_proxy::telemetry::talkers::Talkers;
 use tower::{Layer, Service, ServiceBuilder};
@@ -92,7 +92,7 @@ fn eight_filters(criterion: &mut Criterion) {
 }
 
 fn one_observation(criterion: &mut Criterion) {
-    let histogram = Histogram::new(&WORK);
+    let histogram = Histogram::new(&WORK_BOUNDS);
     criterion.bench_function("one_observation", |bencher| {
         bencher.iter(|| histogram.record(black_box(Duration::from_nanos(1_234))));
     });

@@ -15,7 +15,7 @@ use gce_metadata_proxy::layers::in_flight::{Limit, MakeRoom, Seats};
 use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
 use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{LIMIT, Store, Tokens};
+use gce_metadata_proxy::layers::token_cache::{DEFAULT_LIMIT_BYTES, Store, Tokens};
 use gce_metadata_proxy::layers::{classify, conceal, discovery, hanging, in_flight, leaves, rescue, token_cache};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
@@ -47,7 +47,7 @@ fn layers(criterion: &mut Criterion) {
         seats: Seats::new(200),
         needs_none: |_: &Request| false,
         hangs: Request::hangs,
-        make_room: MakeRoom::by(|| false),
+        make_room: MakeRoom::new(|| false),
     });
     bench(criterion, "in_flight", in_flight::layer(&limit).layer(ends()), leaf);
     bench(criterion, "discovery", discovery::layer().layer(ends()), leaf);
@@ -57,7 +57,7 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "conceal", conceal::layer(&concealment).layer(ends()), leaf);
     bench(criterion, "hanging", hanging::layer(&Arc::new(Watches::new(64, room))).layer(ends()), leaf);
     bench(criterion, "leaves", leaves::layer(&support::known_leaves()).layer(ends()), leaf);
-    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), support::Source);
+    let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), support::Source);
     bench(criterion, "token_cache", token_cache::layer(&tokens, Audit::Off).layer(ends()), leaf);
     bench(criterion, "nothing", ends(), leaf);
 }

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{self, LIMIT, Store, Tokens};
+use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
 use gce_metadata_proxy::metadata::{Query, Request, RequestError};
 use gce_metadata_proxy::reply::Body;
@@ -22,7 +22,7 @@ use support::Source;
 fn hit(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let _entered = runtime.enter();
-    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), Source);
+    let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), Source);
     let default = TokenKey::default_account().request();
     let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
@@ -31,7 +31,7 @@ fn hit(criterion: &mut Criterion) {
 
     let mut group = criterion.benchmark_group("token_hit");
     for (name, request) in [("default", default), ("scopes", with_scopes)] {
-        let key = TokenKey::of(&request).expect("a token").0;
+        let key = TokenKey::from_request(&request).expect("a token").0;
         runtime.block_on(tokens.warm(key)).expect("the source gives a token");
         group.bench_function(name, |bencher| {
             bencher.iter_batched(

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use gce_metadata_proxy::failure::{DEADLINE, Failure};
+use gce_metadata_proxy::failure::{Failure, UPSTREAM_TIMEOUT};
 use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{self, LIMIT, Store, TokenCache, Tokens};
+use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::shares::Client;
 use gce_metadata_proxy::telemetry::Registry;
@@ -35,7 +35,7 @@ struct Server(Arc<Weather>);
 
 impl TokenSource for Server {
     fn deadline(&self) -> Duration {
-        DEADLINE
+        UPSTREAM_TIMEOUT
     }
 
     async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
@@ -90,7 +90,7 @@ fn crowds(criterion: &mut Criterion) {
 /// Empty, in front of a server with its weather.
 fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
-    let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), Server(Arc::clone(&weather)));
+    let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), Server(Arc::clone(&weather)));
     (
         token_cache::layer(&tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
         weather,

@@ -33,7 +33,7 @@ pub(crate) fn folders_in(groups: &str, root: &Path, controller: &str) -> Vec<(Ve
             // A container sees its own group as the root.
             folders.extend([(Version::Two, root.join(path)), (Version::Two, root.to_owned())]);
         } else if controllers.split(',').any(|found| found == controller) {
-            // Or under its path on the host.
+            // The group may be mounted under its path on the host, or as the root.
             let own = [root.join(controller).join(path), root.join(controllers).join(path), root.join(controller)];
             folders.splice(..0, own.map(|folder| (Version::One, folder)));
         }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hierarchy_of_its_own_comes_before_the_common_one() {
+    fn a_controllers_own_hierarchy_comes_before_the_unified_one() {
         let groups = "12:memory:/kubepods/pod1\n4:cpu,cpuacct:/pod\n0::/system.slice\n";
         let folders = folders_in(groups, Path::new("/c"), "memory");
         assert_eq!(folders[0], (Version::One, "/c/memory/kubepods/pod1".into()));

@@ -13,9 +13,9 @@ use tokio::time::sleep;
 
 /// Maximum sleep without reading the clock. Timers stop during suspension, so this also bounds the delay of
 /// due work after a resume.
-const NAP: Duration = Duration::from_secs(30);
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 
-const NANOS: u64 = 1_000_000_000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A point in time, in nanoseconds since boot, including suspension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ impl BootTime {
     pub fn now() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-        Self(seconds.unwrap_or(0) * NANOS + nanos.unwrap_or(0))
+        Self(seconds.unwrap_or(0) * NANOS_PER_SECOND + nanos.unwrap_or(0))
     }
 
     /// The present moment.
@@ -36,28 +36,28 @@ impl BootTime {
         tests::now()
     }
 
-    /// In nanoseconds since the machine was started.
+    /// Nanoseconds since boot.
     pub fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The reverse of [`BootTime::as_nanos`].
+    /// The time at this many nanoseconds since boot.
     pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Time since an earlier moment, or zero if it is later.
+    /// Time since `earlier`, or zero if it is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Whole seconds from an earlier moment to this one; 0 if that one is later.
+    /// Whole seconds since `earlier`, or 0 if it is later.
     pub fn seconds_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0) / NANOS
+        self.0.saturating_sub(earlier.0) / NANOS_PER_SECOND
     }
 }
 
-/// Saturates at the earliest and latest moment.
+/// Saturates.
 impl Add<Duration> for BootTime {
     type Output = Self;
 
@@ -78,14 +78,14 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until a moment; at most 30 s longer if the machine is suspended meanwhile.
+/// Sleeps until this time, or up to 30 s longer if the machine is suspended meanwhile.
 pub async fn sleep_until(moment: BootTime) {
     loop {
         let left = moment.since(BootTime::now());
         if left.is_zero() {
             return;
         }
-        sleep(left.min(NAP)).await;
+        sleep(left.min(MAX_SLEEP)).await;
     }
 }
 
@@ -101,11 +101,11 @@ mod tests {
 
     use super::*;
 
-    /// When tests began. Some moments are earlier, for each paused clock starts by itself.
+    /// When the first test read the clock. Times may be earlier, because each paused clock starts separately.
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     thread_local! {
-        /// Each test runs on a thread of its own.
+        /// Thread-local, because each test runs on its own thread.
         static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
@@ -115,16 +115,19 @@ mod tests {
         if now >= began { start + (now - began) } else { start - (began - now) }
     }
 
-    /// The machine is suspended for this long: timers stand still, and tokens grow old.
+    /// Suspends the machine for this long: timers stand still, and tokens age.
     pub(crate) fn suspend(time: Duration) {
         SUSPENDED.set(SUSPENDED.get() + time);
     }
 
     #[test]
-    fn moments_are_compared_and_never_overflow() {
-        let (early, late) = (BootTime(5 * NANOS), BootTime(7 * NANOS + 1));
+    fn differences_and_sums_saturate() {
+        let (early, late) = (BootTime(5 * NANOS_PER_SECOND), BootTime(7 * NANOS_PER_SECOND + 1));
         assert_eq!((late.seconds_since(early), early.seconds_since(late)), (2, 0));
-        assert_eq!((late.since(early), early.since(late)), (Duration::from_nanos(2 * NANOS + 1), Duration::ZERO));
+        assert_eq!(
+            (late.since(early), early.since(late)),
+            (Duration::from_nanos(2 * NANOS_PER_SECOND + 1), Duration::ZERO)
+        );
         assert_eq!(early - Duration::MAX, BootTime(0));
         assert_eq!(early + Duration::MAX, BootTime(u64::MAX));
     }
@@ -137,10 +140,10 @@ mod tests {
         suspend(Duration::from_secs(3600));
         let resumed = Instant::now();
         asleep.await.expect("no panic");
-        assert!(resumed.elapsed() <= NAP, "it slept on for {:?}", resumed.elapsed());
+        assert!(resumed.elapsed() <= MAX_SLEEP, "it slept for another {:?}", resumed.elapsed());
 
         let began = BootTime::now();
         sleep_until(began + Duration::from_secs(100)).await;
-        assert_eq!(BootTime::now().seconds_since(began), 100, "and without suspension it is exact");
+        assert_eq!(BootTime::now().seconds_since(began), 100, "without suspension it is exact");
     }
 }

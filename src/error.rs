@@ -33,7 +33,7 @@ pub enum Error {
     /// The metadata server returned no complete response.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
-    /// The source of tokens did not give one. Shared, because everybody who waited for the token gets it.
+    /// The token source returned no token. Shared, because all requests that waited for the token get it.
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Token(Arc<TokenFailure>),
 }

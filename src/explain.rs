@@ -107,7 +107,9 @@ fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: D
         Decision::Flat => {
             ("allow, without `recursive`, which has no effect here", sent(query.without(Param::Recursive)))
         }
-        Decision::Redact => ("allow, with concealed values removed from the response", sent(redact::asked(query))),
+        Decision::Redact => {
+            ("allow, with concealed values removed from the response", sent(redact::upstream_query(query)))
+        }
         Decision::Redirect => ("redirect to the directory", "nothing is sent".to_owned()),
         Decision::Conceal(_) => ("conceal", "nothing is sent".to_owned()),
     };

@@ -1,15 +1,15 @@
-//! [`Failure`]: why an upstream request failed. [`TokenFailure`]: why a source gave no token.
+//! [`Failure`]: why an upstream request failed. [`TokenFailure`]: why a source returned no token.
 
 use std::io;
 use std::time::Duration;
 
 use crate::metadata::token::TokenError;
 
-/// Deadline of a response (its head, and its body if it is buffered). Python's and Node's libraries give up
+/// Timeout of an upstream response (its head, and its body if it is buffered). Python's and Node's libraries give up
 /// after 3 s, and a 503 is clearer to them than a timeout.
-pub const DEADLINE: Duration = Duration::from_millis(2500);
+pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Why the upstream gave no complete response. The text is sent to the client and logged.
+/// Why the upstream returned no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// No connection was made.
@@ -60,16 +60,16 @@ impl Failure {
     }
 }
 
-/// Why a source of tokens gave no token. The text is part of what the client reads, and of the log.
+/// Why a source returned no token. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFailure {
-    /// The server that the source asks gave no whole answer.
+    /// The source's server returned no complete response.
     #[error(transparent)]
     Upstream(#[from] Failure),
-    /// A success that should have been a token and is not.
+    /// A successful response that is not a token.
     #[error("its response is not a token: {0}")]
     NotAToken(#[from] TokenError),
-    /// The server failed several times in a row and is not asked for a moment.
+    /// The server failed several times in a row and is not asked for a short time.
     #[error("it failed several times in a row and will be retried shortly")]
     Resting,
     /// The source has no tokens for this caller.
@@ -78,7 +78,7 @@ pub enum TokenFailure {
 }
 
 impl TokenFailure {
-    /// A name from a closed set, for metric labels and logs.
+    /// A label from a fixed set, for metrics and logs.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Upstream(failure) => failure.label(),

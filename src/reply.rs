@@ -14,9 +14,9 @@ use crate::failure::Failure;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::metadata::{Host, Request};
 
-/// The body of an answer.
+/// The body of a response.
 pub enum Body {
-    /// The complete body; empty once taken.
+    /// The complete body. Empty after it was read.
     Whole(Bytes),
     /// Streamed from the upstream. Boxed, because every layer moves every response, and few are streamed.
     Streamed(Pin<Box<Streamed>>),
@@ -76,7 +76,7 @@ impl AtHand for Body {
 
 /// Capacities of a header map that is reused for a response: at least enough for the proxy's headers, and
 /// bounded because hyper keeps the map for the next request.
-const ROOM: Range<usize> = 4..24;
+const REUSED_CAPACITIES: Range<usize> = 4..24;
 
 /// `Server` header of responses made by the proxy, which distinguishes them from the upstream's.
 pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
@@ -103,10 +103,10 @@ pub fn local_in(
     content_type: HeaderValue,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
-    if ROOM.contains(&headers.capacity()) {
+    if REUSED_CAPACITIES.contains(&headers.capacity()) {
         headers.clear();
     } else {
-        headers = HeaderMap::with_capacity(ROOM.start);
+        headers = HeaderMap::with_capacity(REUSED_CAPACITIES.start);
     }
     headers.insert(METADATA_FLAVOR, GOOGLE);
     headers.insert(header::CONTENT_TYPE, content_type);
@@ -117,8 +117,8 @@ pub fn local_in(
     response
 }
 
-/// The redirect of a directory without its final slash, as the metadata server answers it: to the name that the client used,
-/// with the path as the body.
+/// The redirect of a directory without its final slash, as the metadata server sends it: to the host name that the
+/// client used, with the path as the body.
 pub fn directory_redirect(request: &Request) -> Response<Body> {
     let path = format!("{}/", request.path);
     let host = request.host.as_ref().map_or("metadata.google.internal", Host::as_str);

@@ -8,7 +8,7 @@
 //! # Who gets room
 //!
 //! - A single client may use all of it.
-//! - When there is not enough, requests queue for up to [`DEADLINE`]. The client that holds least goes first;
+//! - When there is not enough, requests queue for up to [`UPSTREAM_TIMEOUT`]. The client that holds least goes first;
 //!   clients that hold the same take turns. No request overtakes the first in the queue, however large its
 //!   response is, so a client that holds little waits only for the responses of others to be read.
 //! - While a request waits, connections of the client that holds most are closed if their responses were sent
@@ -18,7 +18,7 @@
 //!
 //! [`Shares::room_for`] does not fit here, because it compares items of equal size.
 //!
-//! # Why nobody waits for ever
+//! # Why there is no deadlock
 //!
 //! Redaction needs memory twice: for the original response and for the redacted one. Originals may fill only
 //! half of the room. The other half is for redacted responses, which are released as soon as clients read
@@ -37,22 +37,22 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::error::Overload;
-use crate::failure::DEADLINE;
+use crate::failure::UPSTREAM_TIMEOUT;
 use crate::shares::{Client, Shares};
 
 pub use cut::CutUnread;
 use readers::Readers;
 pub use whole::Whole;
 
-/// Maximum response that needs no room, in bytes, for requests that hold a seat until the response is read.
-/// 200 seats hold at most 1.6 MiB of them.
-pub const SMALL: usize = 8 * 1024;
+/// Maximum response that needs no room, in bytes, for requests that hold a seat until the response is read: at most
+/// 1.6 MiB for 200 seats.
+pub const SMALL_BYTES: usize = 8 * 1024;
 
 /// Maximum response that needs no room, in bytes, for requests without a seat. Seats are released at the same
 /// size.
-pub const SMALL_WITHOUT_SEAT: usize = 1024;
+pub const SMALL_BYTES_WITHOUT_SEAT: usize = 1024;
 
-/// Interval at which the first in the queue looks for connections that do not read.
+/// Interval at which the first request in the queue searches for connections that do not read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Memory for large responses.
@@ -257,7 +257,7 @@ impl Account {
 
     /// Takes room, waiting at most as long as the upstream may take to respond.
     pub async fn take(&self, amount: Amount) -> Result<Charge, Overload> {
-        timeout(DEADLINE, self.wait_for(amount)).await.ok().flatten().ok_or(Overload::LargeAnswers)
+        timeout(UPSTREAM_TIMEOUT, self.wait_for(amount)).await.ok().flatten().ok_or(Overload::LargeAnswers)
     }
 
     async fn wait_for(&self, amount: Amount) -> Option<Charge> {

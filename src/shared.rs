@@ -23,7 +23,7 @@ use crate::telemetry::requests::Requests;
 use crate::telemetry::shedding::Shedding;
 use crate::telemetry::{Registry, table};
 use crate::tokens::MetadataServer;
-use crate::upstream::{Client, Forward, Health, UpstreamMetrics};
+use crate::upstream::{Forward, Health, UpstreamClient, UpstreamMetrics};
 
 /// What connections, background tasks and the admin pages have in common.
 #[derive(Debug)]
@@ -96,13 +96,17 @@ impl Shared {
         );
         let room = Room::new(budget.answers, {
             let connections = Arc::clone(&connections);
-            CutUnread::by(move |peers| connections.cut_unread_of(peers))
+            CutUnread::new(move |peers| connections.cut_unread_of(peers))
         });
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&registry, Arc::clone(&instruments.latency)));
-        let client =
-            Client::new(config.upstream.clone(), Arc::clone(&health), Arc::clone(&room), Arc::clone(&upstream_metrics));
+        let client = UpstreamClient::new(
+            config.upstream.clone(),
+            Arc::clone(&health),
+            Arc::clone(&room),
+            Arc::clone(&upstream_metrics),
+        );
         let forward = Forward::new(client);
         let store = Store::new(budget.tokens, &registry);
         let concealment =

@@ -7,8 +7,8 @@
 //! - When there is no room, the client that holds most gives way to a client that holds clearly less.
 //! - The client that holds most must give up something of its own, or is refused.
 //!
-//! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting for a
-//! seat) is up to the owner of the resource.
+//! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting
+//! for a seat) is up to the owner of the resource.
 
 use std::net::IpAddr;
 
@@ -25,9 +25,9 @@ pub struct Shares {
     holders: Vec<(Client, usize)>,
 }
 
-/// Whether a client may take more.
+/// Whether a client may take more, and otherwise which client must give something up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum Availability {
     /// There is room.
     Free,
     /// No room until this client gives something up: it holds most, and clearly more than the requesting
@@ -49,21 +49,21 @@ impl Shares {
     ///
     /// "Clearly more" means that the other client still holds at least as much after the transfer, so that
     /// two clients never take the same amount from each other in turn.
-    pub fn room_for(&self, client: Client, amount: usize) -> Room {
+    pub fn room_for(&self, client: Client, amount: usize) -> Availability {
         self.room_beside(client, amount, 0)
     }
 
     /// Like [`Shares::room_for`], with a reserve that must stay free.
-    pub fn room_beside(&self, client: Client, amount: usize, spare: usize) -> Room {
+    pub fn room_beside(&self, client: Client, amount: usize, spare: usize) -> Availability {
         if self.used.saturating_add(amount).saturating_add(spare) <= self.limit {
-            return Room::Free;
+            return Availability::Free;
         }
         match self.largest() {
-            Some((largest, _)) if largest == client => Room::FromItself,
+            Some((largest, _)) if largest == client => Availability::FromItself,
             Some((largest, most)) if most >= self.held_by(client).saturating_add(amount.saturating_mul(2)) => {
-                Room::From(largest)
+                Availability::From(largest)
             }
-            _ => Room::None,
+            _ => Availability::None,
         }
     }
 
@@ -135,53 +135,53 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_alone_may_have_everything_and_then_only_replaces_its_own() {
+    fn a_single_client_may_take_everything_and_then_only_replaces_its_own() {
         let mut shares = Shares::new(3);
         for _ in 0..3 {
-            assert_eq!(shares.room_for(pod(1), 1), Room::Free);
+            assert_eq!(shares.room_for(pod(1), 1), Availability::Free);
             shares.take(pod(1), 1);
         }
-        assert_eq!(shares.room_for(pod(1), 1), Room::FromItself);
+        assert_eq!(shares.room_for(pod(1), 1), Availability::FromItself);
     }
 
     #[test]
-    fn whoever_holds_most_gives_way_to_one_that_holds_clearly_less() {
+    fn the_client_that_holds_most_gives_way_to_one_that_holds_clearly_less() {
         let mut shares = Shares::new(10);
         shares.take(pod(1), 7);
         shares.take(pod(2), 3);
-        assert_eq!(shares.room_for(pod(3), 1), Room::From(pod(1)));
-        assert_eq!(shares.room_for(pod(2), 1), Room::From(pod(1)));
-        assert_eq!(shares.room_for(pod(2), 3), Room::None, "it would hold more than it leaves");
+        assert_eq!(shares.room_for(pod(3), 1), Availability::From(pod(1)));
+        assert_eq!(shares.room_for(pod(2), 1), Availability::From(pod(1)));
+        assert_eq!(shares.room_for(pod(2), 3), Availability::None, "it would hold more than the other afterwards");
     }
 
     #[test]
-    fn nobody_gives_way_where_all_hold_the_same() {
+    fn no_client_gives_way_if_all_hold_the_same() {
         let mut shares = Shares::new(3);
         (1..=3).for_each(|number| shares.take(pod(number), 1));
-        assert_eq!(shares.room_for(pod(4), 1), Room::None);
+        assert_eq!(shares.room_for(pod(4), 1), Availability::None);
     }
 
     #[test]
-    fn a_share_is_what_an_equal_part_would_be() {
+    fn a_share_is_an_equal_part_of_the_limit() {
         let mut shares = Shares::new(10);
         shares.take(pod(1), 5);
-        assert!(shares.is_below_share(pod(1)), "it is alone");
+        assert!(shares.is_below_share(pod(1)), "a single client's share is everything");
         shares.take(pod(2), 1);
         assert!(!shares.is_below_share(pod(1)));
         assert!(shares.is_below_share(pod(2)));
     }
 
     proptest! {
-        /// Whoever asks in whatever order, the rule comes to rest: with every client asking again and again, the pieces
-        /// change hands only so often, and in the end nobody holds two more than another that wants more.
+        /// The rule converges: if all clients request more in any order, the number of transfers is limited, and in the
+        /// end the amounts of two clients differ by at most one.
         #[test]
-        fn pieces_do_not_change_hands_for_ever(limit in 1..20usize, first in 0..6u8) {
+        fn the_number_of_transfers_is_limited(limit in 1..20usize, first in 0..6u8) {
             let mut shares = Shares::new(limit);
             shares.take(pod(first), limit);
             let mut changes = 0;
             for round in 0..limit * 6 {
                 let asks = pod(u8::try_from(round % 6).expect("small"));
-                if let Room::From(largest) = shares.room_for(asks, 1) {
+                if let Availability::From(largest) = shares.room_for(asks, 1) {
                     shares.give_back(largest, 1);
                     shares.take(asks, 1);
                     changes += 1;

@@ -102,7 +102,7 @@ fn limit(
             discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
         },
         hangs: move |request: &Request| concealment.lets_hang(request),
-        make_room: MakeRoom::by(move || connections.cut_unread()),
+        make_room: MakeRoom::new(move || connections.cut_unread()),
     }
 }
 

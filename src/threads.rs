@@ -52,7 +52,7 @@ mod tests {
         super::quota(&cgroup::folders_in(groups, root, "cpu"))
     }
 
-    /// A made-up tree of control groups.
+    /// Creates the files of a tree of control groups.
     fn tree(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("metadata-proxy-{}-{name}", std::process::id()));
         for (path, text) in files {
@@ -68,7 +68,7 @@ mod tests {
         let v2 = tree("v2", &[("pod/cpu.max", "50000 100000\n")]);
         assert_eq!(quota("0::/pod\n", &v2), Some(0.5));
         let inside = tree("inside", &[("cpu.max", "300000 100000\n")]);
-        assert_eq!(quota("0::/kubepods/pod1\n", &inside), Some(3.0), "a container sees its own group at the top");
+        assert_eq!(quota("0::/kubepods/pod1\n", &inside), Some(3.0), "a container sees its own group as the root");
         let v1 = tree("v1", &[("cpu/pod/cpu.cfs_quota_us", "3000\n"), ("cpu/pod/cpu.cfs_period_us", "100000\n")]);
         assert_eq!(quota("5:memory:/pod\n4:cpu,cpuacct:/pod\n", &v1), Some(0.03));
         for root in [v2, inside, v1] {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_quota_is_none() {
+    fn without_a_quota_there_is_none() {
         let unlimited = tree(
             "none",
             &[("cpu.max", "max 100000\n"), ("cpu/cpu.cfs_quota_us", "-1\n"), ("cpu/cpu.cfs_period_us", "100000\n")],

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gce_metadata_proxy::mock::{Fault, Mock};
-use gce_metadata_proxy::telemetry::histogram::{Snapshot, WORK};
+use gce_metadata_proxy::telemetry::histogram::{Snapshot, WORK_BOUNDS};
 use gce_metadata_proxy::telemetry::labels::Label;
 use gce_metadata_proxy::telemetry::latency::Filter;
 use http_body_util::{BodyExt, Empty};
@@ -184,7 +184,7 @@ async fn watch(proxy: &Proxy, step: Duration) -> Result<Seen, Failure> {
 
 /// A filter's histogram on a page of metrics, over all outcomes.
 fn filter_work(page: &str, filter: Filter) -> Snapshot {
-    let mut all = Snapshot::empty(&WORK);
+    let mut all = Snapshot::empty(&WORK_BOUNDS);
     let named = format!("filter=\"{}\"", filter.label());
     let mut bucket = 0;
     let mut below = 0;
@@ -195,7 +195,7 @@ fn filter_work(page: &str, filter: Filter) -> Snapshot {
         let count: u64 = line.rsplit_once(' ').and_then(|(_, count)| count.parse().ok()).expect("a count");
         all.counts[bucket] += count - below;
         // The buckets of a series come in order, the one without a bound at the end.
-        (bucket, below) = if bucket == WORK.len() { (0, 0) } else { (bucket + 1, count) };
+        (bucket, below) = if bucket == WORK_BOUNDS.len() { (0, 0) } else { (bucket + 1, count) };
     }
     all
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use gce_metadata_proxy::cli;
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::failure::DEADLINE;
+use gce_metadata_proxy::failure::UPSTREAM_TIMEOUT;
 use gce_metadata_proxy::layers::in_flight::SeatedBody;
 use gce_metadata_proxy::layers::latency::TimedBody;
 use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
@@ -90,7 +90,7 @@ pub struct Source;
 
 impl TokenSource for Source {
     fn deadline(&self) -> std::time::Duration {
-        DEADLINE
+        UPSTREAM_TIMEOUT
     }
 
     async fn fetch(&self, _: &TokenKey, _: shares::Client) -> Result<Fetched, NoToken> {

@@ -1,7 +1,7 @@
-//! `catch_panic`: a panic ends the request that it happened in, and nothing else.
+//! `catch_panic`: turns a panic while a request is handled into an error of that request.
 //!
-//! Without it, a panic ends the connection, and the client gets no answer. It is not tower-http's `CatchPanic` because that
-//! puts the body of every answer into a box. A panic in the body of an answer still ends the connection.
+//! Without it, a panic ends the connection, and the client gets no response. tower-http's `CatchPanic` is not used,
+//! because it boxes the body of every response. A panic in a response body still ends the connection.
 
 use std::any::Any;
 use std::future::Future;
@@ -19,7 +19,7 @@ use super::outcome::Outcome;
 use crate::error::Error;
 use crate::telemetry::requests::Requests;
 
-/// Catches panics in requests of this peer, and counts them here.
+/// Catches panics while requests of this peer are handled, and counts and logs them.
 pub fn layer<S>(requests: &Arc<Requests>, peer: SocketAddr) -> impl Layer<S, Service = CatchPanic<S>> + Clone + use<S> {
     let report = Report { requests: Arc::clone(requests), peer };
     layer_fn(move |inner| CatchPanic { inner, report: report.clone() })
@@ -52,7 +52,8 @@ pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     message.unwrap_or("the panic has no message")
 }
 
-// Whatever a panic leaves half done is dropped with the request. What requests share is behind locks that allow for panics.
+// Unwind safe: a panic drops the request's own state, and state shared between requests is behind locks that handle
+// poisoning.
 impl<R, T, S> Service<R> for CatchPanic<S>
 where
     S: Service<R, Response = T, Error = Error>,
@@ -76,7 +77,7 @@ where
 }
 
 pin_project! {
-    /// Of [`CatchPanic`].
+    /// The response future of [`CatchPanic`].
     pub struct ResponseFuture<F, T> {
         #[pin]
         inner: Outcome<F, Result<T, Error>>,

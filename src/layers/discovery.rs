@@ -1,10 +1,10 @@
 //! discovery: answers requests that detect the metadata server, without an upstream request.
 //!
-//! Client libraries ping `/` when a process starts, Go's and gsutil's without any header, and Node's asks for
-//! `/computeMetadata/v1/instance` and follows the redirect to the directory; they remember a failure for as long as the
-//! process lives. So the answer must not depend on an upstream that is slow or busy (what that directory lists is one of the
-//! values that are known from the start, `leaves`). Only what is served is listed: the
-//! legacy tree beside `computeMetadata/` and the one beside `v1/` are left out.
+//! Client libraries ping `/` when a process starts; Go's and gsutil's send no header with it. Node's requests
+//! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached from the
+//! start. All of them remember a failure for the life of the process, so the response must not depend on an upstream
+//! that is slow or busy. The listings contain only what the proxy serves: the real server's legacy entries beside
+//! `computeMetadata/` and beside `v1/` are left out.
 
 use std::task::{Context, Poll};
 
@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::metadata::{Endpoint, Request};
 use crate::reply::{self, Body};
 
-/// The directory that Node's library looks for.
-const INSTANCE: &str = "/computeMetadata/v1/instance";
+/// The path that Node's library requests.
+const INSTANCE_PATH: &str = "/computeMetadata/v1/instance";
 
 /// Answers discovery requests.
 pub fn layer<S>() -> impl Layer<S, Service = Discovery<S>> + Clone + use<S> {
@@ -59,11 +59,11 @@ pub fn answers(request: &Request) -> bool {
 fn answer(request: &Request) -> Option<Response<Body>> {
     let listing = |text: &'static str| reply::local(StatusCode::OK, reply::APPLICATION_TEXT, text);
     match request.endpoint {
-        // A question with a query is no ping; it is judged and answered as any other.
+        // A request with a query is not a ping. The layers below handle it.
         _ if !request.query.is_empty() => None,
         Endpoint::Root => Some(listing("computeMetadata/\n")),
         Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
-        Endpoint::Leaf if request.path.as_str() == INSTANCE => Some(reply::directory_redirect(request)),
+        Endpoint::Leaf if request.path.as_str() == INSTANCE_PATH => Some(reply::directory_redirect(request)),
         _ => None,
     }
 }

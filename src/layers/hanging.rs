@@ -73,7 +73,8 @@ where
             target: format!("{}{}", request.path, request.query),
         };
         let account = self.watches.room.account(request.peer);
-        // A request that joins a watch is dropped here. A request that begins one is detached from its buffer by `Forward`.
+        // A request that joins a watch is dropped here. A request that begins one is detached from its buffer by
+        // `Forward`.
         match self.watches.join(key, &account, || self.inner.call(request)) {
             Ok(watcher) => Outcome::pending(async move { watcher.answer().await }),
             Err(full) => Outcome::decided(Err(full.into())),

@@ -30,15 +30,15 @@ use crate::reply::{self, Body};
 
 /// A value that is cached: a common path, requested in the one form that is cached.
 ///
-/// The account, the list of accounts and the list of `instance/` are no leaves of the server's tree, but clients
-/// request them as often.
+/// The account, the list of accounts and the listing of `instance/` are directories of the server's tree, but clients
+/// request them just as often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaf {
     path: CommonPath,
     is_recursive: bool,
 }
 
-/// Maximum time to ask for the universe while it is unknown: half of what Go's library allows.
+/// Timeout of a request for the universe domain while it is unknown: half of what Go's library allows.
 const UNIVERSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The cached values, by path.
@@ -78,12 +78,12 @@ impl Leaf {
         CommonPath::ALL.into_iter().filter_map(Self::from_path)
     }
 
-    /// Its path.
+    /// The path of this leaf.
     pub fn path(self) -> CommonPath {
         self.path
     }
 
-    /// The request that the server answers with it.
+    /// The request that fetches this leaf.
     pub fn request(self) -> Request {
         Request::get(self.path.into(), Query::of(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
     }
@@ -99,7 +99,7 @@ impl Leaves {
         headers.remove(header::CONTENT_LENGTH);
         // Copied, because a slice would keep the whole read buffer.
         for value in headers.values_mut() {
-            *value = HeaderValue::from_bytes(value.as_bytes()).expect("it was one");
+            *value = HeaderValue::from_bytes(value.as_bytes()).expect("a copy of a valid value");
         }
         let known = Arc::new(Known { headers, body: Bytes::copy_from_slice(body) });
         // A value is replaced whole, so a panic elsewhere cannot leave it half written.
@@ -114,8 +114,8 @@ impl Leaves {
 
     /// The leaf that a request asks for in the cached form. Any other parameter leaves the request to the server.
     ///
-    /// Only the node's requests qualify, because the cached answers were given to the node, and other principals have
-    /// other accounts. Python requests its account by the alias first, and then by the email that it was told.
+    /// Only the node's requests qualify, because the cached responses were given to the node, and other principals have
+    /// other accounts. Python requests its account by the alias first, and then by the email in that response.
     fn leaf(&self, request: &Request) -> Option<Leaf> {
         if request.principal != Principal::Node {
             return None;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_to_the_node_is_for_the_node_alone() {
+    fn a_cached_value_is_served_only_to_the_node() {
         let leaves = kept(leaf(CommonPath::DefaultEmail), "a@b.c");
         let mut request = leaf(CommonPath::DefaultEmail).request();
         assert!(leaves.knows(&request));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_found_by_its_alias_and_by_its_email_when_all_of_it_is_asked_for() {
+    fn a_recursive_account_request_is_found_by_alias_and_by_email() {
         let account = |name: &str, query: &str| {
             let path = format!("{}{name}/", CommonPath::Accounts.as_str());
             let query = Query::parse(Some(query)).expect("a query");
@@ -254,25 +254,25 @@ mod tests {
         {
             assert_eq!(leaves.leaf(&account(name, query)), None, "{name}?{query}");
         }
-        assert_eq!(Leaves::default().leaf(&account("a@b.c", "recursive=true")), None, "nobody has told whose it is");
+        assert_eq!(Leaves::default().leaf(&account("a@b.c", "recursive=true")), None, "the email is not known yet");
     }
 
     #[tokio::test]
-    async fn a_known_value_is_answered_as_the_server_answered_it() {
+    async fn a_cached_value_has_the_servers_headers_without_the_date() {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
         let service = layer(&kept(leaf(CommonPath::Zone), "projects/1/zones/z")).layer(inner);
         let response = service.clone().oneshot(leaf(CommonPath::Zone).request().into()).await.expect("an answer");
         assert_eq!(response.headers()["etag"], "0123456789abcdef");
-        assert!(!response.headers().contains_key(header::DATE), "the answer has its own moment");
+        assert!(!response.headers().contains_key(header::DATE), "the response gets its own date");
         assert_eq!(text(response).await, "projects/1/zones/z");
         assert!(
             service.oneshot(leaf(CommonPath::InstanceId).request().into()).await.is_err(),
-            "the others are the server's business"
+            "other values are requested from the server"
         );
     }
 
     #[tokio::test]
-    async fn a_value_in_another_form_is_the_servers_business() {
+    async fn a_value_in_another_form_is_requested_from_the_server() {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(Failure::Closed)) });
         let service = layer(&kept(leaf(CommonPath::Zone), "z")).layer(inner);
         let query = Query::parse(Some("alt=json")).expect("a query");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_replaces_no_value() {
+    fn an_error_does_not_replace_a_value() {
         let leaves = kept(leaf(CommonPath::Zone), "z");
         for status in [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE] {
             assert_eq!(leaves.keep(leaf(CommonPath::Zone), status, HeaderMap::new(), &Bytes::new()), None);

@@ -1,4 +1,4 @@
-//! [`Outcome`]: the future of a layer that answers immediately, passes the request on, or waits itself.
+//! [`Outcome`]: the future of a layer that answers immediately, passes the request on, or does work of its own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,28 +7,34 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// Decided now, or whatever the inner service makes of it. Deciding allocates nothing.
+    /// An immediate result, the inner service's future, or a boxed future. Only the last one allocates.
     #[project = OutcomeProjected]
     pub enum Outcome<F, T> {
-        /// The layer's own answer; `None` once it was taken.
+        /// The layer's own result, or `None` after it was returned.
         Decided { outcome: Option<T> },
         /// The inner service's future.
         Passed { #[pin] inner: F },
-        /// Something that takes time. Boxed, because hyper reserves room for the whole stack's future in every
-        /// connection, and few requests come to this.
+        /// A future of the layer's own. Boxed, because hyper reserves memory for the whole stack's future in every
+        /// connection, and few requests need it.
         Pending { boxed: Pin<Box<dyn Future<Output = T> + Send>> },
     }
 }
 
 impl<F, T> Outcome<F, T> {
+    /// The layer's own result.
+    /// The layer's own result.
     pub(super) fn decided(outcome: T) -> Self {
         Self::Decided { outcome: Some(outcome) }
     }
 
+    /// A future of the layer's own.
+    /// A future of the layer's own.
     pub(super) fn pending(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self::Pending { boxed: Box::pin(work) }
     }
 
+    /// The inner service's future.
+    /// The inner service's future.
     pub(super) fn passed(inner: F) -> Self {
         Self::Passed { inner }
     }
@@ -39,9 +45,7 @@ impl<F: Future> Future for Outcome<F, F::Output> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            OutcomeProjected::Decided { outcome } => {
-                Poll::Ready(outcome.take().expect("a future is not polled again after it was ready"))
-            }
+            OutcomeProjected::Decided { outcome } => Poll::Ready(outcome.take().expect("not polled after completion")),
             OutcomeProjected::Passed { inner } => inner.poll(cx),
             OutcomeProjected::Pending { boxed } => boxed.as_mut().poll(cx),
         }

@@ -33,7 +33,7 @@ pub enum OnOverload {
     Unavailable,
 }
 
-/// Answers refusals and failures of a connection's requests.
+/// Turns errors of a connection's requests into responses, and counts and logs them.
 pub fn layer<S>(
     requests: &Arc<Requests>,
     shedding: &Arc<Shedding>,
@@ -49,12 +49,12 @@ pub fn layer<S>(
     layer_fn(move |inner| Rescue { inner, rescuer: Arc::clone(&rescuer), unready: None })
 }
 
-/// The service of this layer. It fails only where the connection is to be reset.
+/// The service of this layer. Its only error is [`Reset`], which resets the connection.
 #[derive(Debug)]
 pub struct Rescue<S> {
     inner: S,
     rescuer: Arc<Rescuer>,
-    /// Why the inner service will never be ready. The next request is answered with it.
+    /// The error with which the inner service's `poll_ready` failed. It is the answer to the next request.
     unready: Option<Box<Error>>,
 }
 
@@ -99,7 +99,7 @@ where
 }
 
 pin_project! {
-    /// Of [`Rescue`].
+    /// The response future of [`Rescue`].
     pub struct ResponseFuture<F, A> {
         #[pin]
         inner: Outcome<F, Result<A, Error>>,
@@ -186,7 +186,7 @@ fn answer(error: &Error) -> Response<Body> {
         _ => {}
     }
     if let Error::Overloaded(_) = error {
-        // One that tries again does better on a fresh connection, and this one makes room.
+        // Closing the connection releases its memory. A retry opens a new one.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -195,10 +195,10 @@ fn answer(error: &Error) -> Response<Body> {
 pub(crate) fn status_of(error: &Error) -> StatusCode {
     match error {
         Error::Request(error) => status_of_request(error),
-        // Not 503: to ask again does not help.
+        // Not 503, because a retry would not help.
         Error::TooLarge(_) => StatusCode::FORBIDDEN,
         Error::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
-        // The policy says whether it is there and forbidden, or as good as not there.
+        // The policy chooses between forbidden and not found.
         Error::Concealed(concealed) => concealed.status(),
         // Never 502: Python's library retries 503 and gives up on 502.
         Error::Overloaded(_) | Error::Upstream(_) | Error::Token(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -210,8 +210,8 @@ fn status_of_request(error: &RequestError) -> StatusCode {
         RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
         RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
         RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-        // A spelling that two servers read differently is refused like what it might hide; a name that cannot exist is
-        // simply not found.
+        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
+        // name that cannot exist is not found.
         RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
         RequestError::Host(_)
         | RequestError::Forwarded(_)
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_says_who_speaks_and_why_in_one_line() {
+    fn an_error_response_has_the_proxys_headers_and_one_line_of_text() {
         let response = answer(&RequestError::Method(http::Method::POST).into());
         assert_eq!(response.headers()["metadata-flavor"], "Google");
         assert_eq!(response.headers()["server"], "gce-metadata-proxy");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_upstream_asks_for_patience() {
+    fn an_unavailable_upstream_sets_retry_after() {
         let response = answer(&Failure::CutShort.into());
         assert_eq!(response.headers()["retry-after"], "1");
         assert!(body_of(response).starts_with("The metadata server is not available: "));

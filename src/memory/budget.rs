@@ -10,16 +10,16 @@ pub const OPEN_BYTES: usize = 10 * 1024;
 pub const SERVING_BYTES: usize = 24 * 1024;
 
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
-const REST_BYTES: usize = 11 * MIB / 2;
+const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
 
 /// Memory of an upstream request in flight, in bytes: a connection with its user-space and kernel buffers.
 const EXCHANGE_BYTES: usize = 15 * 1024;
 
 /// Maximum for tokens, and for large responses, in bytes.
-const LARGEST_PART_BYTES: usize = 3 * MIB / 2;
+const MAX_PART_BYTES: usize = 3 * MIB / 2;
 
 /// Minimum of each part, in bytes, regardless of the limit.
-const LEAST_BYTES: usize = MIB / 2;
+const MIN_PART_BYTES: usize = MIB / 2;
 
 /// The parts of the memory limit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +46,12 @@ impl Budget {
     /// get as much as the flags allow.
     pub fn new(limit: Option<u64>, demand: Demand) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        let total = (limit / 5 * 4).saturating_sub(REST_BYTES).min(demand.bytes());
+        let total = (limit / 5 * 4).saturating_sub(IDLE_PROCESS_BYTES).min(demand.bytes());
         // With a limit of 25 MiB, tokens and responses get a tenth each; with a larger limit they get no more
         // than that.
-        let part = (total / 10).clamp(LEAST_BYTES, LARGEST_PART_BYTES);
+        let part = (total / 10).clamp(MIN_PART_BYTES, MAX_PART_BYTES);
         let exchanges = (demand.exchanges * EXCHANGE_BYTES).min(total / 4);
-        let connections = total.saturating_sub(2 * part + exchanges).max(LEAST_BYTES);
+        let connections = total.saturating_sub(2 * part + exchanges).max(MIN_PART_BYTES);
         Self { connections, tokens: part, answers: part }
     }
 }
@@ -61,7 +61,7 @@ impl Demand {
     fn bytes(self) -> usize {
         // New connections leave an eighth of it to requests.
         let connections = self.connections * (OPEN_BYTES + SERVING_BYTES) / 7 * 8;
-        connections + self.exchanges * EXCHANGE_BYTES + 2 * LARGEST_PART_BYTES
+        connections + self.exchanges * EXCHANGE_BYTES + 2 * MAX_PART_BYTES
     }
 }
 
@@ -69,33 +69,33 @@ impl Demand {
 mod tests {
     use super::*;
 
-    /// What the default flags ask for.
-    const USUAL: Demand = Demand { connections: 1000, exchanges: 264 };
+    /// The demand of the default flags.
+    const DEFAULT: Demand = Demand { connections: 1000, exchanges: 264 };
 
     #[test]
     fn the_parts_leave_a_fifth_of_the_limit_free() {
         for mib in [16, 25, 32, 64, 512] {
             let limit = mib * MIB;
-            let budget = Budget::new(Some(limit as u64), USUAL);
-            let free = (limit / 5 * 4).saturating_sub(REST_BYTES);
-            let exchanges = (USUAL.exchanges * EXCHANGE_BYTES).min(free / 4);
+            let budget = Budget::new(Some(limit as u64), DEFAULT);
+            let free = (limit / 5 * 4).saturating_sub(IDLE_PROCESS_BYTES);
+            let exchanges = (DEFAULT.exchanges * EXCHANGE_BYTES).min(free / 4);
             let sum = exchanges + budget.connections + budget.tokens + budget.answers;
             assert!(sum <= free, "{mib} MiB: {budget:?}");
         }
     }
 
     #[test]
-    fn the_default_flags_get_a_part_of_25_mib_that_serves_a_node() {
-        let budget = Budget::new(Some(25 << 20), USUAL);
+    fn with_25_mib_the_default_flags_get_enough_connections_for_a_node() {
+        let budget = Budget::new(Some(25 << 20), DEFAULT);
         assert!(budget.connections / OPEN_BYTES >= 800, "{budget:?}");
         assert!(budget.connections / (OPEN_BYTES + SERVING_BYTES) >= 230, "{budget:?}");
         let raised = Budget::new(Some(25 << 20), Demand { connections: 4000, exchanges: 264 });
-        assert_eq!(raised, budget, "the limit counts, whatever the flags say");
+        assert_eq!(raised, budget, "the memory limit takes precedence over the flags");
     }
 
     #[test]
-    fn without_a_limit_the_flags_count() {
-        for demand in [USUAL, Demand { connections: 6000, exchanges: 5064 }] {
+    fn without_a_memory_limit_the_flags_decide() {
+        for demand in [DEFAULT, Demand { connections: 6000, exchanges: 5064 }] {
             let budget = Budget::new(None, demand);
             assert!(budget.connections >= demand.connections * (OPEN_BYTES + SERVING_BYTES), "{budget:?}");
         }

@@ -22,14 +22,14 @@ labels! {
     }
 }
 
-/// Threshold of each level, in percent of the limit. A level is left [`SLACK`] percent below its threshold.
-const FROM: [u64; Level::ALL.len()] = [0, 60, 65, 80];
+/// Threshold of each level, in percent of the limit. A level ends [`HYSTERESIS_PERCENT`] below its threshold.
+const THRESHOLD_PERCENT: [u64; Level::ALL.len()] = [0, 60, 65, 80];
 
 /// Hysteresis, in percent of the limit, so that the level does not flap with every connection.
-const SLACK: u64 = 3;
+const HYSTERESIS_PERCENT: u64 = 3;
 
 /// Bytes charged since the last measurement that trigger a new one.
-const LOOK_BYTES: usize = 256 * 1024;
+const MEASURE_AFTER_BYTES: usize = 256 * 1024;
 
 /// Memory usage of a control group, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,7 +59,7 @@ struct Group {
 impl Pressure {
     /// The control group of this process.
     pub fn of_this_process() -> Self {
-        Self { group: Group::of(&cgroup::folders("memory")), ..Self::default() }
+        Self { group: Group::open(&cgroup::folders("memory")), ..Self::default() }
     }
 
     /// The limit in bytes, if there is one.
@@ -80,20 +80,20 @@ impl Pressure {
     /// Records that this many bytes were charged, and measures again if many were charged since the last
     /// measurement: a burst grows faster than a timer fires.
     pub fn took(&self, bytes: usize) -> Level {
-        if self.group.is_some() && self.taken.fetch_add(bytes, Relaxed) + bytes >= LOOK_BYTES {
-            self.look();
+        if self.group.is_some() && self.taken.fetch_add(bytes, Relaxed) + bytes >= MEASURE_AFTER_BYTES {
+            self.measure();
         }
         self.level()
     }
 
     /// Measures the control group's usage, which takes about two microseconds. Returns the bytes in excess of
     /// the highest usage at which nothing must be closed.
-    pub fn look(&self) -> u64 {
+    pub fn measure(&self) -> u64 {
         let Some(usage) = self.usage() else { return 0 };
         self.taken.store(0, Relaxed);
         let level = level_at(usage, self.level());
         self.level.store(level as u8, Relaxed);
-        usage.current.saturating_sub(usage.limit / 100 * FROM[Level::Closing as usize])
+        usage.current.saturating_sub(usage.limit / 100 * THRESHOLD_PERCENT[Level::Closing as usize])
     }
 }
 
@@ -101,14 +101,14 @@ impl Pressure {
 fn level_at(usage: Usage, before: Level) -> Level {
     let percent = usage.current.saturating_mul(100) / usage.limit.max(1);
     let holds = |level: Level| {
-        let from = FROM[level as usize];
-        percent >= if level as u8 <= before as u8 { from.saturating_sub(SLACK) } else { from }
+        let from = THRESHOLD_PERCENT[level as usize];
+        percent >= if level as u8 <= before as u8 { from.saturating_sub(HYSTERESIS_PERCENT) } else { from }
     };
     Level::ALL.into_iter().rev().find(|level| holds(*level)).unwrap_or(Level::Normal)
 }
 
 impl Group {
-    fn of(folders: &[(Version, std::path::PathBuf)]) -> Option<Self> {
+    fn open(folders: &[(Version, std::path::PathBuf)]) -> Option<Self> {
         folders.iter().find_map(|(version, folder)| {
             let (limit, current): (_, &[&str]) = match version {
                 Version::Two => ("memory.max", &["memory.current"]),
@@ -145,19 +145,19 @@ mod tests {
 
     use super::*;
 
-    /// A made-up control group.
+    /// Creates the files of a control group.
     fn group(name: &str, version: Version, files: &[(&str, &str)]) -> (PathBuf, Pressure) {
         let folder = std::env::temp_dir().join(format!("metadata-proxy-{}-memory-{name}", std::process::id()));
         fs::create_dir_all(&folder).expect("a temporary folder");
         for (file, text) in files {
             fs::write(folder.join(file), text).expect("a temporary file");
         }
-        let group = Group::of(&[(version, folder.clone())]);
+        let group = Group::open(&[(version, folder.clone())]);
         (folder, Pressure { group, ..Pressure::default() })
     }
 
     #[test]
-    fn levels_come_with_usage_and_go_a_little_later() {
+    fn levels_follow_the_usage_with_hysteresis() {
         let (folder, pressure) =
             group("levels", Version::Two, &[("memory.max", "100000000\n"), ("memory.current", "0\n")]);
         for (percent, level) in [
@@ -173,7 +173,7 @@ mod tests {
             (10, Level::Normal),
         ] {
             fs::write(folder.join("memory.current"), format!("{}\n", percent * 1_000_000)).expect("the file");
-            let above = pressure.look();
+            let above = pressure.measure();
             assert_eq!(pressure.level(), level, "at {percent} %");
             assert_eq!(above, u64::saturating_sub(percent, 65) * 1_000_000);
         }
@@ -181,15 +181,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_makes_it_look_again() {
+    fn many_charged_bytes_trigger_a_measurement() {
         let (folder, pressure) = group("taken", Version::Two, &[("memory.max", "1000\n"), ("memory.current", "900\n")]);
-        assert_eq!(pressure.took(LOOK_BYTES - 1), Level::Normal, "not looked at yet");
+        assert_eq!(pressure.took(MEASURE_AFTER_BYTES - 1), Level::Normal, "not measured yet");
         assert_eq!(pressure.took(1), Level::Cutting);
         fs::remove_dir_all(folder).expect("the temporary folder");
     }
 
     #[test]
-    fn version_one_counts_sockets_apart() {
+    fn version_one_counts_sockets_separately() {
         let files = [
             ("memory.limit_in_bytes", "1000\n"),
             ("memory.usage_in_bytes", "300\n"),
@@ -208,7 +208,10 @@ mod tests {
         ] {
             let (folder, pressure) =
                 group(name, version, &[limit, ("memory.current", "9\n"), ("memory.usage_in_bytes", "9\n")]);
-            assert_eq!((pressure.limit(), pressure.took(LOOK_BYTES), pressure.look()), (None, Level::Normal, 0));
+            assert_eq!(
+                (pressure.limit(), pressure.took(MEASURE_AFTER_BYTES), pressure.measure()),
+                (None, Level::Normal, 0)
+            );
             fs::remove_dir_all(folder).expect("the temporary folder");
         }
     }

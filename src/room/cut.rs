@@ -1,6 +1,6 @@
-//! [`CutUnread`]: how the room has connections closed whose clients do not read.
+//! [`CutUnread`]: a function by which the room closes connections whose clients do not read.
 //!
-//! The room does not know connections. It is given a function that does.
+//! The room itself does not know connections.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ pub struct CutUnread(Arc<Cut>);
 type Cut = dyn Fn(&[SocketAddr]) -> bool + Send + Sync;
 
 impl CutUnread {
-    /// Closes connections by this function.
-    pub fn by(cut: impl Fn(&[SocketAddr]) -> bool + Send + Sync + 'static) -> Self {
+    /// Uses this function, which gets the peers of slow connections.
+    pub fn new(cut: impl Fn(&[SocketAddr]) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(cut))
     }
 
     /// Closes no connections.
     pub fn never() -> Self {
-        Self::by(|_| false)
+        Self::new(|_| false)
     }
 
     /// Closes connections with these peers that do not read. Returns `false` if there are none.

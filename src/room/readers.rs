@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use super::Charge;
 use crate::shares::Client;
 
-/// Maximum time to read a response while others wait. On the same node the largest response takes some
-/// milliseconds.
+/// Time to read a response while other requests wait. On the same node the largest response takes some milliseconds.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The connections to which charged responses are being written, by ID.
@@ -30,7 +29,7 @@ struct Reader {
 }
 
 /// Bytes being written to a client, with their room.
-struct Held {
+struct Reading {
     bytes: Bytes,
     charge: Arc<Charge>,
     /// The ID of its reader, or `None` for the proxy's own requests.
@@ -64,17 +63,17 @@ impl Charge {
             state.readers.insert(number, peer, self.account.client());
             number
         });
-        Bytes::from_owner(Held { bytes, charge: Arc::clone(self), reader })
+        Bytes::from_owner(Reading { bytes, charge: Arc::clone(self), reader })
     }
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for Reading {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for Reading {
     fn drop(&mut self) {
         if let Some(number) = self.reader {
             self.charge.account.room.lock().readers.0.remove(&number);

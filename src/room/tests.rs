@@ -26,7 +26,7 @@ fn quiet() -> Arc<Room> {
     Room::new(LIMIT, CutUnread::never())
 }
 
-/// Long enough for whatever is not told to wait.
+/// Lets all tasks run that do not wait for anything.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -41,7 +41,7 @@ async fn taken(taking: JoinHandle<Result<Charge, Overload>>) -> Charge {
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_is_given_back_with_the_last_reference() {
+async fn room_is_released_with_the_last_reference() {
     let room = quiet();
     let bytes = taken(take(&room, 1, made(LIMIT))).await.hold(vec![b'x'; LIMIT]);
     let part = bytes.slice(1..);
@@ -53,17 +53,17 @@ async fn room_is_given_back_with_the_last_reference() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_longer_than_the_upstream_may_take() {
+async fn the_wait_is_limited_by_the_upstream_timeout() {
     let room = quiet();
     let _all = taken(take(&room, 1, made(LIMIT))).await;
     let began = Instant::now();
     assert_eq!(take(&room, 2, made(1)).await.expect("no panic").err(), Some(Overload::LargeAnswers));
-    assert_eq!(began.elapsed(), DEADLINE);
+    assert_eq!(began.elapsed(), UPSTREAM_TIMEOUT);
     assert!(room.lock().waiting.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_client_that_holds_least_goes_first_and_nobody_overtakes_it() {
+async fn the_client_that_holds_least_goes_first_and_is_not_overtaken() {
     let room = quiet();
     let most = taken(take(&room, 1, made(60_000))).await;
     let some = taken(take(&room, 2, made(20_000))).await;
@@ -71,16 +71,16 @@ async fn the_client_that_holds_least_goes_first_and_nobody_overtakes_it() {
     settle().await;
     let modest = take(&room, 3, made(50_000));
     settle().await;
-    assert!(room.account(Some(peer(1))).try_take(made(1)).is_none(), "what need not wait does not overtake");
+    assert!(room.account(Some(peer(1))).try_take(made(1)).is_none(), "`try_take` does not overtake the queue");
     drop(some);
     settle().await;
-    assert!(!greedy.is_finished(), "though there is enough for it");
+    assert!(!greedy.is_finished(), "although there is enough room for it");
     drop(most);
     let _modest = taken(modest).await;
     let _greedy = taken(greedy).await;
 }
 
-/// A client that asks for much at once holds nothing whenever its last answer was given up.
+/// A client with many requests holds nothing whenever its last response is released, and so would be first each time.
 #[tokio::test(start_paused = true)]
 async fn clients_that_hold_the_same_take_turns() {
     let room = quiet();
@@ -99,7 +99,7 @@ async fn clients_that_hold_the_same_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_gives_up_lets_the_next_go() {
+async fn a_cancelled_request_does_not_block_the_next() {
     let room = quiet();
     let _some = taken(take(&room, 1, made(60_000))).await;
     let large = take(&room, 2, made(50_000));
@@ -111,9 +111,9 @@ async fn one_that_gives_up_lets_the_next_go() {
     let _fits = taken(fits).await;
 }
 
-/// Each holds what the server sent and waits for room for what is made from it.
+/// Redactions that hold room for the original response wait for room for the redacted one.
 #[tokio::test(start_paused = true)]
-async fn what_the_server_sent_never_takes_the_room_of_what_is_made_from_it() {
+async fn original_responses_leave_room_for_redacted_ones() {
     let room = quiet();
     let account = room.account(Some(peer(1)));
     let mut redactions = Vec::new();
@@ -127,12 +127,12 @@ async fn what_the_server_sent_never_takes_the_room_of_what_is_made_from_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_holds_most_and_does_not_read_is_cut_for_one_that_waits() {
+async fn the_largest_holder_that_does_not_read_is_cut_for_a_waiting_request() {
     let unread: Arc<Mutex<Vec<(SocketAddr, Bytes)>>> = Arc::default();
     let cut: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
     let room = Room::new(LIMIT, {
         let (unread, cut) = (Arc::clone(&unread), Arc::clone(&cut));
-        CutUnread::by(move |peers| {
+        CutUnread::new(move |peers| {
             let gone: Vec<_> =
                 unread.lock().expect("no panic").extract_if(.., |(peer, _)| peers.contains(peer)).collect();
             cut.lock().expect("no panic").extend(gone.iter().map(|(peer, _)| *peer));
@@ -146,19 +146,19 @@ async fn whoever_holds_most_and_does_not_read_is_cut_for_one_that_waits() {
     let began = Instant::now();
     let newcomer = taken(take(&room, 3, made(60_000))).await;
     assert!((READ_TIMEOUT..READ_TIMEOUT + 2 * POLL_INTERVAL).contains(&began.elapsed()), "{:?}", began.elapsed());
-    assert_eq!(*cut.lock().expect("no panic"), [peer(1), peer(1)], "the other may go on");
+    assert_eq!(*cut.lock().expect("no panic"), [peer(1), peer(1)], "the other client is not cut");
     let _second = taken(take(&room, 4, made(40_000))).await;
-    assert_eq!(cut.lock().expect("no panic").last(), Some(&peer(2)), "the largest reads, or is not there to read");
+    assert_eq!(cut.lock().expect("no panic").last(), Some(&peer(2)), "the largest holder has no unread response");
     drop(newcomer);
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_all_that_wait_one_looks() {
-    let looks = Arc::new(AtomicUsize::new(0));
+async fn only_the_first_in_the_queue_searches_for_unread_responses() {
+    let searches = Arc::new(AtomicUsize::new(0));
     let room = Room::new(LIMIT, {
-        let looks = Arc::clone(&looks);
-        CutUnread::by(move |_| {
-            looks.fetch_add(1, Relaxed);
+        let searches = Arc::clone(&searches);
+        CutUnread::new(move |_| {
+            searches.fetch_add(1, Relaxed);
             false
         })
     });
@@ -166,22 +166,22 @@ async fn of_all_that_wait_one_looks() {
     advance(READ_TIMEOUT).await;
     let _crowd: Vec<_> = (2..200).map(|pod| take(&room, pod, made(1))).collect();
     settle().await;
-    looks.store(0, Relaxed);
+    searches.store(0, Relaxed);
     advance(10 * POLL_INTERVAL).await;
     settle().await;
-    assert!(looks.load(Relaxed) <= 2 * 11, "{looks:?}");
-    assert!(looks.load(Relaxed) >= 2, "{looks:?}");
+    assert!(searches.load(Relaxed) <= 2 * 11, "{searches:?}");
+    assert!(searches.load(Relaxed) >= 2, "{searches:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_large_an_answer_is_not_read_and_a_small_one_needs_no_room() {
+async fn too_large_a_response_is_not_read_and_a_small_one_needs_no_room() {
     let room = quiet();
     let account = room.account(Some(peer(1)));
     let body = |bytes: usize| Body::Whole(vec![b'x'; bytes].into());
-    let read = |bytes| account.read(body(bytes), SMALL, |bytes| bytes);
+    let read = |bytes| account.read(body(bytes), SMALL_BYTES, |bytes| bytes);
     assert!(matches!(read(LIMIT / 2 + 1).await, Err(Error::TooLarge(50_000))));
-    let whole = read(LIMIT / 2).await.expect("it is read");
-    assert_eq!((whole.bytes.len(), room.used()), (LIMIT / 2, LIMIT / 2), "it was here already");
-    let small = read(SMALL).await.expect("it is read");
+    let whole = read(LIMIT / 2).await.expect("a whole body");
+    assert_eq!((whole.bytes.len(), room.used()), (LIMIT / 2, LIMIT / 2), "only the made response is charged");
+    let small = read(SMALL_BYTES).await.expect("a whole body");
     assert!(small.charge.is_none());
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{Account, Amount, Charge};
 use crate::error::Error;
-use crate::failure::{DEADLINE, Failure};
+use crate::failure::{Failure, UPSTREAM_TIMEOUT};
 use crate::reply::Body;
 
 /// A fully buffered response.
@@ -32,9 +32,9 @@ impl Account {
         let bound = bound_of(&body, self.largest()).ok_or(Error::TooLarge(self.largest()))?;
         let needed = needs(bound);
         let mut charge = if needed.sent.max(needed.made) <= small { None } else { Some(self.take(needed).await?) };
-        let bytes = match timeout(DEADLINE, collect(body, bound)).await {
+        let bytes = match timeout(UPSTREAM_TIMEOUT, collect(body, bound)).await {
             Ok(read) => read?.ok_or(Error::TooLarge(self.largest()))?,
-            Err(_) => return Err(Failure::TimedOut(DEADLINE).into()),
+            Err(_) => return Err(Failure::TimedOut(UPSTREAM_TIMEOUT).into()),
         };
         if let Some(charge) = &mut charge {
             charge.reduce_to(needs(bytes.len()));

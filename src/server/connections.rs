@@ -43,7 +43,7 @@ use open::{Asks, Connection, Open, Resource};
 
 use super::activity::Activity;
 use crate::memory::{Level, OPEN_BYTES, Pressure};
-use crate::shares::Room;
+use crate::shares::Availability;
 use crate::telemetry::Registry;
 use crate::telemetry::shedding::{Shed, Shedding};
 use crate::telemetry::table;
@@ -145,7 +145,7 @@ impl Connections {
     /// limit on charges.
     pub async fn tend(&self) {
         loop {
-            let over = usize::try_from(self.pressure.look()).unwrap_or(usize::MAX);
+            let over = usize::try_from(self.pressure.measure()).unwrap_or(usize::MAX);
             self.shed(self.pressure.level(), over);
             let is_calm = self.pressure.level() == Level::Normal && !self.is_crowded.load(Relaxed);
             sleep(if is_calm { CALM_INTERVAL } else { TENSE_INTERVAL }).await;
@@ -220,15 +220,15 @@ impl Connections {
         loop {
             let room = open.room(resource, asks, amount);
             let victim = match room {
-                Room::Free => return Made::Room,
-                Room::From(largest) => open.victim_of(largest),
-                Room::FromItself => open.useless_but(asks.number, Some(asks.client)),
-                Room::None => open.useless_but(asks.number, None),
+                Availability::Free => return Made::Room,
+                Availability::From(largest) => open.victim_of(largest),
+                Availability::FromItself => open.useless_but(asks.number, Some(asks.client)),
+                Availability::None => open.useless_but(asks.number, None),
             };
             let Some(victim) = victim else { return Made::None };
             // There is a request, which takes precedence over a connection of the largest client that has
             // sent none.
-            let is_urgent = asks.number.is_some() && matches!(room, Room::From(_));
+            let is_urgent = asks.number.is_some() && matches!(room, Availability::From(_));
             if is_patient && !is_urgent && victim.since.elapsed() < JUST_COME {
                 return Made::Later;
             }

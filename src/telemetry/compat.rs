@@ -9,13 +9,13 @@ use super::export::{Exported, Labels, Value};
 use super::latency::RequestOutcome;
 use super::table;
 
-/// What k8s-metadata-proxy's filter says of a request: it was refused, or not.
+/// Values of the label `filter_result`: the request was refused, or not.
 const RESULTS: [&str; 2] = ["filter_result_blocked", "filter_result_proxied"];
 
-/// Status codes have three digits, whatever an upstream makes of them.
+/// Number of status codes, from 100 to 999.
 const CODES: usize = 900;
 
-/// Requests by filter result and exact status code. A result has its memory, 7 KiB, from its first request on.
+/// Requests by filter result and status code. The 7 KiB for a result are allocated at its first request.
 #[derive(Debug, Default)]
 pub(super) struct RequestCount {
     counts: [OnceLock<Box<[AtomicU64; CODES]>>; RESULTS.len()],
@@ -28,7 +28,7 @@ impl RequestCount {
         counts[usize::from(status.as_u16() - 100)].fetch_add(1, Relaxed);
     }
 
-    /// For a registry.
+    /// The metric, for a registry.
     pub(super) fn exported(self: &Arc<Self>) -> Exported {
         let counts = Arc::clone(self);
         Exported::new(&[&table::REQUEST_COUNT], move || vec![(&table::REQUEST_COUNT, counts.series())])

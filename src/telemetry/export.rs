@@ -10,7 +10,7 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 use super::histogram::Snapshot;
 use super::table::Row;
 
-/// Reads metrics when they are asked for.
+/// Metrics that are read when they are exported.
 pub(super) struct Exported {
     descs: Vec<Desc>,
     read: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
@@ -19,10 +19,10 @@ pub(super) struct Exported {
 /// A metric and its series.
 pub(super) type Family = (&'static Row, Vec<(Labels, Value)>);
 
-/// Names and values.
+/// Label names and values.
 pub(super) type Labels = Vec<(&'static str, Cow<'static, str>)>;
 
-/// What a series is worth.
+/// The value of a series.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Counter(f64),
@@ -31,7 +31,7 @@ pub(super) enum Value {
 }
 
 impl Exported {
-    /// These metrics, read by this.
+    /// Exports these metrics. The function reads them.
     pub(super) fn new(rows: &[&Row], read: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> Self {
         let desc = |row: &&Row| {
             let labels = row.labels.iter().map(ToString::to_string).collect();
@@ -53,7 +53,7 @@ impl Collector for Exported {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // One without a series cannot be encoded.
+        // A metric without a series cannot be encoded.
         (self.read)().into_iter().filter(|(_, series)| !series.is_empty()).map(family).collect()
     }
 }
@@ -111,7 +111,7 @@ fn histogram(snapshot: &Snapshot) -> Histogram {
     histogram
 }
 
-#[expect(clippy::cast_precision_loss, reason = "2^53 nanoseconds are 104 days; beyond, a sum may be off by as many")]
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 nanoseconds (104 days); a larger sum is rounded")]
 fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }

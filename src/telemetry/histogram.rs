@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::moment::nanos;
 
-/// Upper bounds of what a filter does itself, in nanoseconds: those of Kubernetes' `request_filter_duration_seconds` (from
-/// 100 us on), extended downwards to where an in-memory decision is.
-pub const WORK: [u64; 19] = [
+/// Bucket bounds of the time that a filter works, in nanoseconds: those of Kubernetes'
+/// `request_filter_duration_seconds` from 100 us, and smaller ones for decisions in memory.
+pub const WORK_BOUNDS: [u64; 19] = [
     100,
     300,
     1_000,
@@ -33,9 +33,9 @@ pub const WORK: [u64; 19] = [
     30_000_000_000,
 ];
 
-/// Upper bounds of what includes waiting for somebody else, in nanoseconds: from an answer from memory to the upstream's
-/// deadline of 2.5 s, the 3 s and 5 s after which client libraries give up, and what a hanging GET may take.
-pub const TIME: [u64; 18] = [
+/// Bucket bounds of durations that include waiting, in nanoseconds: from responses from memory to the upstream's
+/// deadline of 2.5 s, the 3 s and 5 s after which client libraries give up, and the duration of hanging GETs.
+pub const TIME_BOUNDS: [u64; 18] = [
     10_000,
     30_000,
     100_000,
@@ -56,7 +56,7 @@ pub const TIME: [u64; 18] = [
     300_000_000_000,
 ];
 
-/// How many observations fell under each bound.
+/// Counts observations by bucket.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
@@ -65,19 +65,19 @@ pub struct Histogram<const N: usize> {
     nanoseconds: AtomicU64,
 }
 
-/// What a histogram held at a moment.
+/// The state of a histogram at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Upper bounds, in nanoseconds.
     pub bounds: &'static [u64],
-    /// Observations under each bound and above the one before it; the last are those beyond all bounds.
+    /// Observations in each bucket. The last bucket is for observations above all bounds.
     pub counts: Vec<u64>,
     /// Sum of all observations, in nanoseconds.
     pub nanoseconds: u64,
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Empty.
+    /// Creates an empty histogram.
     pub const fn new(bounds: &'static [u64; N]) -> Self {
         Self {
             bounds,
@@ -99,7 +99,7 @@ impl<const N: usize> Histogram<N> {
         self.nanoseconds.fetch_add(nanoseconds, Relaxed);
     }
 
-    /// What it holds now.
+    /// The current state.
     pub fn snapshot(&self) -> Snapshot {
         let counts = self.counts.iter().chain([&self.beyond]).map(|count| count.load(Relaxed)).collect();
         Snapshot { bounds: self.bounds, counts, nanoseconds: self.nanoseconds.load(Relaxed) }
@@ -107,17 +107,17 @@ impl<const N: usize> Histogram<N> {
 }
 
 impl Snapshot {
-    /// Nothing, under these bounds.
+    /// A snapshot without observations.
     pub fn empty(bounds: &'static [u64]) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1], nanoseconds: 0 }
     }
 
-    /// How many observations there were.
+    /// Number of observations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Adds what another with the same bounds holds.
+    /// Adds another snapshot with the same bounds.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -125,17 +125,17 @@ impl Snapshot {
         self.nanoseconds += other.nanoseconds;
     }
 
-    /// What came after an earlier snapshot of the same histogram.
+    /// The observations since an earlier snapshot of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.saturating_sub(*then)).collect();
         Self { bounds: self.bounds, counts, nanoseconds: self.nanoseconds.saturating_sub(earlier.nanoseconds) }
     }
 
-    /// The duration that this share of all observations does not exceed, as `PromQL`'s `histogram_quantile` estimates it:
-    /// evenly spread inside a bucket, and the highest bound for what is beyond it. Nothing if there were none.
+    /// Estimates a quantile as `PromQL`'s `histogram_quantile` does: linear within a bucket, and the highest bound if
+    /// it is above all bounds. `share` is between 0 and 1. Returns `None` without observations.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
-        #[expect(clippy::cast_precision_loss, reason = "an estimate does not miss the 53rd bit")]
+        #[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
         let number = |count: u64| count as f64;
         let total = self.count();
         let rank = share * number(total);
@@ -159,7 +159,7 @@ mod tests {
 
     const BOUNDS: [u64; 3] = [100, 1_000, 10_000];
 
-    fn of(nanoseconds: &[u64]) -> Snapshot {
+    fn observed(nanoseconds: &[u64]) -> Snapshot {
         let histogram = Histogram::new(&BOUNDS);
         for observation in nanoseconds {
             histogram.record(Duration::from_nanos(*observation));
@@ -168,33 +168,33 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_below_it() {
-        let snapshot = of(&[0, 100, 101, 1_000, 10_000, 10_001, 3_000_000_000]);
+    fn an_observation_equal_to_a_bound_is_in_the_bucket_below() {
+        let snapshot = observed(&[0, 100, 101, 1_000, 10_000, 10_001, 3_000_000_000]);
         assert_eq!((snapshot.counts, snapshot.nanoseconds), (vec![2, 2, 1, 2], 3_000_021_202));
     }
 
-    /// The numbers are what Prometheus' own function gives for these buckets.
+    /// The expected values were computed by Prometheus for these buckets.
     #[test]
-    fn quantiles_are_those_of_promql() {
-        let snapshot = of(&[50, 50, 500, 500, 500, 500, 500, 500, 5_000, 50_000]);
+    fn quantiles_match_promql() {
+        let snapshot = observed(&[50, 50, 500, 500, 500, 500, 500, 500, 5_000, 50_000]);
         for (share, nanoseconds) in
             [(0.0, 0), (0.1, 50), (0.2, 100), (0.5, 550), (0.8, 1_000), (0.9, 10_000), (0.99, 10_000)]
         {
             assert_eq!(snapshot.quantile(share), Some(Duration::from_nanos(nanoseconds)), "{share}");
         }
-        assert_eq!(of(&[]).quantile(0.5), None);
+        assert_eq!(observed(&[]).quantile(0.5), None);
     }
 
     #[test]
-    fn a_difference_and_a_sum_are_by_bucket() {
-        let (earlier, mut later) = (of(&[50, 500]), of(&[50, 50, 500, 5_000]));
+    fn snapshots_are_added_and_subtracted_by_bucket() {
+        let (earlier, mut later) = (observed(&[50, 500]), observed(&[50, 50, 500, 5_000]));
         assert_eq!(later.since(&earlier).counts, [1, 0, 1, 0]);
         later.add(&earlier);
         assert_eq!((later.count(), later.counts), (6, vec![3, 2, 1, 0]));
     }
 
     #[test]
-    fn bounds_rise() {
-        assert!(WORK.is_sorted_by(|a, b| a < b) && TIME.is_sorted_by(|a, b| a < b));
+    fn bounds_are_sorted() {
+        assert!(WORK_BOUNDS.is_sorted_by(|a, b| a < b) && TIME_BOUNDS.is_sorted_by(|a, b| a < b));
     }
 }

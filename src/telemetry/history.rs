@@ -6,56 +6,56 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::histogram::{Snapshot, TIME, WORK};
+use super::histogram::{Snapshot, TIME_BOUNDS, WORK_BOUNDS};
 use super::labels::Label;
 use super::latency::{Filter, Latency};
 
-/// Between two points.
+/// Interval between points.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Points that are kept: ten minutes, in about 80 KiB.
-pub const POINTS: usize = 60;
+/// Maximum number of points: ten minutes, in about 80 KiB.
+pub const MAX_POINTS: usize = 60;
 
 /// Differences of the histograms from one point to the next.
 #[derive(Debug, Default)]
-pub struct History(Mutex<Kept>);
+pub struct History(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// As of the last point.
-    last: Option<Seen>,
+struct State {
+    /// Totals at the last point.
+    last: Option<Totals>,
     points: VecDeque<Point>,
 }
 
-/// All that was counted so far, by filter.
+/// Everything counted so far, by filter.
 #[derive(Debug)]
-struct Seen {
+struct Totals {
     work: Vec<Snapshot>,
     wait: Vec<Snapshot>,
 }
 
-/// What was counted between two points. More than 2^32 in ten seconds are not.
+/// Observations between two points. 32 bits are enough for ten seconds.
 #[derive(Debug)]
 struct Point {
-    work: [[u32; WORK.len() + 1]; Filter::ALL.len()],
-    wait: [[u32; TIME.len() + 1]; Filter::ALL.len()],
+    work: [[u32; WORK_BOUNDS.len() + 1]; Filter::ALL.len()],
+    wait: [[u32; TIME_BOUNDS.len() + 1]; Filter::ALL.len()],
 }
 
 /// One filter over the last minutes.
 #[derive(Debug)]
 pub struct Course {
-    /// Which.
+    /// The filter.
     pub filter: Filter,
-    /// What it did itself, over all the time that is kept and until now.
+    /// Time that it worked on requests, since the oldest point.
     pub work: Snapshot,
-    /// How long requests waited in it, likewise.
+    /// Time that requests waited in it, since the oldest point.
     pub wait: Snapshot,
-    /// What it did itself between one point and the next, the oldest first; the last is what came since the last point.
+    /// Work in each interval, the oldest first. The last element is the time since the last point.
     pub points: Vec<Snapshot>,
 }
 
 impl History {
-    /// Takes a point every ten seconds, for as long as it is polled.
+    /// Takes a point every [`INTERVAL`]. Never returns.
     pub async fn run(&self, latency: &Latency) {
         let mut tick = interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -65,41 +65,41 @@ impl History {
         }
     }
 
-    /// Each filter's course, up to now.
+    /// All filters over the last minutes, up to now.
     pub fn courses(&self, latency: &Latency) -> Vec<Course> {
-        let now = Seen::now(latency);
-        let kept = self.lock();
-        let newest = kept.last.as_ref().map(|last| now.since(last));
+        let now = Totals::now(latency);
+        let state = self.lock();
+        let newest = state.last.as_ref().map(|last| now.since(last));
         let course = |filter: Filter| {
             let at = filter.index();
-            let points = kept.points.iter().chain(&newest);
-            let points: Vec<Snapshot> = points.clone().map(|point| snapshot(&WORK, &point.work[at])).collect();
-            let waits = kept.points.iter().chain(&newest).map(|point| snapshot(&TIME, &point.wait[at]));
-            Course { filter, work: sum(&WORK, points.iter()), wait: sum(&TIME, waits), points }
+            let points = state.points.iter().chain(&newest);
+            let points: Vec<Snapshot> = points.clone().map(|point| snapshot(&WORK_BOUNDS, &point.work[at])).collect();
+            let waits = state.points.iter().chain(&newest).map(|point| snapshot(&TIME_BOUNDS, &point.wait[at]));
+            Course { filter, work: sum(&WORK_BOUNDS, points.iter()), wait: sum(&TIME_BOUNDS, waits), points }
         };
         Filter::ALL.map(course).into()
     }
 
     fn take_point(&self, latency: &Latency) {
-        let now = Seen::now(latency);
-        let mut kept = self.lock();
-        if let Some(last) = &kept.last {
+        let now = Totals::now(latency);
+        let mut state = self.lock();
+        if let Some(last) = &state.last {
             let point = now.since(last);
-            kept.points.push_back(point);
+            state.points.push_back(point);
         }
-        if kept.points.len() > POINTS {
-            kept.points.pop_front();
+        if state.points.len() > MAX_POINTS {
+            state.points.pop_front();
         }
-        kept.last = Some(now);
+        state.last = Some(now);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // A point is added whole, so a panic elsewhere leaves the list whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Points are added whole, so the list is consistent even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl Totals {
     fn now(latency: &Latency) -> Self {
         let (work, wait) = Filter::ALL.map(|filter| latency.filter(filter).snapshots()).into_iter().unzip();
         Self { work, wait }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_differences_and_the_oldest_are_forgotten() {
+    fn points_are_differences_and_the_oldest_are_dropped() {
         let (history, latency) = (History::default(), Latency::default());
         let work = |times: usize| {
             for _ in 0..times {
@@ -149,23 +149,23 @@ mod tests {
         };
         work(9);
         history.take_point(&latency);
-        assert_eq!(conceal(&history, &latency), (0, vec![0]), "what was before the first point is in no interval");
+        assert_eq!(conceal(&history, &latency), (0, vec![0]), "observations before the first point are in no interval");
         work(2);
         history.take_point(&latency);
         work(3);
         assert_eq!(conceal(&history, &latency), (5, vec![2, 3]));
-        for _ in 0..POINTS {
+        for _ in 0..MAX_POINTS {
             history.take_point(&latency);
         }
         let (total, points) = conceal(&history, &latency);
-        assert_eq!((total, points[0], points.len()), (3, 3, POINTS + 1));
+        assert_eq!((total, points[0], points.len()), (3, 3, MAX_POINTS + 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_point_is_taken_every_ten_seconds() {
         let (history, latency) = (History::default(), Latency::default());
         let ran = tokio::time::timeout(Duration::from_secs(35), history.run(&latency)).await;
-        assert!(ran.is_err(), "it goes on");
-        assert_eq!(conceal(&history, &latency).1.len(), 4, "three intervals, and what came since");
+        assert!(ran.is_err(), "it never returns");
+        assert_eq!(conceal(&history, &latency).1.len(), 4, "three intervals, and the time since the last point");
     }
 }

@@ -2,17 +2,17 @@
 
 /// A value of a label.
 pub trait Label: Copy + 'static {
-    /// Every value, in the order of the enum.
+    /// All values, in the order of the enum.
     const VALUES: &'static [Self];
 
-    /// As it is written in a metric.
+    /// The value in metrics.
     fn label(self) -> &'static str;
 
-    /// Its place among all values.
+    /// Index in [`Label::VALUES`].
     fn index(self) -> usize;
 }
 
-/// Makes an enum whose variants are the values of a label.
+/// Defines an enum whose variants are the values of a label.
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $label:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -20,7 +20,7 @@ macro_rules! labels {
         pub enum $name { $($(#[$variant_doc])* $variant),+ }
 
         impl $name {
-            /// Every value, in the order of the enum.
+            /// All values, in the order of the enum.
             pub const ALL: [Self; [$($label),+].len()] = [$(Self::$variant),+];
         }
 

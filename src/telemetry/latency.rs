@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::export::{Exported, Value};
-use super::histogram::{Histogram, Snapshot, TIME, WORK};
+use super::histogram::{Histogram, Snapshot, TIME_BOUNDS, WORK_BOUNDS};
 use super::labels::{Label, labels};
 use super::registry::Registry;
 use super::table::{self, Row};
 use crate::metadata::Endpoint;
 
 labels! {
-    /// The filters of the request path, by the layer's name, from the outside in.
+    /// The filters of the request path, named after their layers, from the outside in.
     Filter {
         /// `layers::classify`.
         Classify = "classify",
@@ -35,19 +35,19 @@ labels! {
 }
 
 labels! {
-    /// What a filter did with a request.
+    /// The result of a filter.
     FilterOutcome {
-        /// The next filter began.
+        /// It passed the request on.
         Passed = "passed",
         /// It answered.
         Answered = "answered",
-        /// It ended the request by an error: a refusal, or a failure of the metadata server.
+        /// It returned an error: a refusal, or a failure of the metadata server.
         Refused = "refused",
     }
 }
 
 labels! {
-    /// What a request asks for, by its path alone.
+    /// The kind of a request, by its path alone.
     EndpointClass {
         /// `/`.
         Root = "root",
@@ -57,41 +57,41 @@ labels! {
         Token = "token",
         /// An identity token.
         Identity = "identity",
-        /// Anything else of a service account.
+        /// Any other path of a service account.
         ServiceAccounts = "service_accounts",
         /// Any other directory of v1.
         Directory = "directory",
         /// Any other value of v1.
         Leaf = "leaf",
-        /// An API version from before v1.
+        /// An API version before v1.
         Legacy = "legacy",
-        /// An API version that nobody knows.
+        /// An unknown API version.
         Unknown = "unknown",
-        /// It was refused before it was read.
+        /// The request was refused before it was parsed.
         Unread = "unread",
     }
 }
 
 labels! {
-    /// What became of a request.
+    /// The outcome of a request.
     RequestOutcome {
-        /// The proxy answered in its own name.
+        /// The proxy answered itself.
         Answered = "answered",
-        /// The metadata server's answer was passed on, whatever its status, or the same one as it was kept.
+        /// A response of the metadata server was passed on, whatever its status, or served from memory.
         Passed = "passed",
-        /// The proxy refused it, by its rules.
+        /// The proxy refused the request by its rules.
         Refused = "refused",
-        /// There was no room for it.
+        /// The request was shed under overload.
         Shed = "shed",
-        /// The metadata server failed it.
+        /// The metadata server failed.
         Failed = "failed",
-        /// Its client left, or the answer was cut, before the last byte.
+        /// The client disconnected, or the response was cut, before its last byte.
         Cut = "cut",
     }
 }
 
 labels! {
-    /// What became of a request to the metadata server.
+    /// The outcome of an upstream request.
     UpstreamOutcome {
         /// A success.
         Success = "2xx",
@@ -99,11 +99,11 @@ labels! {
         Redirect = "3xx",
         /// A refusal.
         Refusal = "4xx",
-        /// An error of the server's.
+        /// A server error.
         Error = "5xx",
-        /// No answer, or none to its end.
+        /// No response, or an incomplete one.
         Failed = "failed",
-        /// Whoever waited for it had left.
+        /// No client waited for it any more.
         Abandoned = "abandoned",
     }
 }
@@ -128,44 +128,44 @@ impl From<&Endpoint> for EndpointClass {
 #[derive(Debug)]
 pub struct Latency {
     filters: [FilterTimes; Filter::ALL.len()],
-    /// Of requests.
+    /// Durations of requests.
     pub requests: Exchanges<RequestOutcome>,
-    /// Of what is asked of the metadata server.
+    /// Durations of upstream requests.
     pub upstream: Exchanges<UpstreamOutcome>,
 }
 
-/// Of one filter.
+/// Durations in one filter.
 #[derive(Debug)]
 pub struct FilterTimes {
-    /// Whose they are.
+    /// The filter.
     pub filter: Filter,
-    work: [Histogram<{ WORK.len() }>; FilterOutcome::ALL.len()],
-    wait: Histogram<{ TIME.len() }>,
+    work: [Histogram<{ WORK_BOUNDS.len() }>; FilterOutcome::ALL.len()],
+    wait: Histogram<{ TIME_BOUNDS.len() }>,
 }
 
-/// Of requests and their answers.
+/// Durations from a request to its response.
 #[derive(Debug)]
 pub struct Exchanges<O> {
-    /// Until the head of the answer was there.
+    /// Until the response head.
     pub first_byte: ByEndpoint<O>,
-    /// Until the last byte of the answer was there, or there could be none any more.
+    /// Until the last byte of the response, or until it was cut short.
     pub last_byte: ByEndpoint<O>,
 }
 
-/// A histogram for each endpoint class and outcome. Most of these combinations never occur, so each has its memory, 328 bytes,
-/// from its first observation on.
+/// A histogram for each endpoint class and outcome. Most of these combinations never occur, so the 328 bytes of each
+/// are allocated at its first observation.
 #[derive(Debug)]
 pub struct ByEndpoint<O> {
-    histograms: Box<[OnceLock<Box<Histogram<{ TIME.len() }>>>]>,
+    histograms: Box<[OnceLock<Box<Histogram<{ TIME_BOUNDS.len() }>>>]>,
     outcomes: PhantomData<O>,
 }
 
-/// One histogram's labels, and what it holds.
+/// The labels and state of one histogram.
 pub type Series = (Vec<(&'static str, &'static str)>, Snapshot);
 
 type Read = fn(&Latency) -> Vec<Series>;
 
-/// Each metric of this file, and where it is read.
+/// The metrics of this file, and how each is read.
 const FAMILIES: [(&Row, Read); 6] = [
     (&table::REQUEST_DURATION, |latency| latency.requests.last_byte.series()),
     (&table::REQUEST_FIRST_BYTE, |latency| latency.requests.first_byte.series()),
@@ -199,12 +199,12 @@ impl Latency {
         })
     }
 
-    /// One filter's.
+    /// The durations in one filter.
     pub fn filter(&self, filter: Filter) -> &FilterTimes {
         &self.filters[filter.index()]
     }
 
-    /// What each filter does itself, by outcome.
+    /// Time that each filter works, by outcome.
     pub fn work(&self) -> Vec<Series> {
         let of_filter = |filter: Filter| {
             FilterOutcome::ALL.map(|outcome| {
@@ -215,14 +215,14 @@ impl Latency {
         Filter::ALL.into_iter().flat_map(of_filter).collect()
     }
 
-    /// How long requests are suspended in each filter.
+    /// Time that requests are suspended in each filter.
     pub fn waits(&self) -> Vec<Series> {
         let of_filter = |filter: Filter| (vec![("filter", filter.label())], self.filter(filter).wait.snapshot());
         Filter::ALL.map(of_filter).into()
     }
 }
 
-/// Registered nowhere.
+/// Not registered anywhere.
 impl Default for Latency {
     fn default() -> Self {
         let filters = Filter::ALL.map(FilterTimes::new);
@@ -232,7 +232,7 @@ impl Default for Latency {
 
 impl FilterTimes {
     fn new(filter: Filter) -> Self {
-        Self { filter, work: array::from_fn(|_| Histogram::new(&WORK)), wait: Histogram::new(&TIME) }
+        Self { filter, work: array::from_fn(|_| Histogram::new(&WORK_BOUNDS)), wait: Histogram::new(&TIME_BOUNDS) }
     }
 
     /// A request left the filter with this outcome, after this much work of the filter itself, in nanoseconds.
@@ -245,9 +245,9 @@ impl FilterTimes {
         self.wait.record_nanos(nanoseconds);
     }
 
-    /// What the filter does itself, whatever the outcome; and how long requests wait in it.
+    /// Time that the filter works, over all outcomes, and time that requests wait in it.
     pub fn snapshots(&self) -> (Snapshot, Snapshot) {
-        let mut work = Snapshot::empty(&WORK);
+        let mut work = Snapshot::empty(&WORK_BOUNDS);
         for outcome in &self.work {
             work.add(&outcome.snapshot());
         }
@@ -267,13 +267,13 @@ impl<O: Label> ByEndpoint<O> {
         Self { histograms, outcomes: PhantomData }
     }
 
-    /// It took so long.
+    /// Records a duration.
     pub fn record(&self, endpoint: EndpointClass, outcome: O, duration: Duration) {
         let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
-        histogram.get_or_init(|| Box::new(Histogram::new(&TIME))).record(duration);
+        histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS))).record(duration);
     }
 
-    /// What was recorded.
+    /// All histograms with observations.
     pub fn series(&self) -> Vec<Series> {
         let labels = EndpointClass::ALL.into_iter().flat_map(|endpoint| {
             O::VALUES.iter().map(move |outcome| vec![("endpoint", endpoint.label()), ("outcome", outcome.label())])

@@ -20,7 +20,7 @@ pub const CHANGES: &str = "gce_metadata_proxy::levels";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Format {
-    /// For a person at a terminal.
+    /// Text, for a terminal.
     #[default]
     Text,
     /// One JSON object per line.
@@ -37,7 +37,7 @@ pub struct Levels(Targets);
 pub struct LevelsError;
 
 impl LevelsError {
-    /// What would be right.
+    /// The expected syntax, for error messages.
     pub const EXPECTED: &str =
         "error, warn, info, debug, trace or off, for all or by module (info,gce_metadata_proxy=debug)";
 }
@@ -45,8 +45,8 @@ impl LevelsError {
 impl FromStr for Levels {
     type Err = LevelsError;
 
-    /// A word without `=` that is no level would be taken for the name of a module, and everything else would be off; so it
-    /// is refused. So is a name that no module has: what is changed is logged, and a line break would begin a line of its own.
+    /// Rejects a word without `=` that is not a level. tracing would take it for a module name and turn off everything
+    /// else. Also rejects impossible module names, because changes are logged, and a line break would forge a log line.
     fn from_str(levels: &str) -> Result<Self, LevelsError> {
         const WORDS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
         let is_level = |word: &str| WORDS.iter().any(|level| level.eq_ignore_ascii_case(word));
@@ -67,7 +67,7 @@ impl fmt::Display for Levels {
     }
 }
 
-/// The levels in force. There is one set for the process, as there is one place where its lines go.
+/// The levels in force. A global, because the process has one log.
 static IN_FORCE: OnceLock<InForce> = OnceLock::new();
 
 struct InForce {
@@ -82,7 +82,7 @@ pub fn start(format: Format, levels: &Levels) {
         Format::Text => lines::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
         Format::Json => lines::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed(),
     };
-    // It fails only where logging has begun already, and then it logs.
+    // Fails only if logging was started before.
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
     }
@@ -99,22 +99,22 @@ pub fn change(levels: &Levels) -> bool {
     })
 }
 
-/// The levels in force; nothing where logging was never started.
+/// The levels in force, or `None` if logging was never started.
 pub fn in_force() -> Option<Levels> {
     IN_FORCE.get().map(|in_force| in_force.lock().clone())
 }
 
 impl InForce {
     fn lock(&self) -> MutexGuard<'_, Levels> {
-        // They are replaced whole, so a panic elsewhere cannot leave them half written.
+        // The levels are replaced whole, so they are consistent even after a panic.
         self.levels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Target of the lines about tokens that were handed out. They are written at info whatever the other levels are.
+/// Target of the log lines about issued tokens, which are written at level info regardless of the levels.
 pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
 
-/// With the lines that no level takes away: audit lines, which are asked for by a flag of their own, and changes of the levels.
+/// Adds the lines that are always written: audit lines, which have their own flag, and changes of the levels.
 fn with_fixed(levels: &Levels) -> Targets {
     levels.0.clone().with_target(AUDIT_TARGET, Level::INFO).with_target(CHANGES, Level::INFO)
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_words_for_all_or_by_module() {
+    fn levels_are_global_or_by_module() {
         for levels in ["info", "WARN", "off", "info,gce_metadata_proxy=debug", "gce_metadata_proxy::access=debug,off"] {
             assert!(levels.parse::<Levels>().is_ok(), "{levels}");
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_level_takes_audit_lines_and_changes_of_levels_away() {
+    fn audit_lines_and_changes_of_levels_are_always_written() {
         for levels in ["off", "off,gce_metadata_proxy::audit=off,gce_metadata_proxy::levels=off"] {
             let targets = with_fixed(&levels.parse().expect("levels"));
             assert!(targets.would_enable(AUDIT_TARGET, &Level::INFO), "{levels}");

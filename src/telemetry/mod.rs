@@ -1,4 +1,4 @@
-//! What an operator sees: logs, metrics and, in a build that has them, traces.
+//! Logs, metrics and, with the feature `otlp`, traces.
 
 mod compat;
 mod export;

@@ -1,18 +1,19 @@
-//! [`Moment`]: a look at the clock, to measure by.
+//! [`Moment`]: a point in time, for measurements.
 //!
-//! A token hit looks at the clock a dozen times, so that looking is a good part of what it costs. The processor's own counter
-//! tells the time in half the time that the system takes; where there is none that runs evenly, quanta asks the system, too.
+//! A token hit reads the clock a dozen times, which is a considerable part of its cost. quanta reads the processor's
+//! time stamp counter, in half the time of the system's clock. Without a constant-rate counter it uses the system's
+//! clock.
 //!
-//! Only measurements go by it. What is decided by time (deadlines, the end of a token) goes by tokio's clock, which is the
-//! kernel's, and is right over days and where a machine is moved to another host. In unit tests measurements go by that as
-//! well, since it can be stopped there.
+//! Only measurements use it. Decisions use tokio's clock (deadlines) and [`BootTime`](crate::clock::BootTime) (token
+//! lifetimes), which are the kernel's and stay correct over days and across live migrations. Unit tests measure with
+//! tokio's clock, which can be paused.
 
 #[cfg(not(test))]
 pub use quanta::Instant as Moment;
 #[cfg(test)]
 pub use tokio::time::Instant as Moment;
 
-/// A duration in nanoseconds, which fit for 584 years.
+/// A duration in nanoseconds. 64 bits are enough for 584 years.
 pub fn nanos(duration: std::time::Duration) -> u64 {
     duration.as_secs().wrapping_mul(1_000_000_000).wrapping_add(duration.subsec_nanos().into())
 }

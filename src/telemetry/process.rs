@@ -1,7 +1,7 @@
-//! What this process takes of the machine, under the names that Prometheus' clients use for it.
+//! Process metrics (CPU, memory, files), under the names that Prometheus' client libraries use.
 //!
-//! Read from `/proc` here, because the prometheus crate's own collector counts processor time in whole seconds, of which
-//! this proxy uses few.
+//! Read from `/proc`. The prometheus crate's own collector is not used, because it counts CPU time in whole seconds, of
+//! which this proxy uses few.
 
 use std::{fs, io};
 
@@ -11,9 +11,9 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use super::export::{Exported, Family, Value};
 use super::table;
 
-/// What was read of `/proc`.
+/// The process's resource usage.
 #[derive(Debug, PartialEq)]
-struct Taken {
+struct ResourceUsage {
     cpu_seconds: f64,
     resident_bytes: f64,
     start_seconds: f64,
@@ -21,13 +21,13 @@ struct Taken {
     max_files: f64,
 }
 
-/// For a registry. What cannot be read is left out.
+/// The metrics, for a registry. Left out if `/proc` cannot be read.
 pub(super) fn exported() -> Exported {
     let rows = [&table::CPU_SECONDS, &table::RESIDENT_MEMORY, &table::START_TIME, &table::OPEN_FDS, &table::MAX_FDS];
-    Exported::new(&rows, || Taken::now().map(|taken| taken.families()).unwrap_or_default())
+    Exported::new(&rows, || ResourceUsage::now().map(|usage| usage.families()).unwrap_or_default())
 }
 
-impl Taken {
+impl ResourceUsage {
     fn families(&self) -> Vec<Family> {
         let one = |row, value| (row, vec![(Vec::new(), value)]);
         vec![
@@ -41,22 +41,23 @@ impl Taken {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "no file count, page count or clock comes near 2^53")]
-impl Taken {
+impl ResourceUsage {
     fn now() -> io::Result<Self> {
         let stat = fs::read_to_string("/proc/self/stat")?;
         let booted = fs::read_to_string("/proc/stat")?;
         let (max_files, _) = rlimit::getrlimit(Resource::NOFILE)?;
-        // The directory that is being read is open as well.
+        // Reading the directory opens one more file.
         let open_files = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
         let ticks = clock_ticks_per_second() as f64;
-        Self::of(&stat, &booted, ticks, page_size() as f64, (open_files as f64, max_files as f64))
+        Self::parse(&stat, &booted, ticks, page_size() as f64, (open_files as f64, max_files as f64))
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// By proc(5): the numbers stand behind the name, which is in parentheses and may hold some itself.
-    fn of(stat: &str, booted: &str, ticks: f64, page: f64, files: (f64, f64)) -> Option<Self> {
+    /// Parses `/proc/self/stat` and `/proc/stat`, see proc(5). The fields follow the process's name, which is in
+    /// parentheses and may contain some.
+    fn parse(stat: &str, booted: &str, ticks: f64, page: f64, files: (f64, f64)) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        // The first of them is field 3.
+        // The first one after the name is field 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let booted: f64 = booted.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
         Some(Self {
@@ -74,13 +75,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_moves_no_field() {
+    fn a_process_name_may_contain_parentheses() {
         let stat =
             "7 (a) b (c) R 1 7 7 0 -1 4194304 95 0 0 0 150 50 0 0 20 0 1 0 4200 2781184 256 18446744073709551615 1";
-        let taken = Taken::of(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096.0, (9.0, 1024.0));
+        let usage = ResourceUsage::parse(stat, "cpu 1 2\nbtime 1700000000\n", 100.0, 4096.0, (9.0, 1024.0));
         assert_eq!(
-            taken,
-            Some(Taken {
+            usage,
+            Some(ResourceUsage {
                 cpu_seconds: 2.0,
                 resident_bytes: 1_048_576.0,
                 start_seconds: 1_700_000_042.0,
@@ -91,12 +92,12 @@ mod tests {
     }
 
     #[test]
-    fn it_can_read_this_process() {
-        let taken = Taken::now().expect("/proc is mounted");
+    fn this_process_can_be_read() {
+        let usage = ResourceUsage::now().expect("/proc is mounted");
         assert!(
-            taken.resident_bytes > 1e6 && taken.open_files >= 3.0 && taken.open_files < taken.max_files,
-            "{taken:?}"
+            usage.resident_bytes > 1e6 && usage.open_files >= 3.0 && usage.open_files < usage.max_files,
+            "{usage:?}"
         );
-        assert!(taken.start_seconds > 1.6e9, "{taken:?}");
+        assert!(usage.start_seconds > 1.6e9, "{usage:?}");
     }
 }

@@ -38,7 +38,7 @@ pub struct CounterGrid<A, B> {
 }
 
 impl Registry {
-    /// With the metrics of the process itself: its version, and its use of the machine.
+    /// Creates a registry with the process's own metrics: its version and resource usage.
     pub fn of_this_process() -> Self {
         let registry = Self::default();
         registry.export(process::exported());
@@ -143,6 +143,6 @@ pub fn counts(counters: &IntCounterVec) -> Vec<(String, u64)> {
 }
 
 fn count(metric: &Metric) -> (String, u64) {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts whole things")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters hold whole numbers")]
     (metric.get_label()[0].value().to_owned(), metric.get_counter().get_value() as u64)
 }

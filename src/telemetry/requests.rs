@@ -13,7 +13,7 @@ use super::registry::{self, Registry};
 use super::sampled::Sampled;
 use super::table;
 
-/// The status classes that are counted.
+/// Values of the label `code`.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Interval between log lines about refusals.
@@ -77,7 +77,7 @@ impl Requests {
     }
 }
 
-/// Registered nowhere.
+/// Not registered anywhere.
 impl Default for Requests {
     fn default() -> Self {
         Self::new(&Registry::default())

@@ -1,38 +1,39 @@
-//! [`Sampled`]: what happens often is told now and then, with a count.
+//! [`Sampled`]: limits how often a frequent event is logged.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Says when it is time for another line.
+/// Decides when the next log line is due.
 #[derive(Debug)]
 pub(super) struct Sampled {
-    /// Between two lines.
-    every: Duration,
+    /// Minimum interval between lines.
+    interval: Duration,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    told: Option<Instant>,
-    untold: u64,
+    last_logged: Option<Instant>,
+    /// Events since then.
+    unlogged: u64,
 }
 
 impl Sampled {
-    pub(super) fn new(every: Duration) -> Self {
-        Self { every, state: Mutex::default() }
+    pub(super) fn new(interval: Duration) -> Self {
+        Self { interval, state: Mutex::default() }
     }
 
-    /// It happened. How often it did since the last line, if it is time for another.
+    /// Counts an event. If a log line is due, returns the number of events since the last one.
     pub(super) fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.untold += 1;
-        if state.told.is_some_and(|told| now < told + self.every) {
+        state.unlogged += 1;
+        if state.last_logged.is_some_and(|last| now < last + self.interval) {
             return None;
         }
-        state.told = Some(now);
-        Some(std::mem::take(&mut state.untold))
+        state.last_logged = Some(now);
+        Some(std::mem::take(&mut state.unlogged))
     }
 }
 
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_tells_once_a_second_how_many_there_were() {
+    fn a_line_is_due_once_per_interval_with_the_number_of_events() {
         let second = Duration::from_secs(1);
         let sampled = Sampled::new(second);
         let start = Instant::now();

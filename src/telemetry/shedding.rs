@@ -1,4 +1,4 @@
-//! [`Shedding`]: counts and logs what is refused or closed under overload.
+//! [`Shedding`]: counts and logs requests and connections that are refused or closed under overload.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use super::talkers::{Talker, Talkers};
 labels! {
     /// Why something was refused or closed.
     Shed {
-        /// A request: all seats are taken.
+        /// A request was refused, because all seats are taken.
         InFlight = "in_flight",
-        /// A hanging request: there are as many watches as there may be.
+        /// A hanging request was refused or ended, because the number of watches is limited.
         Hanging = "hanging",
-        /// A newcomer: no connection could give way to it.
+        /// A new connection was refused, because no other could give way.
         Connections = "connections",
         /// A connection that made no progress gave way to another.
         IdleConnection = "idle_connection",
-        /// A request in flight of the client with most connections was cut for another client.
+        /// A request in flight of the client that holds most was cut for another client.
         FairShare = "fair_share",
         /// A response that its client did not read was cut.
         UnreadAnswer = "unread_answer",
-        /// A request with a large response: the memory for those is taken.
+        /// A request with a large response was refused, because the memory for them is in use.
         LargeAnswers = "large_answers",
-        /// A request for a token: its client asks for too many different ones.
+        /// A token request was refused, because its client requests too many different tokens.
         Tokens = "tokens",
         /// A connection was closed or reset because memory is short.
         Memory = "memory",
@@ -45,7 +45,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Clients shown in a log line.
 const LOGGED_TALKERS: usize = 3;
 
-/// Counts and logs what is refused or closed under overload.
+/// Counts and logs requests and connections that are refused or closed under overload.
 #[derive(Debug)]
 pub struct Shedding {
     sheds: Counters<Shed>,
@@ -100,7 +100,7 @@ impl Shedding {
     }
 }
 
-/// Registered nowhere.
+/// Not registered anywhere.
 impl Default for Shedding {
     fn default() -> Self {
         Self::new(&Registry::default(), Arc::default())

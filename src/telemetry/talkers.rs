@@ -1,14 +1,14 @@
-//! [`Talkers`]: who asks most, over the last minute.
+//! [`Talkers`]: the clients with the most requests in the last minute.
 //!
-//! Under overload the first question is which pod it is, and an address must not be a metric's label. So the addresses that
-//! ask most are kept in a sketch of fixed size (the *space-saving* algorithm of Metwally, Agrawal and El Abbadi): each of
-//! [`TALKERS`] places has an address and its counts; when an address comes that has no place, it takes that of the address
-//! with the fewest requests and inherits their number. So whoever made more than a 64th of all requests is surely here, and
-//! a number is too high by what was inherited, at most. A node has rarely more than 64 pods that talk at once, and then every
-//! number is exact.
+//! During an overload operators want to know which pod causes it, but an address must not be a metric label. So the
+//! busiest addresses are kept in a sketch of fixed size (the *space-saving* algorithm of Metwally, Agrawal and El
+//! Abbadi): each of [`MAX_TALKERS`] places has an address and its counts. An address without a place takes that of
+//! the address with the fewest requests, and inherits their number. So an address with more than a 64th of all
+//! requests is always included, and a count is too high by at most the inherited number. With at most 64 active pods,
+//! which is typical of a node, all counts are exact.
 //!
-//! Noting a request takes about 20 ns and no memory. Where another thread is noting at this very moment, it is left out:
-//! nobody waits here.
+//! Counting a request takes about 20 ns and does not allocate. If another thread is counting at the same time, the
+//! request is not counted, because the request path must not wait here.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -19,25 +19,25 @@ use serde::Serialize;
 use super::latency::RequestOutcome;
 use super::moment::Moment;
 
-/// Most addresses that are kept.
-pub const TALKERS: usize = 64;
+/// Maximum number of addresses.
+pub const MAX_TALKERS: usize = 64;
 
-/// The last minute, in slices that are forgotten one by one.
+/// The last minute is divided into slices, which expire one by one.
 const SLICES: usize = 6;
 const SLICE: Duration = Duration::from_secs(10);
 
-/// What an address did in the last minute.
+/// An address and its requests in the last minute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Talker {
-    /// An IPv4 address that came by IPv6 is shown as the former.
+    /// The address. An IPv4-mapped IPv6 address is shown as IPv4.
     pub address: IpAddr,
-    /// Requests, whatever became of them, and connections that were reset for want of room.
+    /// All requests, and connections that were reset because there was no room.
     pub requests: u64,
-    /// By how many at the most the number of requests is too high.
+    /// Maximum by which `requests` is too high.
     pub inherited: u64,
-    /// Of them, those for which there was no room.
+    /// Requests and connections that were shed.
     pub sheds: u64,
-    /// Of them, those that were refused by the rules.
+    /// Requests that were refused by the rules.
     pub refusals: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct Talkers {
 struct Sketch {
     /// Number of the current slice since the beginning.
     slice: u64,
-    /// Addresses as IPv6 has them, since comparing those is one instruction.
+    /// Addresses as IPv6, because one instruction compares two of them.
     addresses: Vec<u128>,
     counts: Vec<Counts>,
 }
@@ -72,11 +72,11 @@ impl Default for Talkers {
 }
 
 impl Talkers {
-    /// An address made a request, and this became of it.
+    /// Counts a request of an address, by its outcome.
     pub fn note(&self, address: IpAddr, outcome: RequestOutcome, now: Moment) {
         let mut sketch = match self.sketch.try_lock() {
             Ok(sketch) => sketch,
-            // Numbers are added one by one, so a panic elsewhere leaves them whole.
+            // The counts are independent, so they are valid even after a panic.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
@@ -84,15 +84,15 @@ impl Talkers {
         sketch.note(address, outcome);
     }
 
-    /// Those with the most requests in the last minute, at most so many, the busiest first.
-    pub fn top(&self, most: usize, now: Moment) -> Vec<Talker> {
+    /// The addresses with the most requests in the last minute, at most `max`, the busiest first.
+    pub fn top(&self, max: usize, now: Moment) -> Vec<Talker> {
         let mut sketch = self.sketch.lock().unwrap_or_else(PoisonError::into_inner);
         sketch.move_on(self.slice(now));
         let mut talkers: Vec<Talker> =
             sketch.addresses.iter().zip(&sketch.counts).map(|(address, counts)| counts.talker(*address)).collect();
         drop(sketch);
         talkers.sort_by_key(|talker| (std::cmp::Reverse(talker.requests), talker.address));
-        talkers.truncate(most);
+        talkers.truncate(max);
         talkers
     }
 
@@ -102,7 +102,7 @@ impl Talkers {
 }
 
 impl Sketch {
-    /// Forgets what is older than a minute.
+    /// Removes counts that are older than a minute.
     fn move_on(&mut self, slice: u64) {
         if slice <= self.slice {
             return;
@@ -131,7 +131,7 @@ impl Sketch {
     }
 
     fn make_place(&mut self, address: u128) -> usize {
-        if self.addresses.len() < TALKERS {
+        if self.addresses.len() < MAX_TALKERS {
             self.addresses.push(address);
             self.counts.push(Counts::default());
             return self.addresses.len() - 1;
@@ -141,7 +141,7 @@ impl Sketch {
             .iter_mut()
             .enumerate()
             .min_by_key(|(_, counts)| counts.total())
-            .expect("all places are taken, so there are some");
+            .expect("all places are taken, and there is at least one");
         let at = column(self.slice);
         let inherited = u32::try_from(counts.total()).unwrap_or(u32::MAX);
         *counts = Counts::default();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_come_first_with_what_became_of_their_requests() {
+    fn the_busiest_come_first_with_the_outcomes_of_their_requests() {
         let talkers = Talkers::default();
         let now = Moment::now();
         note(&talkers, 1, 3, now);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_is_remembered_and_no_more() {
+    fn counts_expire_after_a_minute() {
         let talkers = Talkers::default();
         let start = Moment::now();
         note(&talkers, 1, 1, start);
@@ -230,11 +230,11 @@ mod tests {
         assert_eq!(seen(Duration::from_secs(61)), 2);
         assert_eq!(seen(Duration::from_secs(71)), 0);
         note(&talkers, 2, 1, start + Duration::from_secs(3600));
-        assert_eq!(talkers.top(9, start + Duration::from_secs(3600)).len(), 1, "long silence forgets all");
+        assert_eq!(talkers.top(9, start + Duration::from_secs(3600)).len(), 1, "a long pause removes all counts");
     }
 
     #[test]
-    fn whoever_asks_much_is_found_among_any_number_of_others() {
+    fn a_busy_address_is_found_among_any_number_of_others() {
         let talkers = Talkers::default();
         let now = Moment::now();
         for number in 1000..20_000 {
@@ -244,7 +244,7 @@ mod tests {
             }
         }
         let top = talkers.top(1000, now);
-        assert_eq!(top.len(), TALKERS);
+        assert_eq!(top.len(), MAX_TALKERS);
         let found = top.iter().find(|talker| talker.address == pod(7)).expect("it made a twentieth of all requests");
         assert!(found.requests >= 950 && found.requests - found.inherited <= 950, "{found:?}");
     }

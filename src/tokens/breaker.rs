@@ -5,10 +5,10 @@
 //! pod's fetches affect only that pod, and the server counts as down only if the fetches of several pods
 //! fail:
 //!
-//! | evidence | who rests | how often the server is asked all the same |
+//! | condition | paused clients | probes |
 //! |---|---|---|
-//! | [`TOLERATED`] fetches in a row of one client failed | that client | once in [`PROBE_INTERVAL`] |
-//! | since the last success of anyone, fetches of two or more clients failed, [`TOLERATED`] in all, at most [`COUNTED`] of one client | everybody | once in [`PROBE_INTERVAL`] by each client, and once in [`APART`] in all |
+//! | [`TOLERATED_FAILURES`] consecutive fetches of one client failed | that client | one per [`PROBE_INTERVAL`] |
+//! | since the last success of any client, [`TOLERATED_FAILURES`] fetches failed, counting at most [`MAX_COUNTED_FAILURES`] of each client | all | one per [`PROBE_INTERVAL`] and client, and one per [`SHARED_PROBE_INTERVAL`] in total |
 //!
 //! A fetch that is not let through fails immediately. The proxy's own fetches (which have no client) count as
 //! evidence too, but always go through: they are few, and each backs off by itself. Any success, of any
@@ -25,21 +25,21 @@ use tokio::time::Instant;
 use crate::shares::Client;
 
 /// Consecutive failures that are tolerated.
-const TOLERATED: u32 = 5;
+const TOLERATED_FAILURES: u32 = 5;
 
 /// Maximum failures of one client that count against the server.
-const COUNTED: u32 = 3;
+const MAX_COUNTED_FAILURES: u32 = 3;
 
 /// Interval between probes of one client.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval between probes of different clients. Much shorter, so that a client that probes as often as it
 /// may does not exclude others.
-const APART: Duration = Duration::from_millis(50);
+const SHARED_PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum clients that are remembered. A node has about a hundred pods; the client that failed longest ago
 /// is forgotten.
-const CLIENTS: usize = 256;
+const MAX_CLIENTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker(Mutex<State>);
@@ -73,12 +73,12 @@ impl Breaker {
         let is_down = state.is_down();
         let State { failing, probed } = &mut *state;
         let streak = failing.iter_mut().find(|streak| streak.client == client);
-        let rests = is_down || streak.as_ref().is_some_and(|streak| streak.own >= TOLERATED);
+        let rests = is_down || streak.as_ref().is_some_and(|streak| streak.own >= TOLERATED_FAILURES);
         if !rests {
             return true;
         }
         let too_soon = |probed: Option<Instant>, pause| probed.is_some_and(|probed| now < probed + pause);
-        if (is_down && too_soon(*probed, APART))
+        if (is_down && too_soon(*probed, SHARED_PROBE_INTERVAL))
             || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PROBE_INTERVAL))
         {
             return false;
@@ -108,8 +108,8 @@ impl Breaker {
         streak.own = streak.own.saturating_add(1);
         streak.unrefuted = streak.unrefuted.saturating_add(1);
         // The failure that pauses a client counts as its first probe.
-        streak.probed = streak.probed.or((streak.own >= TOLERATED).then_some(now));
-        if state.failing.len() == CLIENTS {
+        streak.probed = streak.probed.or((streak.own >= TOLERATED_FAILURES).then_some(now));
+        if state.failing.len() == MAX_CLIENTS {
             state.failing.remove(0);
         }
         state.failing.push(streak);
@@ -122,7 +122,7 @@ impl Breaker {
 
 impl State {
     fn is_down(&self) -> bool {
-        self.failing.iter().map(|streak| streak.unrefuted.min(COUNTED)).sum::<u32>() >= TOLERATED
+        self.failing.iter().map(|streak| streak.unrefuted.min(MAX_COUNTED_FAILURES)).sum::<u32>() >= TOLERATED_FAILURES
     }
 }
 
@@ -130,7 +130,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Whose fetch succeeded, or failed.
+    /// A fetch of this client that succeeded (`Ok`) or failed (`Err`).
     type Fetch = Result<Client, Client>;
 
     #[expect(clippy::unnecessary_wraps, reason = "the proxy itself is a client, too")]
@@ -151,25 +151,25 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_after_what() {
+    fn clients_are_paused_by_their_own_and_common_failures() {
         let (a, b, own) = (pod(1), pod(2), None);
         let hostile = [Err(a); 100];
         let rests: [(&str, &[Fetch], bool, bool); 11] = [
             ("nothing happened", &[], false, false),
-            ("bad luck", &[Err(a); 4], false, false),
+            ("few failures", &[Err(a); 4], false, false),
             ("one pod's keys fail", &[Err(a); 5], true, false),
             ("one pod's keys fail for long", &hostile, true, false),
-            ("one of them works", &[Err(a), Err(a), Err(a), Err(a), Ok(a), Err(a)], false, false),
-            ("another pod's work", &[Err(a), Err(a), Err(a), Err(a), Err(a), Ok(b)], true, false),
-            ("one other failed once", &[Err(a), Err(a), Err(a), Err(a), Err(b)], false, false),
+            ("one of its keys works", &[Err(a), Err(a), Err(a), Err(a), Ok(a), Err(a)], false, false),
+            ("another pod's keys work", &[Err(a), Err(a), Err(a), Err(a), Err(a), Ok(b)], true, false),
+            ("another pod failed once", &[Err(a), Err(a), Err(a), Err(a), Err(b)], false, false),
             ("two pods fail", &[Err(a), Err(a), Err(a), Err(b), Err(b)], true, true),
-            ("a third had success since", &[Err(a), Err(a), Err(a), Err(b), Err(b), Ok(pod(3))], false, false),
-            ("so do the proxy's own", &[Err(a), Err(a), Err(a), Err(own), Err(own)], true, true),
-            ("the proxy's own alone fail", &[Err(own); 9], false, false),
+            ("a third pod succeeded since", &[Err(a), Err(a), Err(a), Err(b), Err(b), Ok(pod(3))], false, false),
+            ("one pod's and the proxy's own fail", &[Err(a), Err(a), Err(a), Err(own), Err(own)], true, true),
+            ("only the proxy's own fail", &[Err(own); 9], false, false),
         ];
         for (what, fetches, a_rests, others_rest) in rests {
             let (breaker, now) = after(fetches);
-            // While the server counts as down, the first of anyone is the probe.
+            // While the server counts as down, the first fetch of any client is the probe.
             let now = if others_rest {
                 assert!(breaker.lets_through(pod(9), now), "{what}");
                 now
@@ -178,22 +178,22 @@ mod tests {
             };
             assert_eq!(!breaker.lets_through(a, now), a_rests, "{what}: the pod");
             assert_eq!(!breaker.lets_through(b, now), others_rest, "{what}: another pod");
-            assert!(breaker.lets_through(own, now), "{what}: the proxy's own always go through");
+            assert!(breaker.lets_through(own, now), "{what}: the proxy's own fetches always go through");
         }
     }
 
     #[test]
-    fn a_client_that_rests_is_let_through_once_in_a_while() {
+    fn a_paused_client_may_probe() {
         let (breaker, start) = after(&[Err(pod(1)); 5]);
         assert!(!breaker.lets_through(pod(1), start + PROBE_INTERVAL - Duration::from_millis(1)));
         assert!(breaker.lets_through(pod(1), start + PROBE_INTERVAL), "one probe");
-        assert!(!breaker.lets_through(pod(1), start + PROBE_INTERVAL), "and one only");
+        assert!(!breaker.lets_through(pod(1), start + PROBE_INTERVAL), "only one probe");
         breaker.succeeded(pod(1));
         assert!((0..9).all(|_| breaker.lets_through(pod(1), start + PROBE_INTERVAL)));
     }
 
     #[test]
-    fn one_that_probes_all_the_time_does_not_keep_others_from_probing() {
+    fn a_client_that_probes_constantly_does_not_exclude_others() {
         let failures: Vec<_> = (0..10).map(|at| Err(pod(at % 2))).collect();
         let (breaker, start) = after(&failures);
         let mut probes = [0; 3];
@@ -207,17 +207,17 @@ mod tests {
                 }
             }
         }
-        assert!(probes.iter().sum::<u32>() <= 3 * 20 + 3, "the server is left alone: {probes:?} in 10 s");
-        assert!(probes[2] >= 15, "and all may probe: {probes:?}");
+        assert!(probes.iter().sum::<u32>() <= 3 * 20 + 3, "too many probes in 10 s: {probes:?}");
+        assert!(probes[2] >= 15, "every client may probe: {probes:?}");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_remembered_clients_is_limited() {
         let breaker = Breaker::default();
         let now = Instant::now();
         for client in 0..1000_u32 {
             breaker.failed(Some(std::net::Ipv4Addr::from(client).into()), now);
         }
-        assert_eq!(breaker.lock().failing.len(), CLIENTS);
+        assert_eq!(breaker.lock().failing.len(), MAX_CLIENTS);
     }
 }

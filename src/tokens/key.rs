@@ -46,7 +46,7 @@ impl TokenKey {
     /// Parses a token request, and the requested form. Returns `None` for any other request, and for one with
     /// a parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the
     /// server.
-    pub fn of(request: &Request) -> Option<(Self, Form)> {
+    pub fn from_request(request: &Request) -> Option<(Self, Form)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
             Endpoint::Identity(account) => (account, TokenKind::Identity),
@@ -156,7 +156,7 @@ mod tests {
         let target = target.parse().expect("a target");
         let path = MetadataPath::parse(&target).expect("a path");
         let query = Query::parse(target.query()).expect("a query");
-        TokenKey::of(&Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node))
+        TokenKey::from_request(&Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node))
     }
 
     fn token(query: &str) -> Option<(TokenKey, Form)> {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_for_the_server() {
+    fn requests_with_parameters_of_unknown_effect_are_left_to_the_server() {
         for query in ["?wait_for_change=true", "?alt=xml", "?format=full", "?email=a"] {
             assert_eq!(token(query), None, "{query}");
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn it_asks_for_what_it_stands_for() {
+    fn the_request_of_a_key_has_its_parameters() {
         let request = key("?transport=mtls&scopes=b,a").request();
         assert_eq!(
             format!("{}{}", request.path, request.query),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     proptest! {
-        /// Asking for a key's token is reading that key again: what is fetched is what the key says.
+        /// Parsing a key's request gives the same key, so the fetched token is the one that the key identifies.
         #[test]
         fn a_key_and_its_request_agree(
             account in "default|[a-z]{1,4}@[a-z]{1,3}",
@@ -238,7 +238,7 @@ mod tests {
             let params = [("scopes", scopes), ("transport", transport.map(|value| value.replace('%', "%25"))), ("audience", audience)];
             let query: Vec<String> = params.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect();
             let (key, _) = read(&format!("/computeMetadata/v1/instance/service-accounts/{account}/token?{}", query.join("&"))).expect("a token");
-            let again = TokenKey::of(&key.request()).expect("a token").0;
+            let again = TokenKey::from_request(&key.request()).expect("a token").0;
             prop_assert_eq!(again, key);
         }
     }

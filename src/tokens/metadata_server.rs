@@ -12,7 +12,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::breaker::Breaker;
 use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
-use crate::failure::{DEADLINE, Failure, TokenFailure};
+use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::metadata::Principal;
 use crate::metadata::identity;
 use crate::metadata::token::AccessToken;
@@ -24,7 +24,7 @@ use crate::upstream::Forward;
 const RETRY_DELAY_MILLIS: std::ops::Range<u64> = 100..250;
 
 /// Maximum size of a token response, in bytes. Real ones have about 1 KiB.
-const MAX_BODY: usize = 64 * 1024;
+const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The node's own metadata server as a source of tokens.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl MetadataServer {
         let (head, body) = self.forward.ask(&key.request()).await?.into_parts();
         match body {
             Body::Whole(body) => Ok(Response::from_parts(head, body)),
-            Body::Streamed(body) => match Limited::new(body, MAX_BODY).collect().await {
+            Body::Streamed(body) => match Limited::new(body, MAX_BODY_BYTES).collect().await {
                 Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
-                Err(error) => Err(error.downcast().map_or(Failure::TooLarge(MAX_BODY), |failure| *failure)),
+                Err(error) => Err(error.downcast().map_or(Failure::TooLarge(MAX_BODY_BYTES), |failure| *failure)),
             },
         }
     }
@@ -68,11 +68,11 @@ impl MetadataServer {
 
 impl TokenSource for MetadataServer {
     fn deadline(&self) -> Duration {
-        DEADLINE
+        UPSTREAM_TIMEOUT
     }
 
     async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
-        // It knows no callers: whoever asks it gets the node's token.
+        // The metadata server does not distinguish callers: it returns the node's token to all of them.
         if key.principal != Principal::Node {
             return Err(TokenFailure::ForeignPrincipal.into());
         }
@@ -80,7 +80,7 @@ impl TokenSource for MetadataServer {
             return Err(TokenFailure::Resting.into());
         }
         // Includes a retry.
-        let answer = timeout(DEADLINE, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(DEADLINE)));
+        let answer = timeout(UPSTREAM_TIMEOUT, self.ask(key)).await.unwrap_or(Err(Failure::TimedOut(UPSTREAM_TIMEOUT)));
         match answer {
             Ok(response) => {
                 self.breaker.succeeded(client);
@@ -130,10 +130,10 @@ mod tests {
     use crate::upstream;
 
     #[tokio::test]
-    async fn a_caller_that_is_not_the_node_gets_no_token_of_the_nodes() {
+    async fn a_principal_other_than_the_node_gets_no_token() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
         let room = Room::new(0, CutUnread::never());
-        let client = upstream::Client::new(target, Arc::default(), room, Arc::default());
+        let client = upstream::UpstreamClient::new(target, Arc::default(), room, Arc::default());
         let source = MetadataServer::new(Forward::new(client));
         let mut key = TokenKey::default_account();
         key.principal = Principal::Stranger;

@@ -68,17 +68,17 @@ pub struct Refused {
 }
 
 /// Maximum bytes of an error body that are kept. The server's page for an unknown account has 1.6 KiB.
-const REFUSAL: usize = 4 * 1024;
+const MAX_REFUSAL_BYTES: usize = 4 * 1024;
 
 impl Refused {
-    /// Copied, because headers and body would keep the connection's buffer alive.
+    /// Copies headers and body, because slices would keep the connection's buffer alive.
     fn copied(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let copy = |(name, value): (&HeaderName, &HeaderValue)| {
             Some((name.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?))
         };
         let mut headers: HeaderMap = headers.iter().filter_map(copy).collect();
         headers.remove(header::CONTENT_LENGTH);
-        Self { status, headers, body: Bytes::copy_from_slice(&body[..body.len().min(REFUSAL)]) }
+        Self { status, headers, body: Bytes::copy_from_slice(&body[..body.len().min(MAX_REFUSAL_BYTES)]) }
     }
 }
 

@@ -18,70 +18,70 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::pool::Lease;
-use super::timing::Asked;
+use super::timing::ExchangeTimer;
 use crate::failure::Failure;
 use crate::reply::Body;
-use crate::room::{Account, Amount, Charge, SMALL};
+use crate::room::{Account, Amount, Charge, SMALL_BYTES};
 
-/// Maximum body that is buffered, in bytes. Above [`SMALL`] it needs room, and is streamed if there is none.
-const HELD: usize = 32 * 1024;
+/// Maximum body that is buffered, in bytes. Above [`SMALL_BYTES`] it needs room, and is streamed if there is none.
+const MAX_BUFFERED_BYTES: usize = 32 * 1024;
 
 /// How long a streaming upstream may be silent before its response counts as cut short.
-const STALL: Duration = Duration::from_secs(10);
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The body of an answer, as far as it is here.
-pub(super) enum Taken {
+/// The body of an upstream response: complete, or streamed.
+pub(super) enum UpstreamBody {
     Whole(Bytes),
     Streamed(Streamed),
 }
 
-impl Taken {
-    /// The exchange ends with it.
-    pub(super) fn measured_by(self, asked: Asked) -> Body {
+impl UpstreamBody {
+    /// Ends the timer when the body is complete.
+    pub(super) fn timed_by(self, timer: ExchangeTimer) -> Body {
         match self {
             Self::Whole(bytes) => {
-                asked.end();
+                timer.end();
                 Body::Whole(bytes)
             }
-            Self::Streamed(streamed) => Body::Streamed(Box::pin(Streamed { asked: Some(asked), ..streamed })),
+            Self::Streamed(streamed) => Body::Streamed(Box::pin(Streamed { timer: Some(timer), ..streamed })),
         }
     }
 }
 
-/// Takes a response body: buffered if it has at most [`HELD`] bytes and there is room for it, otherwise
-/// streamed. Without an account, only bodies that need no room are buffered.
-pub(super) async fn take(
+/// Reads a response body: buffers it if it has at most [`MAX_BUFFERED_BYTES`] and there is room for it, otherwise
+/// streams it. Without an account, only bodies that need no room are buffered.
+pub(super) async fn read(
     response: Response<Incoming>,
     lease: Lease,
     account: Option<Account>,
-) -> Result<Response<Taken>, Failure> {
+) -> Result<Response<UpstreamBody>, Failure> {
     let (head, mut incoming) = response.into_parts();
-    let body = match hold(&mut incoming, account).await? {
-        Held::Whole(bytes) => {
+    let body = match buffer(&mut incoming, account).await? {
+        Buffered::Whole(bytes) => {
             lease.finish();
-            Taken::Whole(bytes)
+            UpstreamBody::Whole(bytes)
         }
-        Held::TooMuch(begun) => Taken::Streamed(Streamed::new(begun, incoming, lease)),
+        Buffered::TooMuch(begun) => UpstreamBody::Streamed(Streamed::new(begun, incoming, lease)),
     };
     Ok(Response::from_parts(head, body))
 }
 
-enum Held {
+enum Buffered {
     Whole(Bytes),
     TooMuch(Bytes),
 }
 
 /// Room for a growing body.
-struct Holding {
+struct Buffering {
     account: Option<Account>,
     charge: Option<Charge>,
     /// Number of bytes that may be buffered.
     allowed: usize,
 }
 
-impl Holding {
+impl Buffering {
     fn new(account: Option<Account>) -> Self {
-        Self { account, charge: None, allowed: SMALL }
+        Self { account, charge: None, allowed: SMALL_BYTES }
     }
 
     /// Whether this many bytes may be buffered, of a body of at most `at_most` bytes.
@@ -89,12 +89,12 @@ impl Holding {
         if bytes <= self.allowed {
             return true;
         }
-        if bytes > HELD || self.charge.is_some() {
+        if bytes > MAX_BUFFERED_BYTES || self.charge.is_some() {
             return false;
         }
-        let sent = at_most.min(HELD);
+        let sent = at_most.min(MAX_BUFFERED_BYTES);
         self.charge = self.account.as_ref().and_then(|account| account.try_take(Amount { sent, made: 0 }));
-        self.allowed = if self.charge.is_some() { sent } else { SMALL };
+        self.allowed = if self.charge.is_some() { sent } else { SMALL_BYTES };
         bytes <= self.allowed
     }
 
@@ -109,11 +109,11 @@ impl Holding {
     }
 }
 
-async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held, Failure> {
+async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buffered, Failure> {
     let announced = incoming.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let mut holding = Holding::new(account);
-    if !holding.allows(announced.unwrap_or(0), announced.unwrap_or(HELD)) {
-        return Ok(Held::TooMuch(Bytes::new()));
+    let mut buffering = Buffering::new(account);
+    if !buffering.allows(announced.unwrap_or(0), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
+        return Ok(Buffered::TooMuch(Bytes::new()));
     }
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
@@ -129,12 +129,12 @@ async fn hold(incoming: &mut Incoming, account: Option<Account>) -> Result<Held,
             }
             gathered.extend_from_slice(&data);
         }
-        if !holding.allows(first.len() + gathered.len(), announced.unwrap_or(HELD)) {
-            return Ok(Held::TooMuch(if gathered.is_empty() { first } else { gathered.freeze() }));
+        if !buffering.allows(first.len() + gathered.len(), announced.unwrap_or(MAX_BUFFERED_BYTES)) {
+            return Ok(Buffered::TooMuch(if gathered.is_empty() { first } else { gathered.freeze() }));
         }
     }
     let bytes = if gathered.is_empty() { first } else { gathered.freeze() };
-    Ok(Held::Whole(holding.whole(bytes)))
+    Ok(Buffered::Whole(buffering.whole(bytes)))
 }
 
 /// The body of a large response that is streamed.
@@ -146,18 +146,18 @@ pub(super) struct Streamed {
     incoming: Incoming,
     stall: Pin<Box<Sleep>>,
     lease: Option<Lease>,
-    asked: Option<Asked>,
+    timer: Option<ExchangeTimer>,
 }
 
 impl Streamed {
     fn new(begun: Bytes, incoming: Incoming, lease: Lease) -> Self {
-        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL)), lease: Some(lease), asked: None }
+        Self { begun, incoming, stall: Box::pin(tokio::time::sleep(STALL_TIMEOUT)), lease: Some(lease), timer: None }
     }
 
     fn failed(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         self.lease = None;
-        if let Some(asked) = self.asked.take() {
-            asked.fail();
+        if let Some(timer) = self.timer.take() {
+            timer.fail();
         }
         Poll::Ready(Some(Err(failure)))
     }
@@ -173,9 +173,9 @@ impl http_body::Body for Streamed {
         }
         let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) else {
             ready!(self.stall.as_mut().poll(cx));
-            return self.failed(Failure::TimedOut(STALL));
+            return self.failed(Failure::TimedOut(STALL_TIMEOUT));
         };
-        self.stall.as_mut().reset(Instant::now() + STALL);
+        self.stall.as_mut().reset(Instant::now() + STALL_TIMEOUT);
         Poll::Ready(match frame {
             Some(Ok(frame)) => Some(Ok(frame)),
             Some(Err(_)) => return self.failed(Failure::CutShort),
@@ -183,8 +183,8 @@ impl http_body::Body for Streamed {
                 if let Some(lease) = self.lease.take() {
                     lease.finish();
                 }
-                if let Some(asked) = self.asked.take() {
-                    asked.end();
+                if let Some(timer) = self.timer.take() {
+                    timer.end();
                 }
                 None
             }

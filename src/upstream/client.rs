@@ -1,4 +1,4 @@
-//! [`Client`]: connections to the upstream, and its deadlines.
+//! [`UpstreamClient`]: connections to the upstream, and its deadlines.
 
 use std::future::Future;
 use std::io;
@@ -20,11 +20,11 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Timeout, timeout};
 
 use super::Health;
-use super::body::{self, Taken};
+use super::body::{self, UpstreamBody};
 use super::metrics::UpstreamMetrics;
 use super::pool::{Lease, Pool};
-use super::timing::Asked;
-use crate::failure::{DEADLINE, Failure};
+use super::timing::ExchangeTimer;
+use crate::failure::{Failure, UPSTREAM_TIMEOUT};
 use crate::metadata::Target;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::reply::Body;
@@ -40,27 +40,27 @@ const READ_BUFFER_BYTES: usize = 4 * 1024;
 const RECEIVE_BUFFER_BYTES: u32 = 4 * 1024;
 
 /// Idle time before the first TCP keepalive probe.
-const PROBE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
 /// Interval between keepalive probes.
-const PROBE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Number of unanswered probes after which the connection is closed.
-const PROBES: u32 = 3;
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// TCP user timeout: maximum time without acknowledgement of sent bytes or probes. While retransmitting, the
 /// kernel sends no probes, and by default it retransmits for a quarter of an hour.
-const DEAF_AFTER: Duration = Duration::from_secs(60);
+const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Margin beyond a hanging GET's own `timeout_sec`.
-const MARGIN: Duration = Duration::from_secs(5);
+/// Time allowed beyond a hanging GET's own `timeout_sec`.
+const HANGING_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long to wait for the upstream.
+/// Determines how long to wait for the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// 2.5 s until the response can be passed on.
+pub enum RequestKind {
+    /// [`UPSTREAM_TIMEOUT`] until the response can be passed on.
     Ordinary,
-    /// For a hanging GET: its own `timeout_sec` plus a margin, or until the client disconnects.
+    /// A hanging GET: its own `timeout_sec` plus 5 s, or until the client disconnects.
     Hanging {
         /// `timeout_sec` of the client.
         timeout_sec: Option<u32>,
@@ -75,7 +75,7 @@ type Exchange = (Response<Incoming>, Lease);
 
 /// A client of the upstream.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct UpstreamClient {
     target: Arc<Target>,
     pool: Arc<Pool>,
     health: Arc<Health>,
@@ -83,8 +83,8 @@ pub struct Client {
     metrics: Arc<UpstreamMetrics>,
 }
 
-impl Client {
-    /// Creates a client that connects on the first request. Buffered responses take this room.
+impl UpstreamClient {
+    /// Creates a client that connects on the first request. Buffered responses are charged to the room.
     pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
@@ -101,11 +101,11 @@ impl Client {
         &self,
         write: impl Fn() -> Outgoing,
         endpoint: EndpointClass,
-        patience: Patience,
+        kind: RequestKind,
         peer: Option<SocketAddr>,
     ) -> Result<Response<Body>, Failure> {
-        let mut asked = Asked::now(Arc::clone(&self.metrics.latency), endpoint);
-        let answer = self.within(patience, &write, &mut asked, peer).await;
+        let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), endpoint);
+        let answer = self.within(kind, &write, &mut timer, peer).await;
         match &answer {
             Ok(_) => self.health.answered(),
             Err(failure) => self.health.failed(failure),
@@ -113,9 +113,9 @@ impl Client {
         let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));
         self.metrics.count(outcome);
         match answer {
-            Ok(answer) => Ok(answer.map(|body| body.measured_by(asked))),
+            Ok(answer) => Ok(answer.map(|body| body.timed_by(timer))),
             Err(failure) => {
-                asked.fail();
+                timer.fail();
                 Err(failure)
             }
         }
@@ -123,29 +123,29 @@ impl Client {
 
     async fn within(
         &self,
-        patience: Patience,
+        kind: RequestKind,
         write: &impl Fn() -> Outgoing,
-        asked: &mut Asked,
+        timer: &mut ExchangeTimer,
         peer: Option<SocketAddr>,
-    ) -> Result<Response<Taken>, Failure> {
-        match patience {
-            Patience::Ordinary => {
+    ) -> Result<Response<UpstreamBody>, Failure> {
+        match kind {
+            RequestKind::Ordinary => {
                 let answered = async {
                     let (response, lease) = self.exchange(write).await?;
-                    asked.first_byte(response.status());
-                    body::take(response, lease, Some(self.room.account(peer))).await
+                    timer.first_byte(response.status());
+                    body::read(response, lease, Some(self.room.account(peer))).await
                 };
-                bounded(DEADLINE, answered).await
+                bounded(UPSTREAM_TIMEOUT, answered).await
             }
-            Patience::Hanging { timeout_sec } => {
+            RequestKind::Hanging { timeout_sec } => {
                 let exchange = self.exchange(write);
                 let (response, lease) = match timeout_sec {
-                    Some(seconds) => bounded(Duration::from_secs(seconds.into()) + MARGIN, exchange).await?,
+                    Some(seconds) => bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?,
                     None => exchange.await?,
                 };
-                asked.first_byte(response.status());
+                timer.first_byte(response.status());
                 // A watch has many readers, so its layer buffers and charges the response.
-                bounded(DEADLINE, body::take(response, lease, None)).await
+                bounded(UPSTREAM_TIMEOUT, body::read(response, lease, None)).await
             }
         }
     }
@@ -154,7 +154,7 @@ impl Client {
     /// because all requests are GET or HEAD.
     async fn exchange(&self, write: &impl Fn() -> Outgoing) -> Result<Exchange, Failure> {
         if let Some(pooled) = self.pool.take().await {
-            match ask(pooled, write()).await {
+            match exchange_on(pooled, write()).await {
                 Err(Failure::Closed) => {
                     tracing::debug!("pooled upstream connection was dead; retrying on a new one");
                 }
@@ -163,34 +163,34 @@ impl Client {
         }
         // Boxed to keep the future of every request small, because few wait for a connection.
         let fresh = Box::pin(self.connect()).await?;
-        ask(fresh, write()).await
+        exchange_on(fresh, write()).await
     }
 
     async fn connect(&self) -> Result<Lease, Failure> {
         let failed = |error| Failure::Connect { address: self.target.to_string(), error };
-        let connecting = async { open(&self.target).await.map_err(failed) };
-        let stream = bounded(DEADLINE, connecting).await?;
+        let connecting = async { connect_to(&self.target).await.map_err(failed) };
+        let stream = bounded(UPSTREAM_TIMEOUT, connecting).await?;
         // Each request is one small write; Nagle's algorithm would only delay it.
         stream.set_nodelay(true).map_err(failed)?;
         let handshake =
             http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER_BYTES)).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
-        // It ends when the upstream closes, or when the sender and the body it gave rise to are gone; its errors reach
-        // whoever waits for an answer.
+        // The task ends when the upstream closes, or when the sender and the response body are dropped. Requests in
+        // flight get its errors.
         tokio::spawn(connection);
         Ok(self.pool.lease(sender))
     }
 }
 
 /// Connects to the first address that answers.
-async fn open(target: &Target) -> io::Result<TcpStream> {
+async fn connect_to(target: &Target) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     for addr in lookup_host(target.address()).await? {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Before the first window is announced. Made smaller afterwards, the buffer has no room for what the upstream was
-        // promised; the kernel drops it, and a large answer stands still for 200 ms until it is sent again.
+        // Set before connecting. If the buffer shrinks after the receive window was announced, the kernel drops
+        // segments that do not fit, and a large response stalls for 200 ms until they are retransmitted.
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
-        notice_silence(&socket)?;
+        set_keepalive(&socket)?;
         match socket.connect(addr).await {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
@@ -202,12 +202,13 @@ async fn open(target: &Target) -> io::Result<TcpStream> {
 /// Makes the kernel close a connection within a minute if its peer vanished, as after a live migration.
 /// Nothing else would: a hanging GET waits as long as its client stays, and other clients join it. All of
 /// them then get an error that the metadata server is unavailable, and retry.
-fn notice_silence(socket: &TcpSocket) -> io::Result<()> {
+fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
-    let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES);
+    let probes =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&probes)?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(DEAF_AFTER))?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     Ok(())
 }
 
@@ -222,7 +223,7 @@ fn status_label(status: StatusCode) -> &'static str {
     }
 }
 
-fn ask(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {
+fn exchange_on(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {
     // Moved before the first await, so that no future has to store it.
     let answer = lease.connection().send_request(request);
     async move {
@@ -275,16 +276,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_that_vanished_is_noticed_within_a_minute() {
+    async fn a_vanished_server_is_noticed_within_a_minute() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let addr = listener.local_addr().expect("bound");
-        let stream = open(&Target::parse(&format!("http://{addr}")).expect("a target")).await.expect("it listens");
+        let stream =
+            connect_to(&Target::parse(&format!("http://{addr}")).expect("a target")).await.expect("a connection");
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().expect("an option"));
-        assert_eq!(socket.tcp_keepalive_time().expect("an option"), PROBE_AFTER);
-        assert_eq!(socket.tcp_keepalive_interval().expect("an option"), PROBE_EVERY);
-        assert_eq!(socket.tcp_keepalive_retries().expect("an option"), PROBES);
-        assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(DEAF_AFTER));
-        assert!(PROBE_AFTER + PROBE_EVERY * PROBES <= Duration::from_secs(60) && DEAF_AFTER <= Duration::from_secs(60));
+        assert_eq!(socket.tcp_keepalive_time().expect("an option"), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().expect("an option"), KEEPALIVE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().expect("an option"), KEEPALIVE_PROBES);
+        assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(USER_TIMEOUT));
+        assert!(
+            KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_PROBES <= Duration::from_secs(60)
+                && USER_TIMEOUT <= Duration::from_secs(60)
+        );
     }
 }

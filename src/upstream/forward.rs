@@ -10,7 +10,7 @@ use http::{HeaderMap, Response};
 use http_body_util::Empty;
 use tower::Service;
 
-use super::client::{Client, Outgoing, Patience};
+use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
 use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, PASSED_ON};
 use crate::metadata::{Method, Request};
@@ -19,12 +19,12 @@ use crate::reply::Body;
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
 pub struct Forward {
-    client: Arc<Client>,
+    client: Arc<UpstreamClient>,
 }
 
 impl Forward {
     /// Sends requests through this client.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: UpstreamClient) -> Self {
         Self { client: Arc::new(client) }
     }
 
@@ -32,7 +32,7 @@ impl Forward {
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
         let response = self
             .client
-            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), patience_for(request), request.peer)
+            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), kind_of(request), request.peer)
             .await?;
         Ok(clean(response, request.method == Method::Head))
     }
@@ -50,23 +50,23 @@ impl Service<Box<Request>> for Forward {
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        // From here on it waits for the upstream; a watch for hours.
+        // The request may wait for hours, so it must not keep the connection's read buffer.
         request.detach();
         let forward = self.clone();
         Box::pin(async move { forward.ask(&request).await })
     }
 }
 
-fn patience_for(request: &Request) -> Patience {
+fn kind_of(request: &Request) -> RequestKind {
     if request.hangs() {
-        Patience::Hanging { timeout_sec: request.query.timeout_seconds() }
+        RequestKind::Hanging { timeout_sec: request.query.timeout_seconds() }
     } else {
-        Patience::Ordinary
+        RequestKind::Ordinary
     }
 }
 
 /// Builds the upstream request from the parsed request.
-fn outgoing(request: &Request, client: &Client) -> Outgoing {
+fn outgoing(request: &Request, client: &UpstreamClient) -> Outgoing {
     let mut outgoing = Outgoing::new(Empty::new());
     *outgoing.method_mut() = request.method.into();
     *outgoing.uri_mut() = target(request).into();
@@ -79,7 +79,7 @@ fn target(request: &Request) -> PathAndQuery {
     text.try_into().expect("a canonical path and an encoded query are a request target")
 }
 
-fn headers_for(request: &Request, client: &Client) -> HeaderMap {
+fn headers_for(request: &Request, client: &UpstreamClient) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(4);
     let host = request.host.as_ref().map_or_else(|| client.target().as_header(), |host| host.as_header().clone());
     headers.insert(header::HOST, host);
@@ -112,10 +112,10 @@ mod tests {
     use crate::upstream::Health;
 
     #[tokio::test]
-    async fn a_request_that_waits_for_the_upstream_keeps_nothing_of_the_read_buffer() {
+    async fn a_request_that_waits_for_the_upstream_does_not_keep_the_read_buffer() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
         let room = Room::new(0, CutUnread::never());
-        let mut forward = Forward::new(Client::new(target, Arc::<Health>::default(), room, Arc::default()));
+        let mut forward = Forward::new(UpstreamClient::new(target, Arc::<Health>::default(), room, Arc::default()));
         let buffer = Bytes::from("an-agent/1.0".repeat(10));
         let path = "/computeMetadata/v1/instance/tags";
         let mut request = Request::own(Endpoint::Leaf, path, Query::default(), Principal::Node);

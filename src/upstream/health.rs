@@ -20,9 +20,9 @@ struct State {
     /// Why the upstream is failing.
     reason: Option<String>,
     /// When a failure was last logged.
-    told: Option<Instant>,
-    /// The recovery was not logged yet.
-    is_told_failing: bool,
+    last_logged: Option<Instant>,
+    /// The failure was logged, and the recovery was not.
+    is_logged_failing: bool,
 }
 
 impl Health {
@@ -50,20 +50,20 @@ impl Health {
 }
 
 impl State {
-    /// Whether that is worth a line.
+    /// Records a success. Returns whether to log it.
     fn answered(&mut self) -> bool {
         self.reason = None;
-        std::mem::take(&mut self.is_told_failing)
+        std::mem::take(&mut self.is_logged_failing)
     }
 
-    /// Whether that is worth a line.
+    /// Records a failure. Returns whether to log it.
     fn failed(&mut self, failure: &Failure, now: Instant) -> bool {
         self.reason = Some(failure.to_string());
-        if self.is_told_failing || self.told.is_some_and(|told| now < told + FAILURE_LOG_INTERVAL) {
+        if self.is_logged_failing || self.last_logged.is_some_and(|last| now < last + FAILURE_LOG_INTERVAL) {
             return false;
         }
-        self.told = Some(now);
-        self.is_told_failing = true;
+        self.last_logged = Some(now);
+        self.is_logged_failing = true;
         true
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_two_lines() {
+    fn an_outage_is_logged_twice() {
         let mut state = State::default();
         let start = Instant::now();
         let lines: Vec<_> =
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_answers_every_other_request_is_two_lines_in_ten_seconds() {
+    fn alternating_failures_are_logged_twice_in_ten_seconds() {
         let mut state = State::default();
         let start = Instant::now();
         let lines: usize = (0..30)
@@ -95,7 +95,7 @@ mod tests {
             })
             .sum();
         assert_eq!(lines, 6);
-        assert!(!state.failed(&Failure::Closed, start + Duration::from_secs(29)), "told nine seconds ago");
-        assert!(state.failed(&Failure::Closed, start + Duration::from_secs(30)), "it still fails, so that is said");
+        assert!(!state.failed(&Failure::Closed, start + Duration::from_secs(29)), "logged nine seconds ago");
+        assert!(state.failed(&Failure::Closed, start + Duration::from_secs(30)), "still failing after ten seconds");
     }
 }

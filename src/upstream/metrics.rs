@@ -32,7 +32,7 @@ impl UpstreamMetrics {
     }
 }
 
-/// Registered nowhere.
+/// Not registered anywhere.
 impl Default for UpstreamMetrics {
     fn default() -> Self {
         Self::new(&Registry::default(), Arc::default())

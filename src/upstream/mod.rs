@@ -1,6 +1,6 @@
 //! The upstream: the node's metadata server.
 //!
-//! [`Client`] owns connections and deadlines. [`Forward`], the innermost service of the stack, decides what
+//! [`UpstreamClient`] owns connections and deadlines. [`Forward`], the innermost service of the stack, decides what
 //! is sent. All upstream requests go through them.
 
 mod body;
@@ -11,7 +11,7 @@ mod metrics;
 mod pool;
 mod timing;
 
-pub use client::{Client, Patience};
+pub use client::{RequestKind, UpstreamClient};
 pub use forward::Forward;
 pub use health::Health;
 pub use metrics::UpstreamMetrics;

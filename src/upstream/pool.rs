@@ -24,7 +24,7 @@ pub(super) type Connection = SendRequest<Empty<Bytes>>;
 /// closed costs one retry.
 const MAX_IDLE_FOR: Duration = Duration::from_secs(30);
 
-/// Number of connections kept for that long.
+/// Maximum number of connections that are kept for that long.
 const MAX_IDLE_CONNECTIONS: usize = 32;
 
 /// Maximum idle time of further connections. A burst opens as many as there are seats. They are kept briefly
@@ -95,7 +95,7 @@ impl Pool {
     }
 
     /// Closes connections that were idle for too long. Returns when to run again, or `None` if none is left,
-    /// which ends the keeper task.
+    /// which ends the task.
     fn tidy(&self, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         trim(&mut state.idle, now);
@@ -131,7 +131,7 @@ impl Lease {
     }
 }
 
-/// Closes those that were idle for too long.
+/// Closes connections that were idle for too long.
 fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
     while idle.front().is_some_and(|oldest| now.duration_since(oldest.since) >= limit(idle.len())) {
         idle.pop_front();
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// A burst's worth of connections, all of them given back; their other ends stay open.
+    /// Returns this many connections to the pool, as after a burst. Their other ends stay open.
     async fn after_a_burst(pool: &Arc<Pool>, size: usize) -> Vec<tokio::io::DuplexStream> {
         let mut ends = Vec::new();
         for _ in 0..size {
@@ -170,25 +170,25 @@ mod tests {
         pool.lock().idle.len()
     }
 
-    /// Time passes, and nobody uses the pool.
+    /// Lets this much time pass without using the pool.
     async fn quiet(time: Duration) {
         tokio::time::sleep(time + Duration::from_millis(1)).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_bursts_connections_are_closed_although_nobody_asks_again() {
+    async fn a_bursts_connections_are_closed_without_further_requests() {
         let pool = Arc::<Pool>::default();
         let mut ends = after_a_burst(&pool, 100).await;
         quiet(MAX_IDLE_OF_BURST).await;
         assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
         let mut closed = [0];
-        assert_eq!(ends[0].read(&mut closed).await.ok(), Some(0), "the upstream sees that it is closed");
+        assert_eq!(ends[0].read(&mut closed).await.ok(), Some(0), "the upstream sees the close");
         quiet(MAX_IDLE_FOR).await;
         assert_eq!(idle(&pool), 0);
-        assert!(!pool.lock().is_kept, "nothing runs for an empty pool");
+        assert!(!pool.lock().is_kept, "no task runs for an empty pool");
         let _ends = after_a_burst(&pool, 1).await;
         quiet(MAX_IDLE_FOR).await;
-        assert_eq!(idle(&pool), 0, "the keeper begins anew");
+        assert_eq!(idle(&pool), 0, "the task is started again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_keeper_does_not_keep_the_pool() {
+    async fn the_task_does_not_keep_the_pool_alive() {
         let pool = Arc::<Pool>::default();
         let mut ends = after_a_burst(&pool, 1).await;
         drop(pool);
@@ -215,20 +215,20 @@ mod tests {
         let _ends = after_a_burst(&pool, 100).await;
         assert_eq!(idle(&pool), 100);
         advance(MAX_IDLE_OF_BURST).await;
-        let lease = pool.take().await.expect("one that lives");
-        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS - 1, "the rest were idle for too long");
+        let lease = pool.take().await.expect("an open connection");
+        assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS - 1, "the others were idle for too long");
         lease.finish();
         assert_eq!(idle(&pool), MAX_IDLE_CONNECTIONS);
         advance(Duration::from_millis(29_999)).await;
-        assert!(pool.take().await.is_some(), "a moment before it is trusted no more");
-        assert_eq!(idle(&pool), 0, "those that were not used are older");
+        assert!(pool.take().await.is_some(), "just before its maximum idle time");
+        assert_eq!(idle(&pool), 0, "the other connections were idle for longer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_was_not_finished_is_closed() {
         let pool = Arc::<Pool>::default();
         let _ends = after_a_burst(&pool, 1).await;
-        let mut lease = pool.take().await.expect("one that lives");
+        let mut lease = pool.take().await.expect("an open connection");
         drop(lease.connection().send_request(Request::new(Empty::new())));
         drop(lease);
         assert_eq!(idle(&pool), 0);

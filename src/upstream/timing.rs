@@ -1,4 +1,4 @@
-//! [`Asked`]: measures the duration of upstream requests.
+//! [`ExchangeTimer`]: measures the duration of upstream requests.
 
 use std::sync::Arc;
 
@@ -10,18 +10,20 @@ use crate::telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 /// An upstream request whose response is not complete. Dropping it counts the request as abandoned: no client
 /// waits for it any more.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ExchangeTimer {
     latency: Arc<Latency>,
-    at: Instant,
+    began: Instant,
     endpoint: EndpointClass,
+    /// The outcome by the response's status, once it is known.
     answered: Option<UpstreamOutcome>,
+    /// The outcome recorded on drop.
     outcome: UpstreamOutcome,
 }
 
-impl Asked {
+impl ExchangeTimer {
     /// Starts measuring: the request is being sent.
-    pub(super) fn now(latency: Arc<Latency>, endpoint: EndpointClass) -> Self {
-        Self { latency, at: Instant::now(), endpoint, answered: None, outcome: UpstreamOutcome::Abandoned }
+    pub(super) fn start(latency: Arc<Latency>, endpoint: EndpointClass) -> Self {
+        Self { latency, began: Instant::now(), endpoint, answered: None, outcome: UpstreamOutcome::Abandoned }
     }
 
     /// The response head has arrived.
@@ -33,7 +35,7 @@ impl Asked {
             _ => UpstreamOutcome::Error,
         };
         self.answered = Some(outcome);
-        self.latency.upstream.first_byte.record(self.endpoint, outcome, self.at.elapsed());
+        self.latency.upstream.first_byte.record(self.endpoint, outcome, self.began.elapsed());
     }
 
     /// The response is complete.
@@ -47,8 +49,8 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for ExchangeTimer {
     fn drop(&mut self) {
-        self.latency.upstream.last_byte.record(self.endpoint, self.outcome, self.at.elapsed());
+        self.latency.upstream.last_byte.record(self.endpoint, self.outcome, self.began.elapsed());
     }
 }

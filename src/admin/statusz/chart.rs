@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use super::data::Quantiles;
 use super::units::time;
-use crate::telemetry::history::POINTS;
+use crate::telemetry::history::MAX_POINTS;
 
 /// Size of the drawing, in its own units; it is scaled to the width that there is.
 const WIDTH: f64 = 320.0;
@@ -72,7 +72,7 @@ fn path(course: &[Option<Quantiles>], y: impl Fn(&Quantiles) -> f64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "there are 61 points")]
     let x = |at: usize| {
         let from_the_right = (course.len() - 1 - at) as f64;
-        WIDTH - 2.0 - from_the_right * (WIDTH - LEFT - 4.0) / POINTS as f64
+        WIDTH - 2.0 - from_the_right * (WIDTH - LEFT - 4.0) / MAX_POINTS as f64
     };
     for (at, point) in course.iter().enumerate() {
         let Some(quantiles) = point else {

@@ -15,34 +15,36 @@ use crate::policy::{Decision, Policy};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Mode {
-    /// Refuse what it conceals.
+    /// Refuse requests that the policy conceals.
     #[default]
     Enforce,
-    /// Log what it would conceal, and serve it.
+    /// Serve them, and log what would have been refused.
     Audit,
 }
 
-/// Between two lines about one client and one rule.
-const EVERY: Duration = Duration::from_secs(60);
+/// Minimum interval between log lines about the same topic.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Most clients and rules that are remembered; a node has 110 pods. Beyond, all are forgotten and told again.
-const MOST: usize = 1024;
+/// Maximum topics that are remembered; a node has 110 pods. At the limit all are forgotten, and logged again.
+const MAX_TOPICS: usize = 1024;
 
-/// Tells what would be done, once a minute for each client and rule.
+/// Logs what the policy would refuse, once a minute for each client and rule.
 #[derive(Debug, Default)]
-pub(super) struct AuditLog(Mutex<HashMap<Topic, Told>>);
+pub(super) struct AuditLog(Mutex<HashMap<Topic, LastLine>>);
 
-/// Who, for what kind of cause, and by which rule: its place in the policy, or 0 for what no rule says.
+/// Client, kind of cause, and rule: its number in the policy, or 0 if no rule decided.
 type Topic = (IpAddr, &'static str, usize);
 
+/// The last log line about a topic.
 #[derive(Debug)]
-struct Told {
+struct LastLine {
     at: Instant,
-    untold: u64,
+    /// Requests since then.
+    unlogged: u64,
 }
 
 impl AuditLog {
-    /// Tells what the policy would do to a request.
+    /// Logs what the policy would do with a request, if a line is due.
     pub(super) fn note(&self, policy: &Policy, request: &Request, decision: Decision<'_>) {
         let (cause, rule) = match decision {
             Decision::Allow | Decision::Flat | Decision::Redirect => return,
@@ -59,21 +61,21 @@ impl AuditLog {
         tracing::info!(%client, %path, policy, cause, rule, count, "audit: this request {what}");
     }
 
-    /// How many there were since the last line, if it is time for another.
+    /// Counts a request. If a log line is due, returns the number of requests since the last one.
     fn due(&self, topic: Topic, now: Instant) -> Option<u64> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= MOST && !told.contains_key(&topic) {
-            told.clear();
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= MAX_TOPICS && !lines.contains_key(&topic) {
+            lines.clear();
         }
-        match told.get_mut(&topic) {
-            Some(last) if now < last.at + EVERY => {
-                last.untold += 1;
+        match lines.get_mut(&topic) {
+            Some(last) if now < last.at + LOG_INTERVAL => {
+                last.unlogged += 1;
                 None
             }
             last => {
-                let untold = last.map_or(0, |last| last.untold);
-                told.insert(topic, Told { at: now, untold: 0 });
-                Some(untold + 1)
+                let unlogged = last.map_or(0, |last| last.unlogged);
+                lines.insert(topic, LastLine { at: now, unlogged: 0 });
+                Some(unlogged + 1)
             }
         }
     }
@@ -84,25 +86,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_tells_once_a_minute_for_each_client_and_rule() {
+    fn each_client_and_rule_is_logged_once_a_minute() {
         let log = AuditLog::default();
         let start = Instant::now();
         let client = IpAddr::from([10, 0, 0, 9]);
         assert_eq!(log.due((client, "rule", 1), start), Some(1));
-        assert_eq!(log.due((client, "rule", 1), start + EVERY - Duration::from_secs(1)), None);
+        assert_eq!(log.due((client, "rule", 1), start + LOG_INTERVAL - Duration::from_secs(1)), None);
         assert_eq!(log.due((client, "rule", 2), start), Some(1));
         assert_eq!(log.due(([10, 0, 0, 10].into(), "rule", 1), start), Some(1));
         assert_eq!(log.due((client, "recursive", 0), start), Some(1));
         assert_eq!(log.due((client, "unmatched", 0), start), Some(1));
-        assert_eq!(log.due((client, "rule", 1), start + EVERY), Some(2));
+        assert_eq!(log.due((client, "rule", 1), start + LOG_INTERVAL), Some(2));
     }
 
     #[test]
-    fn a_flood_of_clients_is_not_remembered_for_ever() {
+    fn the_number_of_topics_is_limited() {
         let log = AuditLog::default();
         for client in 0..10_000_u32 {
             log.due((IpAddr::from(client.to_be_bytes()), "unmatched", 0), Instant::now());
         }
-        assert!(log.0.lock().expect("no panic").len() <= MOST);
+        assert!(log.0.lock().expect("no panic").len() <= MAX_TOPICS);
     }
 }

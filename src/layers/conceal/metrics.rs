@@ -10,7 +10,7 @@ use crate::telemetry::table;
 labels! {
     /// The policy's verdict on a request.
     Verdict {
-        /// It goes on unchanged.
+        /// It is served unchanged.
         Allowed = "allowed",
         /// Concealed values are removed from its response.
         Redacted = "redacted",
@@ -22,9 +22,9 @@ labels! {
 labels! {
     /// Whether the verdict was enforced.
     VerdictMode {
-        /// It was.
+        /// The verdict was enforced.
         Enforce = "enforce",
-        /// It was only logged.
+        /// The verdict was only logged.
         Audit = "audit",
     }
 }
@@ -79,7 +79,7 @@ impl PolicyMetrics {
     }
 }
 
-/// Registered nowhere.
+/// Not registered anywhere.
 impl Default for PolicyMetrics {
     fn default() -> Self {
         Self::new(&Registry::default())

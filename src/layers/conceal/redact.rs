@@ -1,9 +1,9 @@
-//! Removes concealed values from listings and recursive responses. Pure.
+//! Removes concealed values from listings and recursive responses. Pure functions.
 //!
-//! A recursive answer is read as JSON even where text was asked for: in the text form a value of several lines cannot be
-//! told from the next path. Its keys are turned back into path segments (the server writes its own names in camel case and
-//! leaves users' names as they are) and judged like the path of a request, so a value is in the answer if and only if it
-//! would be served on its own. What cannot be read is refused, never passed on.
+//! A recursive response is requested as JSON even if the client wants text, because in text a value with several lines
+//! cannot be distinguished from the next path. Its keys are converted back to path segments (the server writes its own
+//! names in camel case and leaves users' names unchanged) and judged like the path of a request, so a value is in the
+//! response if and only if it would be served on its own. A response that cannot be parsed is refused, never passed on.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,23 +18,23 @@ use crate::policy::Policy;
 /// Maximum nesting of a tree. The server's tree has seven levels.
 const MAX_DEPTH: usize = 32;
 
-/// Why an answer cannot be cut.
+/// Why a response cannot be redacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Uncut {
-    /// It is no listing and no tree, or nested too deep.
+pub enum RedactError {
+    /// It is neither a listing nor a JSON tree, or is nested too deeply.
     #[error("the response is not a JSON tree")]
     Unreadable,
-    /// What is left of it is larger than there is room for.
+    /// The redacted response exceeds its size limit.
     #[error("the response is too large as text")]
     TooLarge,
 }
 
-/// What the upstream is asked for an answer that can be cut: never for a tree as text.
-pub fn asked(query: Query) -> Query {
+/// The query of the upstream request for a response that can be redacted: a tree is requested as JSON, never as text.
+pub fn upstream_query(query: Query) -> Query {
     if query.is_recursive() && query.value(Param::Alt) == Some("text") { query.with(Param::Alt, "json") } else { query }
 }
 
-/// A listing, one entry a line, without the entries that are concealed.
+/// Removes concealed entries from a listing, which has one entry per line.
 pub fn listing(policy: &Policy, directory: &str, listing: &str) -> String {
     let visible = |entry: &&str| match entry.strip_suffix('/') {
         Some(name) => is_name(name) && policy.leads_through(&below(directory, name)),
@@ -43,59 +43,67 @@ pub fn listing(policy: &Policy, directory: &str, listing: &str) -> String {
     listing.lines().filter(visible).flat_map(|entry| [entry, "\n"]).collect()
 }
 
-/// A tree in JSON, without what is concealed. It does not grow.
-pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, Uncut> {
+/// Removes concealed values from a JSON tree. The result is never longer than the tree.
+pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, RedactError> {
     let mut json = Json(Vec::with_capacity(tree.len()));
-    cut(policy, directory, tree, &mut json, tree.len())?;
+    redact(policy, directory, tree, &mut json, tree.len())?;
     Ok(json.0)
 }
 
-/// A tree in JSON as `path value` lines, without what is concealed, in at most so many bytes.
-pub fn text(policy: &Policy, directory: &str, tree: &[u8], at_most: usize) -> Result<Vec<u8>, Uncut> {
-    let mut text = Text { lines: Vec::with_capacity(tree.len().min(at_most)), above: directory.len() };
-    cut(policy, directory, tree, &mut text, at_most)?;
+/// Removes concealed values from a JSON tree, and writes the rest as `path value` lines of at most `max_bytes` in
+/// total.
+pub fn text(policy: &Policy, directory: &str, tree: &[u8], max_bytes: usize) -> Result<Vec<u8>, RedactError> {
+    let mut text = Text { lines: Vec::with_capacity(tree.len().min(max_bytes)), directory_len: directory.len() };
+    redact(policy, directory, tree, &mut text, max_bytes)?;
     Ok(text.lines)
 }
 
-fn cut(policy: &Policy, directory: &str, tree: &[u8], out: &mut impl Form, at_most: usize) -> Result<(), Uncut> {
-    let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| Uncut::Unreadable)?;
+fn redact(
+    policy: &Policy,
+    directory: &str,
+    tree: &[u8],
+    out: &mut impl TreeWriter,
+    max_bytes: usize,
+) -> Result<(), RedactError> {
+    let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| RedactError::Unreadable)?;
     if !tree.get().starts_with('{') && !tree.get().starts_with('[') {
-        return Err(Uncut::Unreadable);
+        return Err(RedactError::Unreadable);
     }
-    let mut cut = Cut { policy, out, at_most };
-    let read = cut.node(directory, tree.get(), MAX_DEPTH);
-    if cut.out.len() > at_most { Err(Uncut::TooLarge) } else { read }
+    let mut redactor = Redactor { policy, out, max_bytes };
+    let written = redactor.node(directory, tree.get(), MAX_DEPTH);
+    if redactor.out.len() > max_bytes { Err(RedactError::TooLarge) } else { written }
 }
 
-/// How what is left is written.
-trait Form {
-    /// Bytes so far.
+/// Writes a redacted tree in one format.
+trait TreeWriter {
+    /// Bytes written so far.
     fn len(&self) -> usize;
     fn open(&mut self, bracket: u8);
     fn close(&mut self, bracket: u8);
-    /// The next entry begins: a key, or nothing in an array.
+    /// Begins the next entry, with its key in an object or without one in an array.
     fn entry(&mut self, first: bool, key: Option<&str>);
-    /// A value that is neither object nor array, as JSON, and its path.
+    /// Writes a value that is neither an object nor an array, given its path and its JSON.
     fn value(&mut self, path: &str, json: &str);
 }
 
-struct Cut<'a, F> {
+struct Redactor<'a, W> {
     policy: &'a Policy,
-    out: &'a mut F,
-    /// Most bytes that may be written. Nothing more is written after the value that goes beyond them.
-    at_most: usize,
+    out: &'a mut W,
+    /// Writing stops after the value that exceeds this limit.
+    max_bytes: usize,
 }
 
-impl<F: Form> Cut<'_, F> {
-    /// Writes a node that was found to be visible.
-    fn node(&mut self, path: &str, json: &str, deeper: usize) -> Result<(), Uncut> {
-        let deeper = deeper.checked_sub(1).ok_or(Uncut::Unreadable)?;
-        if self.out.len() > self.at_most {
-            return Err(Uncut::TooLarge);
+impl<W: TreeWriter> Redactor<'_, W> {
+    /// Writes a visible node. `depth` is the number of levels that are still allowed.
+    fn node(&mut self, path: &str, json: &str, depth: usize) -> Result<(), RedactError> {
+        let depth = depth.checked_sub(1).ok_or(RedactError::Unreadable)?;
+        if self.out.len() > self.max_bytes {
+            return Err(RedactError::TooLarge);
         }
         if json.starts_with(['{', '[']) {
-            let inside = Inside { cut: self, path, deeper };
-            return serde_json::Deserializer::from_str(json).deserialize_any(inside).map_err(|_| Uncut::Unreadable);
+            let children = Children { redactor: self, path, depth };
+            let mut deserializer = serde_json::Deserializer::from_str(json);
+            return deserializer.deserialize_any(children).map_err(|_| RedactError::Unreadable);
         }
         self.out.value(path, json);
         Ok(())
@@ -106,15 +114,15 @@ impl<F: Form> Cut<'_, F> {
     }
 }
 
-/// What is in an object or an array: each child is written or left out as it is read, since a list of them could take
-/// many times the memory of the tree.
-struct Inside<'c, 'a, F> {
-    cut: &'c mut Cut<'a, F>,
+/// Visits the children of an object or an array. Each child is written or left out when it is read, because a list of
+/// them could take many times the memory of the tree.
+struct Children<'c, 'a, W> {
+    redactor: &'c mut Redactor<'a, W>,
     path: &'c str,
-    deeper: usize,
+    depth: usize,
 }
 
-impl<'de, F: Form> Visitor<'de> for Inside<'_, '_, F> {
+impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,42 +130,42 @@ impl<'de, F: Form> Visitor<'de> for Inside<'_, '_, F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Self { cut, path, deeper } = self;
-        cut.out.open(b'{');
+        let Self { redactor, path, depth } = self;
+        redactor.out.open(b'{');
         let mut first = true;
         while let Some((key, node)) = entries.next_entry::<String, &RawValue>()? {
             if !is_name(&key) {
                 continue;
             }
             let child = below(path, &segment(path, &key));
-            if cut.is_visible(&child, node) {
-                cut.out.entry(first, Some(&key));
+            if redactor.is_visible(&child, node) {
+                redactor.out.entry(first, Some(&key));
                 first = false;
-                cut.node(&child, node.get(), deeper).map_err(A::Error::custom)?;
+                redactor.node(&child, node.get(), depth).map_err(A::Error::custom)?;
             }
         }
-        cut.out.close(b'}');
+        redactor.out.close(b'}');
         Ok(())
     }
 
-    /// The items of an array are numbered directories (disks), numbered values (aliases of an address), or lines of one
-    /// value (tags), which are visible as that value is.
+    /// The items of an array are numbered directories (disks), numbered values (aliases of an address), or the lines of
+    /// one value (tags), which are visible if that value is.
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let Self { cut, path, deeper } = self;
-        cut.out.open(b'[');
+        let Self { redactor, path, depth } = self;
+        redactor.out.open(b'[');
         let mut first = true;
         let mut number = 0_usize;
         while let Some(item) = items.next_element::<&RawValue>()? {
             let child = below(path, &number.to_string());
             number += 1;
             let is_line = is_value(item) && has_lines(path);
-            if if is_line { cut.policy.shows(path) } else { cut.is_visible(&child, item) } {
-                cut.out.entry(first, None);
+            if if is_line { redactor.policy.shows(path) } else { redactor.is_visible(&child, item) } {
+                redactor.out.entry(first, None);
                 first = false;
-                cut.node(&child, item.get(), deeper).map_err(A::Error::custom)?;
+                redactor.node(&child, item.get(), depth).map_err(A::Error::custom)?;
             }
         }
-        cut.out.close(b']');
+        redactor.out.close(b']');
         Ok(())
     }
 }
@@ -173,7 +181,8 @@ fn has_lines(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| MULTILINE_VALUES.contains(&name))
 }
 
-/// Names of attributes and accounts are users' own and stay as they are; the server's are in camel case.
+/// The path segment of a key. Names of attributes and accounts were chosen by users and are unchanged; the server's own
+/// names are in camel case.
 fn segment<'a>(directory: &str, key: &'a str) -> Cow<'a, str> {
     let above = directory.rsplit('/').next().unwrap_or_default();
     if ["attributes", "guest-attributes", "partner-attributes", "service-accounts"].contains(&above)
@@ -198,8 +207,8 @@ fn below(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-/// Whether it could be a segment of a path that somebody asks for. Whatever else is in an answer was not judged by its
-/// true name, so it is left out.
+/// Whether a name can be a segment of a canonical request path. Any other name is left out of the response, because the
+/// policy cannot judge it.
 fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..")
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~@+!$'()*,:".contains(&byte))
@@ -207,7 +216,7 @@ fn is_name(name: &str) -> bool {
 
 struct Json(Vec<u8>);
 
-impl Form for Json {
+impl TreeWriter for Json {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -225,7 +234,7 @@ impl Form for Json {
             self.0.push(b',');
         }
         if let Some(key) = key {
-            // A name has nothing that needs an escape.
+            // `is_name` allows no character that needs an escape.
             self.0.push(b'"');
             self.0.extend_from_slice(key.as_bytes());
             self.0.extend_from_slice(b"\":");
@@ -237,13 +246,14 @@ impl Form for Json {
     }
 }
 
-/// The form of `alt=text`: a line for each value, with its path below the directory that was asked for.
+/// The format of `alt=text`: one line per value, with its path relative to the requested directory.
 struct Text {
     lines: Vec<u8>,
-    above: usize,
+    /// Length of the requested directory's path, in bytes.
+    directory_len: usize,
 }
 
-impl Form for Text {
+impl TreeWriter for Text {
     fn len(&self) -> usize {
         self.lines.len()
     }
@@ -263,7 +273,7 @@ impl Form for Text {
             path = above;
         }
         let text: Option<String> = serde_json::from_str(json).ok();
-        self.lines.extend_from_slice(path[self.above.min(path.len())..].trim_start_matches('/').as_bytes());
+        self.lines.extend_from_slice(path[self.directory_len.min(path.len())..].trim_start_matches('/').as_bytes());
         self.lines.push(b' ');
         self.lines.extend_from_slice(text.as_deref().unwrap_or(json).as_bytes());
         self.lines.push(b'\n');

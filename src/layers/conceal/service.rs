@@ -11,14 +11,14 @@ use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
 use super::metrics::{PolicyMetrics, Verdict, VerdictMode};
-use super::redact::{self, Uncut};
+use super::redact::{self, RedactError};
 use crate::error::Error;
 use crate::layers::outcome::Outcome;
 use crate::metadata::query::Param;
 use crate::metadata::{MetadataPath, Method, Query, Request};
 use crate::policy::{Cause, Concealed, Decision, LivePolicy, Policy, Subject};
 use crate::reply::{self, Body};
-use crate::room::{Account, Amount, Charge, Room, SMALL, SMALL_WITHOUT_SEAT, Whole};
+use crate::room::{Account, Amount, Charge, Room, SMALL_BYTES, SMALL_BYTES_WITHOUT_SEAT, Whole};
 
 /// Enforces a policy.
 pub fn layer<S>(concealment: &Arc<Concealment>) -> impl Layer<S, Service = Conceal<S>> + Clone + use<S> {
@@ -44,12 +44,12 @@ pub struct Concealment {
 }
 
 impl Concealment {
-    /// Enforces the policy in force at the time of each request. Trees that are redacted take this room.
+    /// Applies the policy in force at the time of each request. Redacted responses are charged to this room.
     pub fn new(policy: Arc<LivePolicy>, mode: Mode, room: Arc<Room>, metrics: Arc<PolicyMetrics>) -> Self {
         Self { policy, mode, audit: AuditLog::default(), room, metrics }
     }
 
-    /// Whether a request will wait for a change of the value. It will not if the policy drops its `wait_for_change`.
+    /// Whether a request will wait for a change of its value. It will not if the policy drops `wait_for_change`.
     pub fn lets_hang(&self, request: &Request) -> bool {
         request.hangs() && (self.mode == Mode::Audit || self.policy.current().passes(Param::WaitForChange))
     }
@@ -94,19 +94,19 @@ where
                 Outcome::passed(self.inner.call(request))
             }
             Decision::Flat => {
-                let asked = policy.trim(request.query);
-                request.query = asked.clone().without(Param::Recursive);
+                let query = policy.trim(request.query);
+                request.query = query.clone().without(Param::Recursive);
                 let answer = self.inner.call(request);
-                Outcome::pending(async move { Ok(with_query(answer.await?, &asked)) })
+                Outcome::pending(async move { Ok(with_query(answer.await?, &query)) })
             }
             Decision::Redact => {
                 request.query = policy.trim(request.query);
-                let cut = Cut::new(&self.concealment, &request);
-                request.query = redact::asked(request.query);
-                // HEAD is answered from what GET would be, since the length changes.
+                let redaction = Redaction::new(&self.concealment, &request);
+                request.query = redact::upstream_query(request.query);
+                // A HEAD request needs the body too, because redaction changes the length.
                 request.method = Method::Get;
                 let answer = self.inner.call(request);
-                Outcome::pending(async move { cut.answer(answer.await?).await })
+                Outcome::pending(async move { redaction.answer(answer.await?).await })
             }
             Decision::Redirect => Outcome::decided(Ok(reply::directory_redirect(&request))),
             Decision::Conceal(cause) => Outcome::decided(Err(Concealed::new(&policy, &request.path, cause).into())),
@@ -114,7 +114,7 @@ where
     }
 }
 
-/// The redirect of a directory without its slash, with the query that the client sent.
+/// Restores the client's query in the redirect of a directory without its slash.
 fn with_query(mut answer: Response<Body>, query: &Query) -> Response<Body> {
     let location = answer.headers().get(header::LOCATION).and_then(|location| location.to_str().ok());
     if let Some(location) = location {
@@ -126,27 +126,28 @@ fn with_query(mut answer: Response<Body>, query: &Query) -> Response<Body> {
     answer
 }
 
-/// What is needed to redact an answer once it is here.
-struct Cut {
+/// Redacts the response to one request.
+struct Redaction {
     account: Account,
     policy: Arc<Policy>,
     path: MetadataPath,
-    form: Form,
-    /// Up to so many bytes the answer needs no room.
+    format: Format,
+    /// Maximum response that needs no room, in bytes.
     small: usize,
 }
 
-/// What is asked for.
+/// The format that the client requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum Format {
     Listing,
     Json,
     Text,
 }
 
-impl Form {
-    /// Most bytes that can be made from a tree of so many. A tree as text has each value's path in front of the value.
-    fn at_most(self, bytes: usize, largest: usize) -> usize {
+impl Format {
+    /// Maximum size of the redacted response, in bytes, for a response of `bytes`. Text repeats the path before each
+    /// value. `largest` is the maximum size of any response.
+    fn max_bytes(self, bytes: usize, largest: usize) -> usize {
         match self {
             Self::Listing => bytes + "\n".len(),
             Self::Json => bytes,
@@ -155,71 +156,72 @@ impl Form {
     }
 }
 
-impl Cut {
-    /// For a request as the policy has trimmed it. It may wait for long, so nothing of the connection's read buffer is kept.
+impl Redaction {
+    /// `request` has the query as trimmed by the policy. Nothing of the connection's read buffer is kept, because the
+    /// request may wait for a long time.
     fn new(concealment: &Concealment, request: &Request) -> Self {
-        let form = match request.query.value(Param::Alt) {
-            _ if !request.query.is_recursive() => Form::Listing,
-            Some("text") => Form::Text,
-            _ => Form::Json,
+        let format = match request.query.value(Param::Alt) {
+            _ if !request.query.is_recursive() => Format::Listing,
+            Some("text") => Format::Text,
+            _ => Format::Json,
         };
         Self {
             account: concealment.room.account(request.peer),
             policy: concealment.policy.hold(),
             path: request.path.detached(),
-            form,
-            small: if request.hangs() { SMALL_WITHOUT_SEAT } else { SMALL },
+            format,
+            small: if request.hangs() { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
         }
     }
 
     async fn answer(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
-        // Whatever carries a value is cut: 200, but also what some server may send in its place (203, 206).
+        // Every success may contain values: 200, and also 203 and 206, which some server may send instead.
         if !answer.status().is_success() {
             return Ok(without_body(&answer));
         }
         let (mut head, body) = answer.into_parts();
-        let at_most = |bytes| self.form.at_most(bytes, self.account.largest());
-        let Whole { bytes, charge } = self.account.read(body, self.small, at_most).await?;
-        let left = self.redact(&bytes, at_most(bytes.len())).map_err(|uncut| self.refusal(uncut))?;
+        let max_bytes = |bytes| self.format.max_bytes(bytes, self.account.largest());
+        let Whole { bytes, charge } = self.account.read(body, self.small, max_bytes).await?;
+        let redacted = self.redact(&bytes, max_bytes(bytes.len())).map_err(|error| self.refusal(error))?;
         drop(bytes);
-        head.headers.insert(header::CONTENT_LENGTH, left.len().into());
-        if self.form == Form::Text {
+        head.headers.insert(header::CONTENT_LENGTH, redacted.len().into());
+        if self.format == Format::Text {
             head.headers.insert(header::CONTENT_TYPE, reply::APPLICATION_TEXT);
         }
-        Ok(Response::from_parts(head, Body::Whole(held(left, charge))))
+        Ok(Response::from_parts(head, Body::Whole(charged(redacted, charge))))
     }
 
-    fn redact(&self, bytes: &[u8], at_most: usize) -> Result<Vec<u8>, Uncut> {
+    fn redact(&self, bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, RedactError> {
         let subject = Subject::of(&self.path);
         let directory = subject.as_str();
-        match self.form {
-            Form::Listing => {
-                let entries = std::str::from_utf8(bytes).map_err(|_| Uncut::Unreadable)?;
+        match self.format {
+            Format::Listing => {
+                let entries = std::str::from_utf8(bytes).map_err(|_| RedactError::Unreadable)?;
                 Ok(redact::listing(&self.policy, directory, entries).into_bytes())
             }
-            Form::Json => redact::json(&self.policy, directory, bytes),
-            Form::Text => redact::text(&self.policy, directory, bytes, at_most),
+            Format::Json => redact::json(&self.policy, directory, bytes),
+            Format::Text => redact::text(&self.policy, directory, bytes, max_bytes),
         }
     }
 
-    fn refusal(&self, uncut: Uncut) -> Error {
-        match uncut {
-            Uncut::Unreadable => Concealed::new(&self.policy, &self.path, Cause::Unreadable).into(),
-            Uncut::TooLarge => Error::TooLarge(self.account.largest()),
+    fn refusal(&self, error: RedactError) -> Error {
+        match error {
+            RedactError::Unreadable => Concealed::new(&self.policy, &self.path, Cause::Unreadable).into(),
+            RedactError::TooLarge => Error::TooLarge(self.account.largest()),
         }
     }
 }
 
-/// What is left of an answer, on its way to the client. The room for what was cut is given back.
-fn held(mut left: Vec<u8>, charge: Option<Charge>) -> Bytes {
-    let Some(mut charge) = charge else { return left.into() };
-    left.shrink_to_fit();
-    charge.reduce_to(Amount { sent: 0, made: left.len() });
-    charge.hold(left)
+/// Attaches the charge to a redacted response, reduced to its size.
+fn charged(mut redacted: Vec<u8>, charge: Option<Charge>) -> Bytes {
+    let Some(mut charge) = charge else { return redacted.into() };
+    redacted.shrink_to_fit();
+    charge.reduce_to(Amount { sent: 0, made: redacted.len() });
+    charge.hold(redacted)
 }
 
-/// An answer that is no success, with its status and a sentence in place of its body. Such a body is not read as a tree, so a
-/// value in it would not be found; and no client needs it, since the status says all that the server's own pages say.
+/// Replaces the body of an unsuccessful response by a sentence. It is not a tree, so values in it would not be found.
+/// Clients do not need it: the status contains all that the server's error pages say.
 fn without_body(answer: &Response<Body>) -> Response<Body> {
     let status = answer.status();
     let sentence = format!(
@@ -234,7 +236,7 @@ fn without_body(answer: &Response<Body>) -> Response<Body> {
     without
 }
 
-/// A number of seconds, which cannot be a value in disguise.
+/// Whether a header is a number of seconds, which cannot contain a concealed value.
 fn is_number(value: &HeaderValue) -> bool {
     value.len() <= 6 && value.as_bytes().iter().all(u8::is_ascii_digit)
 }

@@ -1,4 +1,4 @@
-//! Redaction against random trees: a value is in what is left if and only if a request for it alone would be answered.
+//! Redacts random trees: a value remains if and only if a request for it alone would be answered.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::redact;
 use crate::metadata::{MetadataPath, Query, Request};
 use crate::policy::{Choice, Decision, Policy, Recursive, Source, oracle};
 
-/// A tree as a metadata server keeps it.
+/// A metadata server's tree.
 #[derive(Debug, Clone)]
 enum Node {
     /// A leaf's value.
@@ -24,10 +24,10 @@ enum Node {
     Numbered(Vec<Node>),
 }
 
-/// A leaf: its path, what was put there, which is found nowhere else, and whether it has several lines.
+/// A leaf: its path, its unique value, and whether it has several lines.
 type Leaf = (String, String, bool);
 
-/// Writes a node as the server does, and notes its leaves.
+/// Renders a node as the server does, and collects its leaves.
 fn render(node: &Node, path: &str, leaves: &mut Vec<Leaf>) -> Value {
     let mut mark = |line: &str| {
         let mark = format!("L{}L", leaves.len());
@@ -53,7 +53,7 @@ fn render(node: &Node, path: &str, leaves: &mut Vec<Leaf>) -> Value {
     }
 }
 
-/// A directory's listing, and the same for all below it.
+/// The listings of a directory and of all directories below it.
 fn listings(node: &Node, path: &str, found: &mut Vec<(String, Vec<(String, bool)>)>) {
     let entries: Vec<(String, &Node)> = match node {
         Node::Directory(entries) => entries.iter().map(|(name, node)| (name.clone(), node)).collect(),
@@ -89,7 +89,7 @@ fn check(policy: &Policy, root: &Node) -> Result<(), TestCaseError> {
     let tree = render(root, "", &mut leaves).to_string();
     let json = redact::json(policy, "", tree.as_bytes()).expect("a tree");
     let json = String::from_utf8(json).expect("text");
-    prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "no JSON any more: {}", json);
+    prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "not valid JSON: {}", json);
     let text = redact::text(policy, "", tree.as_bytes(), usize::MAX).expect("a tree");
     let text = String::from_utf8(text).expect("text");
     for (path, mark, is_line) in leaves {
@@ -115,10 +115,10 @@ fn check(policy: &Policy, root: &Node) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A directory of the server's own names, which camel case can be undone for.
+/// A directory of the server's own names, which survive the conversion to camel case and back.
 fn directory(names: &'static [&'static str]) -> impl Strategy<Value = Node> {
     Just(Node::Value).prop_recursive(4, 40, 4, move |inner| {
-        // Only some leaves have lines, which nothing but their names tells apart from numbered ones.
+        // Only leaves with certain names have several lines. Otherwise an array has numbered values.
         let entry = prop_oneof![
             4 => (select(names), inner.clone()),
             1 => (Just("tags"), (1..3_usize).prop_map(Node::Lines)),
@@ -169,7 +169,7 @@ fn tree(names: &'static [&'static str], attributes: &'static [&'static str]) -> 
     )
 }
 
-/// What the built-in policies name, and what looks like it.
+/// Names in the built-in policies, and similar names.
 const REAL: &[&str] = &[
     "credentials",
     "hostname",
@@ -207,19 +207,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn compat_shows_what_it_serves(tree in tree(REAL, ATTRIBUTES)) {
+    fn compat_shows_exactly_what_it_serves(tree in tree(REAL, ATTRIBUTES)) {
         let choice = Choice { source: Source::named("compat"), recursive: Some(Recursive::Redact) };
         check(&choice.load().expect("built in"), &tree)?;
     }
 
     #[test]
-    fn strict_shows_what_it_serves(tree in tree(REAL, ATTRIBUTES)) {
+    fn strict_shows_exactly_what_it_serves(tree in tree(REAL, ATTRIBUTES)) {
         let choice = Choice { source: Source::named("strict"), recursive: None };
         check(&choice.load().expect("built in"), &tree)?;
     }
 
     #[test]
-    fn any_policy_shows_what_it_serves(
+    fn any_policy_shows_exactly_what_it_serves(
         tree in tree(&["a", "b", "ab", "a-b", "a-c", "b-a-b", "x", "attributes"], &["a", "ab", "a-b", "aB", "A", "-", "--", "a-", "x"]),
         rules in oracle::rules(),
     ) {

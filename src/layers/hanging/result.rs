@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::error::{Error, Overload};
 use crate::failure::Failure;
 use crate::reply::Body;
-use crate::room::{Account, Amount, Charge, SMALL_WITHOUT_SEAT, Whole};
+use crate::room::{Account, Amount, Charge, SMALL_BYTES_WITHOUT_SEAT, Whole};
 
 /// The result of a watch.
 pub(super) type WatchResult = Result<Arc<SharedAnswer>, WatchError>;
@@ -75,8 +75,8 @@ impl SharedAnswer {
     /// Reads the whole upstream answer. The client that began the watch is charged for it.
     pub(super) async fn read(answer: Result<Response<Body>, Error>, account: &Account) -> WatchResult {
         let (head, body) = answer?.into_parts();
-        let Whole { bytes, mut charge } = account.read(body, SMALL_WITHOUT_SEAT, |_| 0).await?;
-        if charge.is_none() && bytes.len() > SMALL_WITHOUT_SEAT {
+        let Whole { bytes, mut charge } = account.read(body, SMALL_BYTES_WITHOUT_SEAT, |_| 0).await?;
+        if charge.is_none() && bytes.len() > SMALL_BYTES_WITHOUT_SEAT {
             // The body was in memory already. That is charged only to requests that hold a seat.
             charge = Some(account.take(Amount { sent: bytes.len(), made: 0 }).await?);
         }

@@ -56,10 +56,10 @@ impl WatchTable {
     /// Ends another client's watch if the table is full and this client has clearly fewer.
     pub(super) fn make_room_for(&mut self, client: Client) -> Result<(), Overload> {
         match self.shares.room_for(client, 1) {
-            shares::Room::Free => Ok(()),
-            shares::Room::From(largest) => self.end_oldest_of(largest),
+            shares::Availability::Free => Ok(()),
+            shares::Availability::From(largest) => self.end_oldest_of(largest),
             // If clients replaced their own watches, one that has too many would do so for ever.
-            shares::Room::FromItself | shares::Room::None => Err(Overload::Hanging),
+            shares::Availability::FromItself | shares::Availability::None => Err(Overload::Hanging),
         }
     }
 

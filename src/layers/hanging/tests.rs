@@ -14,7 +14,7 @@ use crate::error::Overload;
 use crate::metadata::{Endpoint, Principal, Query};
 use crate::room::{CutUnread, Room};
 
-/// A server that answers a watch when it is told to, and counts those that wait.
+/// A server that answers a watch when the test says so, and counts pending watches.
 #[derive(Debug)]
 struct Server {
     changes: Semaphore,
@@ -35,14 +35,14 @@ fn start(limit: usize) -> (Arc<Server>, Arc<Watches>) {
     (Arc::new(server), Arc::new(Watches::new(limit, Room::new(1024 * 1024, CutUnread::never()))))
 }
 
-type Asked = JoinHandle<Result<Response<Body>, Error>>;
+type Watching = JoinHandle<Result<Response<Body>, Error>>;
 
-fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Asked {
+fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
     ask_from(1, server, watches, target)
 }
 
-/// From the pod with this number.
-fn ask_from(pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Asked {
+/// Sends a request from the pod with this number.
+fn ask_from(pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
     let server = Arc::clone(server);
     let inner = service_fn(move |_: Box<Request>| {
         let server = Arc::clone(&server);
@@ -70,7 +70,7 @@ async fn settle() {
 }
 
 #[tokio::test]
-async fn watchers_of_the_same_share_one_request() {
+async fn watchers_of_the_same_value_share_one_request() {
     let (server, watches) = start(1);
     let crowd: Vec<_> = (0..100).map(|_| ask(&server, &watches, ZONE)).collect();
     settle().await;
@@ -79,11 +79,11 @@ async fn watchers_of_the_same_share_one_request() {
     for watcher in crowd {
         assert_eq!(watcher.await.expect("no panic").expect("an answer").status(), StatusCode::OK);
     }
-    assert_eq!(watches.count(), 0, "the place is free");
+    assert_eq!(watches.count(), 0, "the watch is over");
 }
 
 #[tokio::test]
-async fn what_a_client_has_already_makes_another_watch_and_places_are_limited() {
+async fn another_last_etag_is_another_watch_and_watches_are_limited() {
     let (server, watches) = start(2);
     let _one = ask(&server, &watches, ZONE);
     let _other = ask(&server, &watches, &format!("{ZONE}&last_etag=0123456789abcdef"));
@@ -93,18 +93,18 @@ async fn what_a_client_has_already_makes_another_watch_and_places_are_limited() 
     assert!(matches!(third, Err(Error::Overloaded(Overload::Hanging))), "{third:?}");
     let joins = ask(&server, &watches, ZONE);
     settle().await;
-    assert!(!joins.is_finished(), "one more watcher needs no place");
+    assert!(!joins.is_finished(), "joining a watch is always allowed");
 }
 
 #[tokio::test]
-async fn a_watch_ends_with_its_last_watcher_and_not_before() {
+async fn a_watch_ends_with_its_last_watcher() {
     let (server, watches) = start(1);
     let first = ask(&server, &watches, ZONE);
     let second = ask(&server, &watches, ZONE);
     settle().await;
     first.abort();
     settle().await;
-    assert_eq!((server.waiting.load(Relaxed), watches.count()), (1, 1), "the one that began it may leave");
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (1, 1), "the client that began it may leave");
     second.abort();
     settle().await;
     assert_eq!((server.waiting.load(Relaxed), watches.count()), (0, 0));
@@ -114,7 +114,7 @@ async fn a_watch_ends_with_its_last_watcher_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_hang_is_left_alone() {
+async fn an_ordinary_request_passes_through() {
     let (server, watches) = start(0);
     let ordinary = ask(&server, &watches, "/computeMetadata/v1/instance/zone?alt=json");
     server.changes.add_permits(1);
@@ -122,12 +122,12 @@ async fn one_that_does_not_hang_is_left_alone() {
     assert!(ordinary.await.expect("no panic").is_ok());
 }
 
-/// A watch of its own, by a value that nobody has.
+/// A request that begins a watch of its own, because its `last_etag` is unique.
 fn another(number: usize) -> String {
     format!("{ZONE}&last_etag={number:016x}")
 }
 
-async fn ended(watcher: Asked) -> Overload {
+async fn ended(watcher: Watching) -> Overload {
     match watcher.await.expect("no panic") {
         Err(Error::Overloaded(overload)) => overload,
         other => panic!("not ended: {other:?}"),
@@ -135,20 +135,20 @@ async fn ended(watcher: Asked) -> Overload {
 }
 
 #[tokio::test]
-async fn one_pod_that_has_all_watches_gives_way_to_others_up_to_their_share() {
+async fn a_pod_with_all_watches_gives_way_to_others_up_to_their_share() {
     let (server, watches) = start(4);
     let mut hostile: Vec<_> = (0..4).map(|number| ask_from(1, &server, &watches, &another(number))).collect();
     settle().await;
     assert_eq!(
         ended(ask_from(1, &server, &watches, &another(4))).await,
         Overload::Hanging,
-        "it replaces none of its own"
+        "a pod does not replace its own watches"
     );
     let first = ask_from(2, &server, &watches, &another(5));
-    assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay, "the oldest");
+    assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay, "the oldest watch ends");
     let second = ask_from(2, &server, &watches, &another(6));
     assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay);
-    assert_eq!(ended(ask_from(2, &server, &watches, &another(7))).await, Overload::Hanging, "both have two");
+    assert_eq!(ended(ask_from(2, &server, &watches, &another(7))).await, Overload::Hanging, "both pods have two");
     settle().await;
     assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
     server.changes.add_permits(4);
@@ -165,14 +165,14 @@ async fn a_watch_that_others_wait_for_does_not_give_way() {
     let alone = ask_from(1, &server, &watches, &another(1));
     settle().await;
     let newcomer = ask_from(2, &server, &watches, &another(2));
-    assert_eq!(ended(alone).await, Overload::HangingGaveWay, "though it is the younger one");
+    assert_eq!(ended(alone).await, Overload::HangingGaveWay, "although it is younger");
     settle().await;
     assert!(!newcomer.is_finished() && shared.iter().all(|watcher| !watcher.is_finished()));
     assert_eq!(server.waiting.load(Relaxed), 2);
 }
 
 #[tokio::test]
-async fn a_watch_goes_over_to_those_who_wait_when_its_holder_leaves() {
+async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
     let (server, watches) = start(2);
     let began = ask_from(1, &server, &watches, &another(0));
     let other = ask_from(1, &server, &watches, &another(1));
@@ -181,36 +181,36 @@ async fn a_watch_goes_over_to_those_who_wait_when_its_holder_leaves() {
     settle().await;
     began.abort();
     settle().await;
-    // Each has one now.
+    // Each pod holds one watch now.
     assert_eq!(ended(ask_from(3, &server, &watches, &another(2))).await, Overload::Hanging);
     assert!(!other.is_finished());
 }
 
 #[tokio::test]
-async fn who_asks_again_while_others_still_fetch_the_answer_begins_another_watch() {
+async fn a_request_after_the_answer_begins_another_watch() {
     let (server, watches) = start(1);
     let first = ask(&server, &watches, ZONE);
     settle().await;
-    // A watcher that does not come to fetch its answer.
+    // A watcher that has not read its answer yet.
     let key = watches.lock().watches.keys().next().cloned().expect("a watch");
     let account = watches.room.account(None);
     let slow = {
         let Key { method, principal, .. } = *key;
         let key = Key { method, principal, host: key.host.clone(), target: key.target.clone() };
-        watches.join(key, &account, std::future::pending).expect("it joins")
+        watches.join(key, &account, std::future::pending).expect("a watcher")
     };
     server.changes.add_permits(1);
     assert!(first.await.expect("no panic").is_ok());
     let again = ask(&server, &watches, ZONE);
     settle().await;
-    assert!(!again.is_finished(), "it waits for the next change");
+    assert!(!again.is_finished(), "the new watch waits for the next change");
     assert_eq!((server.asked.load(Relaxed), watches.count()), (2, 1));
     assert!(slow.answer().await.is_ok());
     assert_eq!(watches.count(), 1);
 }
 
 #[tokio::test]
-async fn a_panic_below_is_a_failure_and_frees_the_place() {
+async fn a_panic_in_an_inner_service_is_a_failure_and_frees_the_watch() {
     let watches = Arc::new(Watches::new(1, Room::new(1024, CutUnread::never())));
     let request = Request::own(
         Endpoint::Leaf,
@@ -224,13 +224,13 @@ async fn a_panic_below_is_a_failure_and_frees_the_place() {
     assert_eq!(watches.count(), 0);
 }
 
-/// Of a tree of 3,000 bytes.
+/// A response of 3,000 bytes.
 fn large() -> Response<Body> {
     Response::new(Body::Whole(vec![b'x'; 3000].into()))
 }
 
 #[tokio::test]
-async fn an_answer_has_room_until_the_last_watcher_has_read_it() {
+async fn an_answer_is_charged_until_the_last_watcher_has_read_it() {
     let room = Room::new(8000, CutUnread::never());
     let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
     let change = Arc::new(Semaphore::new(0));
@@ -254,9 +254,9 @@ async fn an_answer_has_room_until_the_last_watcher_has_read_it() {
     for watcher in both {
         answers.push(watcher.await.expect("no panic").expect("an answer"));
     }
-    assert_eq!(room.used(), 3000, "once for both");
+    assert_eq!(room.used(), 3000, "charged once for both watchers");
     answers.pop();
-    assert_eq!(room.used(), 3000, "one does not read");
+    assert_eq!(room.used(), 3000, "one watcher has not read it");
     answers.pop();
     assert_eq!(room.used(), 0);
 }

@@ -1,4 +1,4 @@
-//! [`Watches`]: starts watches, waits for their answers, and ends them when nobody waits any more.
+//! [`Watches`]: starts watches, waits for their answers, and ends them when no client waits any more.
 //!
 //! Each watch runs in a task. `table.rs` decides which clients may have one.
 

@@ -11,12 +11,13 @@ use pin_project_lite::pin_project;
 use super::seats::Seat;
 use crate::reply::AtHand;
 
-/// From this size on a piece of an answer carries the seat itself, which hyper drops with the piece once the socket has taken it.
-/// What is smaller needs no seat while it waits for a slow reader: it takes little memory, and nothing of the upstream.
-const CARRIES: usize = 1024;
+/// Minimum size of a chunk that holds the seat itself, in bytes. hyper drops the chunk, and so the seat, once the
+/// socket has accepted it. A smaller chunk needs no seat while its reader is slow: it takes little memory and no
+/// upstream capacity.
+const MIN_SEATED_BYTES: usize = 1024;
 
 pin_project! {
-    /// A body that gives its request's seat back once it has been written out, or is dropped.
+    /// A body that releases its request's seat once it has been written or dropped.
     #[derive(Debug)]
     pub struct SeatedBody<B> {
         #[pin]
@@ -27,7 +28,7 @@ pin_project! {
 
 impl<B: AtHand> SeatedBody<B> {
     pub(super) fn new(inner: B, seat: Option<Seat>) -> Self {
-        let is_small = inner.at_hand().is_some_and(|bytes| bytes < CARRIES);
+        let is_small = inner.at_hand().is_some_and(|bytes| bytes < MIN_SEATED_BYTES);
         Self { inner, seat: seat.filter(|_| !is_small).map(Arc::new) }
     }
 }
@@ -38,7 +39,7 @@ impl<B: AtHand<Data = Bytes>> AtHand for SeatedBody<B> {
     }
 }
 
-/// A body of a request that had no seat: it was refused, or needed none.
+/// The body of a response to a request without a seat: it was refused, or needed none.
 impl<B> From<B> for SeatedBody<B> {
     fn from(inner: B) -> Self {
         Self { inner, seat: None }
@@ -58,7 +59,7 @@ impl<B: Body<Data = Bytes>> Body for SeatedBody<B> {
                 *this.seat = None;
                 None
             }
-            Some(Ok(frame)) => Some(Ok(frame.map_data(|data| carrying(data, seat)))),
+            Some(Ok(frame)) => Some(Ok(frame.map_data(|data| with_seat(data, seat)))),
             failed => failed,
         })
     }
@@ -72,16 +73,17 @@ impl<B: Body<Data = Bytes>> Body for SeatedBody<B> {
     }
 }
 
-fn carrying(data: Bytes, seat: &Arc<Seat>) -> Bytes {
-    if data.len() < CARRIES { data } else { Bytes::from_owner(Carried { data, _seat: Arc::clone(seat) }) }
+fn with_seat(data: Bytes, seat: &Arc<Seat>) -> Bytes {
+    if data.len() < MIN_SEATED_BYTES { data } else { Bytes::from_owner(SeatedChunk { data, _seat: Arc::clone(seat) }) }
 }
 
-struct Carried {
+/// A chunk of a body that holds the seat.
+struct SeatedChunk {
     data: Bytes,
     _seat: Arc<Seat>,
 }
 
-impl AsRef<[u8]> for Carried {
+impl AsRef<[u8]> for SeatedChunk {
     fn as_ref(&self) -> &[u8] {
         &self.data
     }
@@ -96,13 +98,13 @@ mod tests {
     use super::super::seats::{Admission, Seats};
     use super::*;
 
-    /// Of one piece, which is on its way or at hand.
-    struct Piece {
+    /// A body of one chunk, which is in memory (`at_hand`) or not.
+    struct OneChunk {
         bytes: Full<Bytes>,
         is_at_hand: bool,
     }
 
-    impl Body for Piece {
+    impl Body for OneChunk {
         type Data = Bytes;
         type Error = Infallible;
 
@@ -114,22 +116,22 @@ mod tests {
         }
     }
 
-    impl AtHand for Piece {
+    impl AtHand for OneChunk {
         fn at_hand(&self) -> Option<usize> {
             self.is_at_hand.then(|| usize::try_from(self.bytes.size_hint().lower()).expect("few"))
         }
     }
 
-    fn seated(bytes: usize, is_at_hand: bool) -> (Arc<Seats>, SeatedBody<Piece>) {
+    fn seated(bytes: usize, is_at_hand: bool) -> (Arc<Seats>, SeatedBody<OneChunk>) {
         let seats = Seats::new(1);
         let Admission::Seat(seat) = seats.admit(None) else { panic!("a free seat") };
         let bytes = Full::new(Bytes::from(vec![b'x'; bytes]));
-        (seats, SeatedBody::new(Piece { bytes, is_at_hand }, Some(seat)))
+        (seats, SeatedBody::new(OneChunk { bytes, is_at_hand }, Some(seat)))
     }
 
     #[test]
-    fn a_small_body_that_is_at_hand_needs_no_seat() {
-        for (bytes, taken) in [(CARRIES - 1, 0), (CARRIES, 1)] {
+    fn a_small_body_in_memory_needs_no_seat() {
+        for (bytes, taken) in [(MIN_SEATED_BYTES - 1, 0), (MIN_SEATED_BYTES, 1)] {
             let (seats, _body) = seated(bytes, true);
             assert_eq!(seats.taken(), taken, "{bytes}");
         }
@@ -145,17 +147,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_piece_holds_the_seat_until_it_is_written() {
-        let (seats, mut body) = seated(CARRIES, true);
+    async fn a_large_chunk_holds_the_seat_until_it_is_written() {
+        let (seats, mut body) = seated(MIN_SEATED_BYTES, true);
         let frame = body.frame().await.expect("a frame").expect("no failure");
         drop(body);
-        assert_eq!(seats.taken(), 1, "the socket has not taken it yet");
+        assert_eq!(seats.taken(), 1, "the socket has not accepted it yet");
         drop(frame);
         assert_eq!(seats.taken(), 0);
     }
 
     #[test]
-    fn a_body_that_is_dropped_gives_its_seat_back() {
+    fn a_dropped_body_releases_its_seat() {
         let (seats, body) = seated(10, false);
         drop(body);
         assert_eq!(seats.taken(), 0);

@@ -3,56 +3,57 @@
 //!
 //! # What goes wrong without it
 //!
-//! A proxy without a limit dies by memory when its upstream stalls: every waiting pod holds a connection, a buffer and a
-//! task here. k8s-metadata-proxy had a limit by accident (a listener that accepts 100 connections, and the kernel's
-//! backlog behind it), which also locked out clients that wanted nothing but an idle connection. Here the limit counts
-//! requests, exactly, and what is beyond it hears of it within a moment.
+//! Without a limit, a proxy runs out of memory when its upstream stalls: every waiting pod holds a connection, a buffer
+//! and a task. k8s-metadata-proxy had a limit by accident (a listener that accepts 100 connections, and the kernel's
+//! backlog behind it), which also locked out clients that only kept an idle connection. Here the limit counts requests,
+//! exactly, and excess requests are refused immediately.
 //!
 //! # What a seat is
 //!
-//! A seat is taken once a request has been read and understood, and comes back when its answer has been written out, the
-//! client has gone, or the answer was dropped: it rides in the body ([`SeatedBody`]). An idle connection has none. There
-//! is one count for the whole process, a semaphore, so the limit holds under any race: never one more than the limit, never
-//! one fewer while more want in.
+//! A seat is taken once a request has been parsed. It is released when the response has been written or dropped, or
+//! the client has disconnected: the response body holds it ([`SeatedBody`]). An idle connection has no seat. Seats
+//! are counted under one lock for the whole process, so no race can exceed the limit or leave a seat unused while a
+//! request waits.
 //!
-//! # Who needs none
+//! # Requests that need no seat
 //!
-//! When all seats are taken, a request that asks nothing more of the upstream is let in without one: a ping, a known
-//! value, a token that is known, which are answered at once; and a request for a token that is being fetched already, which
-//! joins that flight and waits 2.5 s at the most. A thousand pods that want the same token are one upstream request, and
-//! that is what the token cache is for; the limit on connections bounds them. Refusing these would cost as much as
-//! answering them, and they are what the pods that the limit is to protect ask for. Whatever would be one more request to
-//! the upstream is refused. Hanging GETs wait by design and would fill the seats; they have a limit of their own
-//! ([`hanging`](super::hanging)).
+//! When all seats are taken, a request that causes no further upstream request passes without one: a ping, a known
+//! value or a cached token, which are answered immediately, and a request for a token that is already being fetched,
+//! which joins that flight for at most 2.5 s. A thousand pods that want the same token are one upstream request,
+//! which is the purpose of the token cache; the limit on connections bounds them. Refusing them would cost as much as
+//! answering them, and most requests of well-behaved pods are of this kind. A request that would cause another
+//! upstream request waits or is refused. Hanging GETs wait by design and would fill the seats; they have a limit of
+//! their own ([`hanging`](super::hanging)).
 //!
-//! # Who has to give it back
+//! # Clients that do not read
 //!
-//! A client that asks for something large and does not read it would keep its seat until its time-out, and two hundred of
-//! them would keep everybody out. So when no seat is free, the connection whose client has taken nothing for longest (5 ms
-//! at least) is cut, and its seat goes to the next that waits. A request that waits for the upstream, or whose answer is
-//! being read, is never cut.
+//! A client that requests a large response and does not read it would keep its seat until a timeout, and two hundred
+//! of them would lock out all others. So when no seat is free, the connection whose client has read nothing for
+//! longest (at least 5 ms) is cut, and its seat goes to the next waiting request. A request that waits for the
+//! upstream, or whose response is being read, is never cut.
 //!
 //! # Who may wait
 //!
-//! One pod that asks faster than it is answered takes every seat as it comes back, and everybody else is refused. So clients
-//! are told apart by their address, and those that are in flight or wait have equal shares. When no seat is free, a client that
-//! has its share is refused at once; one that has less waits for the next seat, up to a second, and no newcomer gets one before
-//! it. Nothing is set aside: a client that is alone may have all the seats.
+//! A pod that sends requests faster than they are answered would take every seat as soon as it is released. So seats
+//! are shared equally between the clients (IP addresses) that have requests in flight or waiting. When no seat is
+//! free, a client that has its share is refused immediately. A client with less waits for the next seat, up to two
+//! seconds, and no newcomer overtakes it. Nothing is reserved: a single client may have all seats.
 //!
-//! So a pod within its share is served for as long as seats come back, whatever the others do. It is refused, a second later,
-//! when the upstream hangs and none comes back. Pods on the host's network have the node's address, and one share.
+//! So a pod within its share is served as long as seats are released, whatever other pods do. It is refused after the
+//! wait if the upstream hangs and no seat is released. Pods on the host network share the node's address, and so one
+//! share.
 //!
-//! # How it is refused
+//! # How requests are refused
 //!
-//! `rescue` decides that. By default the connection is reset: Go's, Python's and Node's libraries take a reset before an
-//! answer for a reason to try again, it costs us nothing, and nothing waits in anybody's queue. `--overload unavailable`
-//! says 503 instead, which Java's library prefers.
+//! [`rescue`](super::rescue) decides that. By default it resets the connection: Go's, Python's and Node's libraries
+//! retry after a reset before a response, and a reset costs nothing and queues nothing. With `--overload unavailable`
+//! it answers 503 instead, which Java's library handles better.
 //!
-//! # What a seat costs
+//! # Memory of a seat
 //!
-//! At most 8 KiB of answer that is held, or 24 KiB on the way between two buffers, and about 24 KiB for both connections: 200
-//! seats are at most 9 MiB, and 5 MiB with the answers that there are (a token has 1 KiB). Larger answers that are held take
-//! [`room`](crate::room).
+//! At most 8 KiB of a buffered response, or 24 KiB of a streamed one between two buffers, and about 24 KiB for both
+//! connections: at most 9 MiB for 200 seats, and 5 MiB with typical responses (a token has 1 KiB). Larger buffered
+//! responses are charged to the [`room`](crate::room).
 
 mod body;
 mod seats;

@@ -8,34 +8,35 @@ use tokio::sync::Semaphore;
 use crate::shares::{Client, Shares};
 use crate::telemetry::{Registry, table};
 
-/// So many requests at once, in the whole process.
+/// The seats of the whole process. Each request in flight holds one.
 #[derive(Debug)]
 pub struct Seats {
     limit: usize,
     count: Mutex<Count>,
-    /// A seat that comes back while somebody waits goes to whoever has waited longest, through here.
+    /// One permit for each seat that was handed to the queue. tokio's semaphore is fair, so the request that has waited
+    /// longest gets it.
     handed: Semaphore,
 }
 
 #[derive(Debug)]
 struct Count {
     free: usize,
-    /// Fewest free at once since the peak was last asked for.
+    /// Minimum of `free` since the peak was last read.
     fewest_free: usize,
-    /// So many wait and have not been handed a seat.
+    /// Number of requests that wait and have not been handed a seat.
     waiting: usize,
-    /// Requests that are in, or wait to be.
+    /// Requests in flight and waiting, by client.
     claims: Shares,
 }
 
-/// The right to be in flight. It goes back when it is dropped.
+/// The permit to be in flight. Released on drop.
 #[derive(Debug)]
 pub struct Seat {
     client: Client,
     seats: Arc<Seats>,
 }
 
-/// A request that waits for a seat. When this is dropped before it was handed one, it has given up.
+/// The place of a waiting request in the queue. Dropping it without [`Waiting::seat`] cancels the request.
 #[derive(Debug)]
 struct Waiting {
     client: Client,
@@ -43,19 +44,19 @@ struct Waiting {
     is_handed: bool,
 }
 
-/// What becomes of a request that wants in.
+/// Result of requesting a seat.
 #[derive(Debug)]
 pub enum Admission {
-    /// It is in.
+    /// The request is in flight.
     Seat(Seat),
-    /// There is no room now, but its client has less than its share and may wait for the [next](Seats::next_free) seat.
+    /// No seat is free, but the client has less than its share and may wait for the [next](Seats::next_free) one.
     Wait,
-    /// There is no room.
+    /// No seat is free, and the client has its share.
     Refuse,
 }
 
 impl Seats {
-    /// All free.
+    /// Creates this many seats, all free.
     pub fn new(limit: usize) -> Arc<Self> {
         let count = Count { free: limit, fewest_free: limit, waiting: 0, claims: Shares::new(limit) };
         Arc::new(Self { limit, count: Mutex::new(count), handed: Semaphore::new(0) })
@@ -82,7 +83,7 @@ impl Seats {
         }
     }
 
-    /// The next seat that comes back once all who wait already have theirs.
+    /// Waits in the queue for a seat.
     pub async fn next_free(self: Arc<Self>, client: Client) -> Seat {
         {
             let mut count = self.lock();
@@ -94,33 +95,33 @@ impl Seats {
             count.waiting += 1;
         }
         let waiting = Waiting { client, seats: self, is_handed: false };
-        waiting.seats.handed.acquire().await.expect("it is never closed").forget();
+        waiting.seats.handed.acquire().await.expect("the semaphore is never closed").forget();
         waiting.seat()
     }
 
-    /// How many there are.
+    /// Number of seats.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// How many requests wait and have not been handed a seat.
+    /// Number of requests that wait and have not been handed a seat.
     pub fn waiting(&self) -> usize {
         self.lock().waiting
     }
 
-    /// How many are taken now.
+    /// Number of seats taken now.
     pub fn taken(&self) -> usize {
         self.limit - self.lock().free
     }
 
-    /// Most taken at once since this was last called.
+    /// Maximum number of seats taken at the same time since this was last called.
     pub fn take_peak(&self) -> usize {
         let mut count = self.lock();
         let free = count.free;
         self.limit - mem::replace(&mut count.fewest_free, free)
     }
 
-    /// A seat comes back.
+    /// Hands a released seat to the queue, or frees it if no request waits.
     fn give_back(&self, count: &mut Count) {
         if count.waiting > 0 {
             count.waiting -= 1;
@@ -131,13 +132,13 @@ impl Seats {
     }
 
     fn lock(&self) -> MutexGuard<'_, Count> {
-        // Nothing below panics between two changes that belong together.
+        // No update of the counts can panic midway.
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Count {
-    /// Whether there was a free seat, which is taken now. Where somebody waits, none is free.
+    /// Takes a free seat. Returns `false` if there is none, which is always so while a request waits.
     fn take(&mut self) -> bool {
         let Some(free) = self.free.checked_sub(1) else { return false };
         self.free = free;
@@ -155,7 +156,7 @@ impl Drop for Seat {
 }
 
 impl Waiting {
-    /// The seat that it was handed.
+    /// The seat that this request was handed.
     fn seat(mut self) -> Seat {
         self.is_handed = true;
         Seat { client: self.client, seats: Arc::clone(&self.seats) }
@@ -169,11 +170,10 @@ impl Drop for Waiting {
         }
         let mut count = self.seats.lock();
         count.claims.give_back(self.client, 1);
-        // It may have been handed a seat at the very moment. Then that was passed on to another who waits, whose wait is over
-        // in its place, or nobody took it.
+        // A seat may have been handed over concurrently: return an unclaimed permit, else leave the queue.
         match self.seats.handed.try_acquire() {
-            Ok(nobodys) => {
-                nobodys.forget();
+            Ok(unclaimed) => {
+                unclaimed.forget();
                 self.seats.give_back(&mut count);
             }
             Err(_) => count.waiting -= 1,
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_as_the_limit_says() {
+    fn the_limit_is_the_number_of_seats() {
         for limit in [1, 2, 200] {
             let seats = Seats::new(limit);
             let taken: Vec<_> = (0..limit).map(|_| seats.admit(None)).collect();
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// What a future has to say now.
+    /// Polls a future once.
     fn now<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
@@ -215,24 +215,24 @@ mod tests {
         Some([10, 0, 0, number].into())
     }
 
-    /// So many of them.
+    /// Takes this many free seats.
     fn fill(seats: &Arc<Seats>, client: Client, count: usize) -> Vec<Seat> {
         let one = |_| match seats.admit(client) {
             Admission::Seat(seat) => seat,
-            other => panic!("a free seat, and not {other:?}"),
+            other => panic!("expected a free seat, got {other:?}"),
         };
         (0..count).map(one).collect()
     }
 
     #[test]
-    fn one_client_may_have_all_and_is_then_refused() {
+    fn a_single_client_may_take_all_seats_and_is_then_refused() {
         let seats = Seats::new(200);
         let _all = fill(&seats, pod(1), 200);
         assert!(matches!(seats.admit(pod(1)), Admission::Refuse));
     }
 
     #[test]
-    fn who_has_less_than_its_share_may_wait() {
+    fn a_client_below_its_share_may_wait() {
         let seats = Seats::new(10);
         let (_most, _few) = (fill(&seats, pod(1), 7), fill(&seats, pod(2), 3));
         for (client, may_wait) in [(pod(1), false), (pod(2), true), (pod(3), true)] {
@@ -240,35 +240,35 @@ mod tests {
         }
     }
 
-    /// Or a client could fill the queue that it may not fill the seats from.
+    /// Otherwise one client could fill the queue.
     #[test]
-    fn who_waits_has_a_claim_until_it_gives_up() {
+    fn a_waiting_request_counts_towards_the_share_until_it_gives_up() {
         let seats = Seats::new(4);
         let _most = fill(&seats, pod(1), 4);
         {
             let (mut one, mut other) =
                 (pin!(Arc::clone(&seats).next_free(pod(2))), pin!(Arc::clone(&seats).next_free(pod(2))));
             assert!(now(one.as_mut()).is_pending() && now(other.as_mut()).is_pending());
-            assert!(matches!(seats.admit(pod(2)), Admission::Refuse), "two of four are its share");
+            assert!(matches!(seats.admit(pod(2)), Admission::Refuse), "its share is two of four");
         }
         assert!(matches!(seats.admit(pod(2)), Admission::Wait));
-        assert_eq!(seats.lock().claims.holders(), 1, "nothing is kept of a client that has nothing");
+        assert_eq!(seats.lock().claims.holders(), 1, "a client without requests is forgotten");
     }
 
     #[test]
-    fn a_seat_that_comes_back_is_for_the_one_that_waits() {
+    fn a_released_seat_goes_to_the_waiting_request() {
         let seats = Seats::new(2);
         let mut all = fill(&seats, pod(1), 2);
         let mut waiting = pin!(Arc::clone(&seats).next_free(pod(2)));
         assert!(now(waiting.as_mut()).is_pending());
         all.pop();
-        assert!(matches!(seats.admit(pod(1)), Admission::Refuse), "its last seat is spoken for");
-        let Poll::Ready(_seat) = now(waiting) else { panic!("it is there") };
+        assert!(matches!(seats.admit(pod(1)), Admission::Refuse), "the seat is reserved for the queue");
+        let Poll::Ready(_seat) = now(waiting) else { panic!("a seat was handed over") };
         assert_eq!(seats.taken(), 2);
     }
 
     #[test]
-    fn the_peak_is_of_the_time_since_it_was_last_asked_for() {
+    fn reading_the_peak_resets_it() {
         let seats = Seats::new(3);
         let (one, two) = (seats.admit(None), seats.admit(None));
         drop(one);
@@ -279,23 +279,23 @@ mod tests {
     }
 
     impl Seats {
-        /// How many are free, wait, and have claims.
+        /// Free seats, waiting requests, and clients with either.
         fn all(&self) -> (usize, usize, usize) {
             let count = self.lock();
             (count.free, count.waiting, count.claims.holders())
         }
     }
 
-    /// What happens to seats, to whom of those whom it can happen to.
+    /// An event in the life of seats. The numbers choose a pod, a taken seat or a waiting request.
     #[derive(Debug, Clone, Copy)]
     enum Event {
-        /// A pod asks, and waits if it may.
+        /// A pod requests a seat, and waits if it may.
         Ask(u8),
-        /// A seat comes back.
+        /// A seat is released.
         Return(usize),
-        /// One that waits looks whether it has been handed a seat.
+        /// A waiting request is polled.
         Look(usize),
-        /// One that waits gives up.
+        /// A waiting request is cancelled.
         GiveUp(usize),
     }
 
@@ -309,9 +309,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order: no seat is made or lost, and nobody waits while one is free.
+        /// In any order of events, no seat is created or lost, and no request waits while a seat is free.
         #[test]
-        fn no_seat_is_lost_to_those_who_give_up(limit in 1..4usize, events in prop::collection::vec(event(), 0..60)) {
+        fn cancelled_requests_lose_no_seat(limit in 1..4usize, events in prop::collection::vec(event(), 0..60)) {
             let seats = Seats::new(limit);
             let (mut taken, mut waiting) = (Vec::new(), Vec::new());
             let place = |at: usize, of: usize| (of > 0).then(|| at % of);
@@ -339,7 +339,7 @@ mod tests {
                 }
                 let handed = waiting.len() - seats.lock().waiting;
                 prop_assert_eq!(seats.taken(), taken.len() + handed);
-                prop_assert!(waiting.len() == handed || seats.taken() == limit, "one waits while a seat is free");
+                prop_assert!(waiting.len() == handed || seats.taken() == limit, "a request waits while a seat is free");
             }
             drop((taken, waiting));
             prop_assert_eq!(seats.all(), (limit, 0, 0));
@@ -347,9 +347,9 @@ mod tests {
         }
     }
 
-    /// On two threads, where one gives up while it is handed a seat.
+    /// On two threads, so that a request can be cancelled while it is handed a seat.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn no_seat_is_lost_in_a_race_of_those_who_give_up() {
+    async fn cancelled_requests_lose_no_seat_in_a_race() {
         let seats = Seats::new(1);
         for _ in 0..2000 {
             let taken = fill(&seats, None, 1);
@@ -361,14 +361,13 @@ mod tests {
             waits.iter().take(2).for_each(tokio::task::JoinHandle::abort);
             returned.await.expect("no panic");
             for wait in waits {
-                // Those that were in time have a seat, which is dropped here.
+                // A request that was not cancelled in time returns its seat, which is dropped here.
                 let _ = wait.await;
             }
             assert_eq!(seats.all(), (1, 0, 0));
         }
     }
 
-    /// Eight threads that take and give back as fast as they can never hold more than there are.
     #[test]
     fn the_limit_holds_under_a_race() {
         let seats = Seats::new(3);

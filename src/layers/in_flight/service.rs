@@ -22,52 +22,52 @@ use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::reply::AtHand;
 
-/// Longest wait for a seat. Python's and Node's libraries give up after 3 s; the rest is for the answer, which takes
-/// milliseconds as a rule.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum wait for a seat. Python's and Node's libraries give up after 3 s; the rest is for the response, which
+/// usually takes milliseconds.
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// How often an answer that nobody reads is looked for while requests wait.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval between searches for unread responses while requests wait.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Frees a seat whose client does not read its answer, in a moment; false if there is none.
+/// Frees a seat by cutting a connection whose client does not read its response.
 #[derive(Clone)]
 pub struct MakeRoom(Arc<Maker>);
 
 struct Maker {
     make_room: Box<dyn Fn() -> bool + Send + Sync>,
-    /// A task looks for seats that can be freed, for all requests that wait.
-    is_looking: AtomicBool,
+    /// Whether a task searches on behalf of all waiting requests.
+    is_searching: AtomicBool,
 }
 
 impl MakeRoom {
-    /// By this.
-    pub fn by(make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Maker { make_room: Box::new(make_room), is_looking: AtomicBool::new(false) }))
+    /// Uses this function, which returns `false` if no seat can be freed. A freed seat may be released a moment later.
+    pub fn new(make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Maker { make_room: Box::new(make_room), is_searching: AtomicBool::new(false) }))
     }
 
     fn once(&self) -> bool {
         (self.0.make_room)()
     }
 
-    /// Looks again and again as long as requests wait. One task does so for all of them, since a look goes through all
+    /// Searches at intervals while requests wait. One task does so for all of them, because a search visits all
     /// connections.
-    fn keep_looking(&self, seats: &Arc<Seats>) {
-        if self.0.is_looking.swap(true, Relaxed) {
+    fn keep_searching(&self, seats: &Arc<Seats>) {
+        if self.0.is_searching.swap(true, Relaxed) {
             return;
         }
         let (make_room, seats) = (self.clone(), Arc::clone(seats));
         tokio::spawn(async move {
-            sleep(LOOK_INTERVAL).await;
+            sleep(SEARCH_INTERVAL).await;
             while seats.waiting() > 0 {
                 for _ in 0..seats.waiting() {
                     if !make_room.once() {
                         break;
                     }
                 }
-                sleep(LOOK_INTERVAL).await;
+                sleep(SEARCH_INTERVAL).await;
             }
-            // Whoever begins to wait from now on starts another.
-            make_room.0.is_looking.store(false, Relaxed);
+            // The next request that waits starts another task.
+            make_room.0.is_searching.store(false, Relaxed);
         });
     }
 }
@@ -78,8 +78,8 @@ impl fmt::Debug for MakeRoom {
     }
 }
 
-/// What comes of a request.
-type Answer<B> = Result<Response<SeatedBody<B>>, Error>;
+/// Result of a request.
+type SeatedResponse<B> = Result<Response<SeatedBody<B>>, Error>;
 
 /// Limits requests in flight.
 pub fn layer<S, P, H>(limit: &Arc<Limit<P, H>>) -> impl Layer<S, Service = InFlight<S, P, H>> + Clone + use<S, P, H> {
@@ -107,9 +107,9 @@ pub struct Limit<P, H> {
     pub seats: Arc<Seats>,
     /// Whether a request can be answered without another upstream request. Called only when no seat is free.
     pub needs_none: P,
-    /// Whether a request will wait for a change of a value, and so takes a watch instead of a seat.
+    /// Whether a request waits for a change of a value, and so takes a watch instead of a seat.
     pub hangs: H,
-    /// Frees a seat that is of no use.
+    /// Frees a seat whose client does not read.
     pub make_room: MakeRoom,
 }
 
@@ -122,7 +122,7 @@ where
 {
     type Response = Response<SeatedBody<B>>;
     type Error = Error;
-    type Future = Outcome<ResponseFuture<S::Future>, Answer<B>>;
+    type Future = Outcome<ResponseFuture<S::Future>, SeatedResponse<B>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -142,8 +142,9 @@ where
                         return Outcome::decided(Err(Overload::InFlight.into()));
                     }
                     request.detach();
-                    make_room.keep_looking(seats);
-                    // The service that is ready waits; its clone, which is not, stays.
+                    make_room.keep_searching(seats);
+                    // The service that `poll_ready` made ready is moved into the future. Its clone, which is not ready,
+                    // takes its place.
                     let unready = self.inner.clone();
                     return Outcome::pending(wait(Arc::clone(seats), mem::replace(&mut self.inner, unready), request));
                 }
@@ -153,20 +154,20 @@ where
     }
 }
 
-/// Passes the request on with the next seat, if one comes back in time. `inner` is ready.
-async fn wait<S, B>(seats: Arc<Seats>, mut inner: S, request: Box<Request>) -> Answer<B>
+/// Waits for a seat, then passes the request on. `inner` is ready.
+async fn wait<S, B>(seats: Arc<Seats>, mut inner: S, request: Box<Request>) -> SeatedResponse<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
     B: AtHand,
 {
-    let Ok(seat) = timeout(PATIENCE, seats.next_free(request.client())).await else {
+    let Ok(seat) = timeout(MAX_WAIT, seats.next_free(request.client())).await else {
         return Err(Overload::InFlight.into());
     };
     ResponseFuture { inner: inner.call(request), seat: Some(seat) }.await
 }
 
 pin_project! {
-    /// Of [`InFlight`].
+    /// The response future of [`InFlight`].
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
@@ -180,7 +181,7 @@ where
     F: Future<Output = Result<Response<B>, Error>>,
     B: AtHand,
 {
-    type Output = Answer<B>;
+    type Output = SeatedResponse<B>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -205,30 +206,30 @@ mod tests {
     use crate::metadata::{Endpoint, Principal, Query};
     use crate::reply::Body;
 
-    /// Answers what it is asked when it is told to, and counts what it is asked.
+    /// An upstream that answers when the test adds a permit, and counts requests.
     #[derive(Debug)]
     struct Upstream {
         answers: Semaphore,
         asked: AtomicUsize,
     }
 
-    type Judge = fn(&Request) -> bool;
+    type Predicate = fn(&Request) -> bool;
 
     struct Stage {
         upstream: Arc<Upstream>,
-        limit: Arc<Limit<Judge, Judge>>,
+        limit: Arc<Limit<Predicate, Predicate>>,
     }
 
     fn stage(limit: usize, make_room: impl Fn() -> bool + Send + Sync + 'static) -> Stage {
         let upstream = Arc::new(Upstream { answers: Semaphore::new(0), asked: AtomicUsize::new(0) });
-        let never: Judge = |_| false;
-        let (seats, make_room) = (Seats::new(limit), MakeRoom::by(make_room));
+        let never: Predicate = |_| false;
+        let (seats, make_room) = (Seats::new(limit), MakeRoom::new(make_room));
         Stage { upstream, limit: Arc::new(Limit { seats, needs_none: never, hangs: never, make_room }) }
     }
 
     impl Stage {
         /// A request from the pod with this number.
-        fn ask(&self, pod: u8) -> JoinHandle<Answer<Body>> {
+        fn ask(&self, pod: u8) -> JoinHandle<SeatedResponse<Body>> {
             let upstream = Arc::clone(&self.upstream);
             let inner = service_fn(move |_: Box<Request>| {
                 let upstream = Arc::clone(&upstream);
@@ -249,17 +250,17 @@ mod tests {
         }
     }
 
-    /// Long enough for whatever is not told to wait.
+    /// Lets all tasks run that do not wait for anything.
     async fn settle() {
         sleep(Duration::from_millis(1)).await;
     }
 
-    async fn is_refused(request: JoinHandle<Answer<Body>>) -> bool {
+    async fn is_refused(request: JoinHandle<SeatedResponse<Body>>) -> bool {
         matches!(request.await.expect("no panic"), Err(Error::Overloaded(Overload::InFlight)))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_has_its_share_is_refused_without_a_wait() {
+    async fn a_client_with_its_share_is_refused_immediately() {
         let stage = stage(2, || false);
         let _both = [stage.ask(1), stage.ask(1)];
         settle().await;
@@ -269,36 +270,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_gets_the_next_seat() {
+    async fn another_client_gets_the_next_seat() {
         let stage = stage(2, || false);
         let both = [stage.ask(1), stage.ask(1)];
         settle().await;
         let other = stage.ask(2);
         settle().await;
-        assert_eq!(stage.asked(), 2, "nobody in flight gives way");
+        assert_eq!(stage.asked(), 2, "no request in flight gives way");
         stage.upstream.answers.add_permits(3);
         for answered in both.into_iter().chain([other]) {
-            // The seat rides the answer, which is dropped here.
+            // The response holds the seat, and is dropped here.
             assert!(answered.await.expect("no panic").is_ok());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_is_not_for_ever() {
+    async fn the_wait_is_limited() {
         let stage = stage(1, || false);
         let _only = stage.ask(1);
         settle().await;
         let began = Instant::now();
         assert!(is_refused(stage.ask(2)).await);
-        assert_eq!(began.elapsed(), PATIENCE);
+        assert_eq!(began.elapsed(), MAX_WAIT);
         assert_eq!(stage.limit.seats.taken(), 1);
     }
 
-    /// A look goes through all connections, so a crowd that waits may not cost a look each.
+    /// A search visits all connections, so a hundred waiting requests must not search a hundred times.
     #[tokio::test(start_paused = true)]
-    async fn a_crowd_that_waits_looks_as_often_as_one_that_does() {
-        let looks = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&looks);
+    async fn waiting_requests_share_one_search() {
+        let searches = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&searches);
         let stage = stage(1, move || {
             counted.fetch_add(1, Relaxed);
             false
@@ -307,22 +308,22 @@ mod tests {
         settle().await;
         let _crowd: Vec<_> = (2..102).map(|pod| stage.ask(pod)).collect();
         settle().await;
-        let before = looks.load(Relaxed);
-        sleep(LOOK_INTERVAL * 10).await;
-        assert_eq!(looks.load(Relaxed) - before, 10);
+        let before = searches.load(Relaxed);
+        sleep(SEARCH_INTERVAL * 10).await;
+        assert_eq!(searches.load(Relaxed) - before, 10);
     }
 
-    /// Its client stops reading only after somebody has begun to wait.
+    /// The client stops reading only after another request has begun to wait.
     #[tokio::test(start_paused = true)]
-    async fn one_that_waits_looks_again_for_an_answer_that_nobody_reads() {
-        let looks = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&looks);
+    async fn the_search_for_unread_responses_is_repeated() {
+        let searches = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&searches);
         let stage = stage(1, move || counted.fetch_add(1, Relaxed) > 0);
         let only = stage.ask(1);
         settle().await;
         let other = stage.ask(2);
-        sleep(LOOK_INTERVAL + Duration::from_millis(1)).await;
-        assert_eq!(looks.load(Relaxed), 2);
+        sleep(SEARCH_INTERVAL + Duration::from_millis(1)).await;
+        assert_eq!(searches.load(Relaxed), 2);
         only.abort();
         settle().await;
         assert_eq!(stage.asked(), 2);
@@ -331,10 +332,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_waits_for_a_seat_keeps_nothing_of_the_read_buffer() {
+    async fn a_request_that_waits_for_a_seat_does_not_keep_the_read_buffer() {
         let seats = Seats::new(1);
-        let never: Judge = |_| false;
-        let make_room = MakeRoom::by(|| false);
+        let never: Predicate = |_| false;
+        let make_room = MakeRoom::new(|| false);
         let limit = Arc::new(Limit { seats: Arc::clone(&seats), needs_none: never, hangs: never, make_room });
         let inner = service_fn(|_: Box<Request>| std::future::pending::<Result<Response<Body>, Error>>());
         let buffer = Bytes::from("a header's value".repeat(10));

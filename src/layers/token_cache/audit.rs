@@ -19,24 +19,24 @@ pub enum Audit {
     Off,
 }
 
-/// A request for a token that may be answered.
+/// The audit line of a token request. Written if the request is answered with a token.
 #[derive(Debug)]
-pub struct Asked {
+pub struct AuditLine {
     client: Option<SocketAddr>,
     key: Arc<TokenKey>,
     outcome: TokenOutcome,
 }
 
 impl Audit {
-    /// Takes note of who asks for what, and how it is answered; nothing where there are no lines.
-    pub fn asked(self, client: Option<SocketAddr>, key: &Arc<TokenKey>, outcome: TokenOutcome) -> Option<Asked> {
-        (self == Self::On).then(|| Asked { client, key: Arc::clone(key), outcome })
+    /// The line for a request, or `None` if the audit is off.
+    pub fn line(self, client: Option<SocketAddr>, key: &Arc<TokenKey>, outcome: TokenOutcome) -> Option<AuditLine> {
+        (self == Self::On).then(|| AuditLine { client, key: Arc::clone(key), outcome })
     }
 }
 
-impl Asked {
-    /// The token was handed out, with so many seconds to live.
-    pub fn handed_out(&self, expires_in: u32) {
+impl AuditLine {
+    /// Logs that the token was issued, with this many seconds until it expires.
+    pub fn issued(&self, expires_in: u32) {
         let kind = match self.key.kind {
             TokenKind::Access => "access",
             TokenKind::Identity => "identity",

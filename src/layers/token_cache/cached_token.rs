@@ -1,4 +1,4 @@
-//! [`Kept`]: a cached token and its expiry.
+//! [`CachedToken`]: a cached token and its expiry.
 //!
 //! It also keeps the last response body, which all callers within the same second share.
 
@@ -10,9 +10,9 @@ use bytes::Bytes;
 use crate::clock::BootTime;
 use crate::metadata::token::{AccessToken, Form};
 
-/// A token and its expiry.
+/// A token with its expiry.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct CachedToken {
     pub(super) token: Token,
     /// When it was received. For display only.
     pub(super) since: BootTime,
@@ -60,7 +60,7 @@ impl Token {
     }
 }
 
-impl Kept {
+impl CachedToken {
     pub(super) fn new(token: Token, since: BootTime, expires: BootTime) -> Self {
         Self { token, since, expires, written: Mutex::default() }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::flights::Waited;
-use super::known::{Found, Known};
+use super::known::{Known, Lookup};
 use crate::clock::BootTime;
 use crate::shares::Client;
 use crate::tokens::TokenKey;
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) known: watch::Sender<Known>,
     /// Wakes the keeper when a client waits for a flight.
     pub(super) demand: Notify,
-    /// Whether a client has asked for a flight since the last one ended.
+    /// Whether a request needs a flight since the last one ended.
     pub(super) is_wanted: AtomicBool,
     /// The clients that wait for the flight that is requested or under way.
     crowd: Mutex<Crowd>,
@@ -68,7 +68,7 @@ pub struct TokenRow {
 }
 
 impl Waited for Entry {
-    fn is_waited_for_by_none_but(&self, client: Client) -> bool {
+    fn no_other_client_waits(&self, client: Client) -> bool {
         match *self.crowd() {
             Crowd::Nobody => true,
             Crowd::One(only) => only == client,
@@ -94,21 +94,21 @@ impl Entry {
         }
     }
 
-    /// Whether it is the proxy's own, which is kept whether clients ask for it or not.
+    /// Whether it is the proxy's own, which is kept even if no client requests it.
     pub(super) fn is_own(&self) -> bool {
         self.holder.is_none()
     }
 
     /// Looks up the token for a caller. Counts as use.
-    pub(super) fn find(&self, now: BootTime) -> Found {
+    pub(super) fn find(&self, now: BootTime) -> Lookup {
         self.used.store(now.as_nanos(), Relaxed);
         self.asked.fetch_add(1, Relaxed);
         self.known.borrow().find(now)
     }
 
-    /// Joins the clients that wait, and asks the keeper for a flight. Returns what to wait on, and whether this
-    /// was the first request for the flight. Joins before asking, because a flight that nobody waits for is not
-    /// begun.
+    /// Joins the clients that wait, and requests a flight from the keeper. Returns a receiver of the result, and
+    /// whether this was the first request for the flight. Subscribes before requesting, because a flight without
+    /// receivers is not begun.
     pub(super) fn join(&self, client: Client) -> (watch::Receiver<Known>, bool) {
         let known = self.known.subscribe();
         self.joined_by(client);
@@ -154,7 +154,7 @@ impl Entry {
 
     pub(super) fn row(&self, asked: u64, now: BootTime) -> TokenRow {
         let known = self.known.borrow();
-        let age = known.token.as_ref().map(|kept| now.since(kept.since));
+        let age = known.token.as_ref().map(|token| now.since(token.since));
         TokenRow { key: Arc::clone(&self.key), token: age.zip(known.seconds_left(now)), asked }
     }
 

@@ -1,4 +1,4 @@
-//! The keeper: the task of a cache entry, and the only one that fetches its token.
+//! [`Keeper`]: the task of a cache entry. Only it fetches the entry's token.
 
 use std::future::pending;
 use std::pin::pin;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::cached_token::{Kept, Token};
+use super::cached_token::{CachedToken, Token};
 use super::entry::Entry;
-use super::freshness::{self, Freshness, IDENTITY, UNUSED};
-use super::known::{Found, Known, Remembered};
+use super::freshness::{self, Freshness, MAX_IDENTITY_AGE, MAX_UNUSED};
+use super::known::{Known, Lookup, RecentFailure};
 use super::metrics::{FlightCause, FlightOutcome};
 use super::store::Store;
 use crate::clock::{BootTime, sleep_until};
@@ -20,51 +20,50 @@ use crate::metadata::token::TokenError;
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 
 /// Maximum concurrent fetches, over all keys.
-pub const FETCHES: usize = 16;
+pub const MAX_FETCHES: usize = 16;
 
-/// So many of these are for tokens that somebody waits for, and the others are for renewing tokens. Neither kind takes the
-/// other's place, however many there are.
-pub(super) const DEMANDED: usize = 12;
+/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
+/// kind uses the other's part.
+pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
 
-/// An unknown account is asked about again after this.
-const UNKNOWN_ACCOUNT: Duration = Duration::from_secs(10);
+/// How long a 404 (an unknown account) is the answer.
+const UNKNOWN_ACCOUNT_TTL: Duration = Duration::from_secs(10);
 
-/// Any other refusal, which may be over at any moment, is passed on this long.
-const REFUSAL: Duration = Duration::from_secs(1);
+/// How long any other refusal is the answer. It may end at any moment.
+const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
-/// A failure is the answer for this long, in milliseconds: under a second, so that recovery is seen within one.
-const FAILURE: std::ops::Range<u64> = 600..900;
+/// How long a failure is the answer, in milliseconds: less than a second, so that recovery is noticed within one.
+const FAILURE_TTL_MILLIS: std::ops::Range<u64> = 600..900;
 
-/// The server was not asked at all, in milliseconds: it costs nothing to try again soon, and the time until then adds to
-/// that of the failure which made us leave it alone.
-const RESTING: std::ops::Range<u64> = 100..200;
+/// How long it is the answer that the circuit breaker did not let a fetch through, in milliseconds. A retry costs
+/// nothing, and this delay adds to that of the failure that opened the breaker.
+const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
 
-/// An entry that has no token, only a failure that is over, is let go after this if nobody asks. No failure is the answer
-/// for longer.
-const WITHOUT_TOKEN: Duration = Duration::from_secs(60);
+/// An entry without a token is removed if it is not requested for this long. No failure is the answer for longer.
+const NO_TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An account that does not exist, for tokens that are looked for whether anybody asks or not: the server is asked again
-/// after this. A machine gets an account only while it is stopped.
-const NO_ACCOUNT: Duration = Duration::from_secs(60);
+/// Interval between fetches of the proxy's own token while the account does not exist. A machine gets an account only
+/// while it is stopped.
+const NO_ACCOUNT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What came of a flight, and when it began.
+/// The result of a flight, and when the server was asked.
 struct Landed {
     asked: BootTime,
     outcome: Result<Fetched, NoToken>,
 }
 
-/// What the keeper does next.
+/// The keeper's next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Next {
-    /// Looks for a new token, since the one it has will not last.
-    Look(BootTime),
-    /// Waits to be asked, since it has nothing to keep fresh.
+    /// Fetch a new token at this time, whether or not it is requested.
+    Refresh(BootTime),
+    /// Wait for a request, because there is no token to keep fresh.
     Wait,
-    /// Ends: the entry was evicted, or nobody uses it.
+    /// End: the entry was evicted, or is not used any more.
     End,
 }
 
-/// Keeps one entry for as long as it is used: fetches its token, and looks for the next in time.
+/// Maintains one entry while it is used: fetches its token, and refreshes it before it expires.
 pub(super) struct Keeper<T> {
     pub(super) entry: Arc<Entry>,
     pub(super) store: Arc<Store>,
@@ -78,7 +77,7 @@ impl<T: TokenSource> Keeper<T> {
         loop {
             let cause = match self.wait(next).await {
                 Next::Wait => FlightCause::Demand,
-                Next::Look(_) => FlightCause::Refresh,
+                Next::Refresh(_) => FlightCause::Refresh,
                 Next::End => break,
             };
             let Some(landed) = self.fetch(cause).await else {
@@ -86,7 +85,7 @@ impl<T: TokenSource> Keeper<T> {
                     break;
                 }
                 self.entry.landed();
-                next = Next::Look(BootTime::now() + freshness::back_off(1, fastrand::f64()));
+                next = Next::Refresh(BootTime::now() + freshness::back_off(1, fastrand::f64()));
                 continue;
             };
             let outcome;
@@ -94,11 +93,11 @@ impl<T: TokenSource> Keeper<T> {
             self.store.reweigh(&self.entry);
             self.store.metrics.flights.of(cause, outcome).inc();
         }
-        self.store.let_go(&self.entry);
+        self.store.forget(&self.entry);
     }
 
-    /// Fetches the token, once it is its turn. Nothing if it is not wanted any more by then: the entry was evicted, or all
-    /// who waited have left.
+    /// Fetches the token when the flight may begin. Returns `None` if it is not needed any more by then: the entry was
+    /// evicted, or no request waits for it.
     async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
         let flown = async {
             let client = self.entry.flies_for();
@@ -106,11 +105,11 @@ impl<T: TokenSource> Keeper<T> {
             if cause == FlightCause::Demand && !self.entry.is_waited_for() {
                 return None;
             }
-            // A token's age is counted from before the server was asked: never more is promised than it meant.
+            // The lifetime counts from before the request, so that it is never overestimated.
             let asked = BootTime::now();
             let outcome = tokio::select! {
                 biased;
-                // Boxed, since every entry has a keeper, and few of them fetch anything at any moment.
+                // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
                 outcome = Box::pin(self.source.fetch(&self.entry.key, client)) => outcome,
                 () = flight.given_up() => Err(NoToken::Overloaded(Overload::Tokens)),
             };
@@ -127,13 +126,13 @@ impl<T: TokenSource> Keeper<T> {
         }
     }
 
-    /// Drops the token when it expires. Never ends where there is none.
+    /// Drops the token when it expires. Never resolves if there is none.
     async fn expiry(&self) {
-        let expires = self.entry.known.borrow().token.as_ref().map(|kept| kept.expires);
+        let expires = self.entry.known.borrow().token.as_ref().map(|token| token.expires);
         let Some(expires) = expires else { return pending().await };
-        sleep_until(freshness::over(expires)).await;
+        sleep_until(freshness::expired_at(expires)).await;
         let now = BootTime::now();
-        // Nobody is told: those who wait do so for a flight.
+        // Receivers are not notified, because they wait for a flight.
         self.entry.known.send_if_modified(|known| {
             known.drop_expired(now);
             false
@@ -141,15 +140,15 @@ impl<T: TokenSource> Keeper<T> {
         self.store.reweigh(&self.entry);
     }
 
-    /// Tells everybody what came of a flight.
+    /// Publishes the result of a flight to all waiting requests.
     fn publish(&self, landed: Landed, failures: &mut u32) -> (Next, FlightOutcome) {
         let now = BootTime::now();
-        let mut told = (Next::Wait, FlightOutcome::Failed);
+        let mut result = (Next::Wait, FlightOutcome::Failed);
         self.entry.known.send_modify(|known| {
-            told = match landed.outcome.and_then(|fetched| kept(fetched, landed.asked, now)) {
-                Ok(kept) => {
+            result = match landed.outcome.and_then(|fetched| cached(fetched, landed.asked, now)) {
+                Ok(token) => {
                     *failures = 0;
-                    self.learnt(known, kept, now)
+                    self.succeeded(known, token, now)
                 }
                 Err(why) => {
                     *failures = failures.saturating_add(1);
@@ -158,55 +157,57 @@ impl<T: TokenSource> Keeper<T> {
             };
         });
         self.entry.landed();
-        told
+        result
     }
 
-    fn learnt(&self, known: &mut Known, kept: Kept, now: BootTime) -> (Next, FlightOutcome) {
+    /// Stores a fetched token.
+    fn succeeded(&self, known: &mut Known, token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
         let next = match self.entry.key.kind {
-            TokenKind::Access => Next::Look(freshness::next_look(kept.expires, now, fastrand::f64())),
-            // Each should be used once, so none is fetched before it is wanted.
+            TokenKind::Access => Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64())),
+            // Each should be used only once, so none is fetched in advance.
             TokenKind::Identity => Next::Wait,
         };
-        let is_same = known.token.as_ref().is_some_and(|old| old.token == kept.token);
-        *known = Known { token: Some(Arc::new(kept)), ..Known::default() };
+        let is_same = known.token.as_ref().is_some_and(|old| old.token == token.token);
+        *known = Known { token: Some(Arc::new(token)), ..Known::default() };
         (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
     }
 
+    /// Stores a failure.
     fn failed(&self, known: &mut Known, why: NoToken, failures: u32, now: BootTime) -> (Next, FlightOutcome) {
         known.drop_expired(now);
         let has_token = known.token.is_some();
         let is_unknown = matches!(&why, NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND);
-        // A token that the server says cannot be is not lost.
+        // If the account does not exist, its token does not count as lost.
         known.is_lost &= !is_unknown;
         let until = now + remembered_for(&why);
         let back_off = freshness::back_off(failures, fastrand::f64());
         let next = match (has_token, self.entry.is_own()) {
-            (true, _) => Next::Look(now + back_off),
-            (false, true) if is_unknown => Next::Look(now + NO_ACCOUNT),
-            // Not before the failure is over for those who ask.
-            (false, true) => Next::Look(until + back_off),
+            (true, _) => Next::Refresh(now + back_off),
+            (false, true) if is_unknown => Next::Refresh(now + NO_ACCOUNT_RETRY_INTERVAL),
+            // Not while the failure is still the answer to requests.
+            (false, true) => Next::Refresh(until + back_off),
             (false, false) => Next::Wait,
         };
         let outcome = match why {
             NoToken::Refused(_) => FlightOutcome::Refused,
             NoToken::Failed(_) | NoToken::Overloaded(_) => FlightOutcome::Failed,
         };
-        known.failure = Some(Remembered { why, until });
+        known.failure = Some(RecentFailure { why, until });
         (next, outcome)
     }
 
-    /// Until there is reason for another flight, or for the end. A token that expires meanwhile is dropped.
+    /// Waits until there is a reason for another flight, or to end. Drops a token that expires meanwhile.
     async fn wait(&self, next: Next) -> Next {
         let mut until = match next {
-            Next::Look(at) => at,
-            Next::Wait | Next::End => BootTime::now() + WITHOUT_TOKEN,
+            Next::Refresh(at) => at,
+            Next::Wait | Next::End => BootTime::now() + NO_TOKEN_TIMEOUT,
         };
         loop {
             tokio::select! {
                 biased;
                 () = self.entry.demand.notified() => {
-                    // It may have been met by the flight that it waited for, or come within a back-off.
-                    if matches!(self.entry.known.borrow().find(BootTime::now()), Found::Nothing) {
+                    // The last flight may have met the demand, or the request came within a back-off.
+                    if matches!(self.entry.known.borrow().find(BootTime::now()), Lookup::Nothing) {
                         return Next::Wait;
                     }
                 }
@@ -214,8 +215,8 @@ impl<T: TokenSource> Keeper<T> {
                 () = self.expiry() => {}
                 () = sleep_until(until) => {
                     match next {
-                        Next::Look(_) if self.entry.is_own() || self.entry.unused_for(until) < UNUSED => return next,
-                        Next::Wait if self.entry.is_own() => until = BootTime::now() + WITHOUT_TOKEN,
+                        Next::Refresh(_) if self.entry.is_own() || self.entry.unused_for(until) < MAX_UNUSED => return next,
+                        Next::Wait if self.entry.is_own() => until = BootTime::now() + NO_TOKEN_TIMEOUT,
                         _ => return Next::End,
                     }
                 }
@@ -224,28 +225,30 @@ impl<T: TokenSource> Keeper<T> {
     }
 }
 
-/// What was fetched, with its end; a failure if that has come already, lest everybody who asks began another flight.
-fn kept(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<Kept, NoToken> {
+/// The fetched token with its expiry. Fails if it has expired already, so that not every request begins another flight.
+fn cached(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
     let life = |seconds: u32| Duration::from_secs(seconds.into());
-    let kept = match fetched {
-        Fetched::Access(token, seconds) => Kept::new(Token::Access(token), asked, asked + life(seconds)),
-        Fetched::Identity(jwt, seconds) => Kept::new(Token::Identity(jwt), asked, asked + life(seconds).min(IDENTITY)),
+    let token = match fetched {
+        Fetched::Access(token, seconds) => CachedToken::new(Token::Access(token), asked, asked + life(seconds)),
+        Fetched::Identity(jwt, seconds) => {
+            CachedToken::new(Token::Identity(jwt), asked, asked + life(seconds).min(MAX_IDENTITY_AGE))
+        }
     };
-    match freshness::judge(kept.expires, now) {
+    match freshness::judge(token.expires, now) {
         Freshness::Expired => Err(TokenFailure::from(TokenError::Life).into()),
-        Freshness::Fresh(_) | Freshness::Stale(_) => Ok(kept),
+        Freshness::Fresh(_) | Freshness::Stale(_) => Ok(token),
     }
 }
 
 fn remembered_for(why: &NoToken) -> Duration {
     match why {
-        NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND => UNKNOWN_ACCOUNT,
-        NoToken::Refused(refused) if !refused.status.is_server_error() => REFUSAL,
+        NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND => UNKNOWN_ACCOUNT_TTL,
+        NoToken::Refused(refused) if !refused.status.is_server_error() => REFUSAL_TTL,
         NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting) => {
-            Duration::from_millis(fastrand::u64(RESTING))
+            Duration::from_millis(fastrand::u64(RESTING_TTL_MILLIS))
         }
         NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {
-            Duration::from_millis(fastrand::u64(FAILURE))
+            Duration::from_millis(fastrand::u64(FAILURE_TTL_MILLIS))
         }
     }
 }

@@ -1,12 +1,12 @@
 //! [`Flights`]: limits concurrent token fetches, and shares them between clients.
 //!
-//! There is one pool for tokens that somebody waits for and one for renewals, so neither can hold up the other. In each,
-//! the flights under way are shared among clients by [`Shares`]:
+//! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other. In each
+//! pool, the flights under way are shared between clients by [`Shares`]:
 //!
-//! - While there is room, a flight begins at once.
-//! - When one ends, the next is for the client that has fewest under way; within one client, they go in order.
-//! - A client that holds clearly less than the largest holder waits no longer than [`SLOW`] for slow flights: then the
-//!   oldest flight that has taken so long, and that only the largest holder waits for, is given up.
+//! - While there is room, a flight begins immediately.
+//! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
+//! - A client that holds clearly less than the largest holder waits at most [`SLOW_AFTER`] behind slow flights. Then
+//!   the oldest flight that has taken that long, and for which only the largest holder waits, is given up.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -16,28 +16,28 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::shares::{Client, Room, Shares};
+use crate::shares::{Availability, Client, Shares};
 
-/// A flight that has taken so long may be given up for another client. The server takes a few ms for a token that it has, and
-/// some 100 ms for one that it has to make.
-const SLOW: Duration = Duration::from_millis(200);
+/// A flight that has taken this long may be given up for another client. The server needs a few ms for a token that it
+/// has cached, and some 100 ms for a new one.
+const SLOW_AFTER: Duration = Duration::from_millis(200);
 
-/// What is fetched, as far as its waiters matter.
+/// Something that is fetched, and for which clients wait.
 pub(super) trait Waited: Debug + Send + Sync {
-    /// Whether nobody waits for it, or only this client.
-    fn is_waited_for_by_none_but(&self, client: Client) -> bool;
+    /// Whether no client waits for it, or only this one.
+    fn no_other_client_waits(&self, client: Client) -> bool;
 }
 
-/// So many flights at once, and those that wait for their turn.
+/// The flights under way, and the queue.
 #[derive(Debug)]
 pub(super) struct Flights(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     shares: Shares,
-    /// Under way, the oldest first.
+    /// Flights under way, the oldest first.
     flying: Vec<Ticket>,
-    /// Waiting, by client. No queue is empty.
+    /// Waiting flights, by client. No queue is empty.
     queues: Vec<(Client, VecDeque<Ticket>)>,
     next: u64,
 }
@@ -47,15 +47,15 @@ struct Ticket {
     id: u64,
     client: Client,
     entry: Arc<dyn Waited>,
-    /// Woken when its turn has come, and when it is given up.
+    /// Notified when the flight may begin, and when it is given up.
     called: Arc<Notify>,
-    /// When its turn came.
+    /// When the flight began.
     began: Instant,
-    /// It was given up for this one, which is next as soon as it has ended.
+    /// The flight for which this one was given up. It begins as soon as this one has ended.
     heir: Option<u64>,
 }
 
-/// A place in the queue, and then the right to fetch a token. It goes back when it is dropped.
+/// A place in the queue, and then the permit to fetch a token. Released on drop.
 #[derive(Debug)]
 pub(super) struct Flight<'a> {
     flights: &'a Flights,
@@ -64,13 +64,13 @@ pub(super) struct Flight<'a> {
 }
 
 impl Flights {
-    /// None is under way.
+    /// Creates a pool of at most this many concurrent flights.
     pub(super) fn new(limit: usize) -> Self {
         let shares = Shares::new(limit);
         Self(Mutex::new(State { shares, flying: Vec::with_capacity(limit), queues: Vec::new(), next: 0 }))
     }
 
-    /// Waits for a turn. `client` is the one that the flight is for: the first that waits for it, or the entry's holder.
+    /// Waits until the flight may begin. It is charged to `client`: the first that waits for it, or the entry's holder.
     pub(super) async fn begin(&self, client: Client, entry: Arc<dyn Waited>) -> Flight<'_> {
         let called = Arc::<Notify>::default();
         let began = Instant::now();
@@ -80,35 +80,35 @@ impl Flights {
             state.next += 1;
             let room = state.shares.room_for(client, 1);
             let ticket = Ticket { id, client, entry, called: Arc::clone(&called), began, heir: None };
-            if room == Room::Free {
+            if room == Availability::Free {
                 state.takes_off(ticket);
             } else {
                 state.queue(ticket);
             }
-            (id, matches!(room, Room::From(_)))
+            (id, matches!(room, Availability::From(_)))
         };
-        // From here on, dropping this future gives up the place.
+        // From here on, dropping this future leaves the queue.
         let flight = Flight { flights: self, id, called };
         while self.lock().place_in_queue(id).is_some() {
             if !may_take_over {
                 flight.called.notified().await;
-            } else if timeout(SLOW, flight.called.notified()).await.is_err() {
+            } else if timeout(SLOW_AFTER, flight.called.notified()).await.is_err() {
                 may_take_over = self.take_over(id, client);
             }
         }
         flight
     }
 
-    /// Gives up a slow flight of the largest holder for one that waits. Whether trying again later has a point.
+    /// Gives up a slow flight of the largest holder for a waiting one. Returns whether to try again later.
     fn take_over(&self, id: u64, client: Client) -> bool {
         let mut state = self.lock();
-        let Room::From(largest) = state.shares.room_for(client, 1) else { return false };
+        let Availability::From(largest) = state.shares.room_for(client, 1) else { return false };
         let now = Instant::now();
         let may_be_given_up = |ticket: &&mut Ticket| {
             ticket.client == largest
                 && ticket.heir.is_none()
-                && now >= ticket.began + SLOW
-                && ticket.entry.is_waited_for_by_none_but(largest)
+                && now >= ticket.began + SLOW_AFTER
+                && ticket.entry.no_other_client_waits(largest)
         };
         let Some(given_up) = state.flying.iter_mut().find(may_be_given_up) else { return true };
         given_up.heir = Some(id);
@@ -138,9 +138,9 @@ impl State {
         }
     }
 
-    /// Which queue, and where in it.
+    /// Index of the queue, and index in it.
     fn place_in_queue(&self, id: u64) -> Option<(usize, usize)> {
-        // Ids grow, so every queue is in their order.
+        // IDs increase, so every queue is sorted by them.
         let at = |queue: &VecDeque<Ticket>| queue.binary_search_by_key(&id, |ticket| ticket.id).ok();
         self.queues.iter().enumerate().find_map(|(index, (_, queue))| Some((index, at(queue)?)))
     }
@@ -154,14 +154,14 @@ impl State {
         ticket
     }
 
-    /// The first in the queue of the client that has fewest under way; of several such clients, who came first.
+    /// The first flight in the queue of the client with the fewest under way. Among such clients, the oldest.
     fn next(&self) -> Option<u64> {
         let first =
             |(client, queue): &(Client, VecDeque<Ticket>)| Some((self.shares.held_by(*client), queue.front()?.id));
         self.queues.iter().filter_map(first).min().map(|(_, id)| id)
     }
 
-    /// A flight has ended, so there is room for another.
+    /// Removes a flight that has ended, and begins the next.
     fn landed(&mut self, landed: &Ticket) {
         self.shares.give_back(landed.client, 1);
         let heir = landed.heir.and_then(|id| self.leave_queue(id));
@@ -174,7 +174,7 @@ impl State {
 impl Flight<'_> {
     /// Waits until the flight is given up for another client.
     pub(super) async fn given_up(&self) {
-        // A call may be that of its turn, where that was seen before it was heard.
+        // The first notification may still be the one that let the flight begin.
         while self.flights.is_wanted(self.id) {
             self.called.notified().await;
         }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_fewest_under_way_is_next() {
+    async fn the_client_with_the_fewest_flights_is_next() {
         let flights = Flights::new(2);
         let (a, b) = (entry(pod(1)), entry(pod(2)));
         let (first, second) =
@@ -227,7 +227,7 @@ mod tests {
         let mut other = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         assert!(poll(&mut third).is_pending() && poll(&mut fourth).is_pending() && poll(&mut other).is_pending());
         drop(first);
-        assert!(poll(&mut third).is_pending(), "it has one under way");
+        assert!(poll(&mut third).is_pending(), "its client has another under way");
         let other = other.await;
         drop(third);
         drop(second);
@@ -246,21 +246,21 @@ mod tests {
         let began = Instant::now();
         let mut other = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         tokio::select! {
-            _ = &mut other => panic!("it begins before the one that is given up has ended"),
-            () = first.given_up() => assert_eq!(began.elapsed(), SLOW, "and not a quick one"),
+            _ = &mut other => panic!("it began before the flight that is given up has ended"),
+            () = first.given_up() => assert_eq!(began.elapsed(), SLOW_AFTER, "only a slow flight is given up"),
         }
         drop(first);
         let other = other.await;
         let mut stays = Box::pin(second.given_up());
         assert!(poll(&mut stays).is_pending());
         let mut more = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
-        assert!(timeout(Duration::from_secs(60), &mut more).await.is_err(), "both have the same now");
+        assert!(timeout(Duration::from_secs(60), &mut more).await.is_err(), "both clients hold the same now");
         drop(other);
         drop(more.await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flight_that_others_wait_for_too_is_not_given_up() {
+    async fn a_flight_that_other_clients_wait_for_is_not_given_up() {
         let flights = Flights::new(2);
         let (a, b) = (entry(pod(1)), entry(pod(2)));
         a.joined_by(pod(1));

@@ -4,39 +4,39 @@ use std::time::Duration;
 
 use crate::clock::BootTime;
 
-/// The keeper begins to look for a new token when so little is left. The earliest that any library does is 300 s (Node's),
-/// and that is also when the server begins to give a new one; looking half a minute earlier loses no moment of it.
-pub(super) const LOOK: Duration = Duration::from_secs(330);
+/// The keeper begins to refresh a token this long before it expires. The earliest library does so at 300 s (Node's),
+/// which is also when the server begins to return a new token. Starting half a minute earlier notices it immediately.
+pub(super) const REFRESH_BEFORE_EXPIRY: Duration = Duration::from_secs(330);
 
-/// Looks are spread over this much, so that keys that began together do not look together.
-pub(super) const SPREAD: Duration = Duration::from_secs(20);
+/// Jitter of the first refresh, so that keys that were fetched together are not refreshed together.
+pub(super) const REFRESH_SPREAD: Duration = Duration::from_secs(20);
 
-/// Between two looks while the server still gives the same token.
-pub(super) const SAME: Duration = Duration::from_secs(5);
+/// Interval between fetches while the server still returns the same token.
+pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An entry that nobody asked for in this time is let go.
-pub(super) const UNUSED: Duration = Duration::from_secs(60 * 60);
+/// An entry that was not requested for this long is removed.
+pub(super) const MAX_UNUSED: Duration = Duration::from_secs(60 * 60);
 
-/// Longest back-off with a valid token in hand.
-const LONGEST: Duration = Duration::from_secs(10);
+/// Maximum back-off while there is a valid token.
+const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 
-/// Longest use of one identity token: verifiers may take each only once, and Go's library believes that it lives an hour
-/// from when it was given, with five minutes to spare.
-pub(super) const IDENTITY: Duration = Duration::from_secs(60);
+/// How long an identity token is served: verifiers may accept each only once, and Go's library assumes that it is valid
+/// for an hour from when it was received, less five minutes.
+pub(super) const MAX_IDENTITY_AGE: Duration = Duration::from_secs(60);
 
 /// How fresh a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Freshness {
-    /// Good, for so many whole seconds.
+    /// Valid for this many whole seconds.
     Fresh(u32),
-    /// Good, but a new one is being looked for.
+    /// Valid for this many whole seconds, and due for a refresh.
     Stale(u32),
-    /// Over. Less than a whole second counts as over: 0 breaks clients.
+    /// Expired. Less than a whole second counts as expired, because an `expires_in` of 0 breaks clients.
     Expired,
 }
 
 impl Freshness {
-    /// Whole seconds that are left; 0 only of what is over.
+    /// Whole seconds until expiry, or 0 if expired.
     pub(super) fn seconds(self) -> u32 {
         match self {
             Self::Fresh(seconds) | Self::Stale(seconds) => seconds,
@@ -45,29 +45,29 @@ impl Freshness {
     }
 }
 
-/// Judges a token by its end.
+/// Judges a token by its expiry.
 pub(super) fn judge(expires: BootTime, now: BootTime) -> Freshness {
-    // A token that is believed lives a day at most, so its seconds fit.
+    // Parsing rejects lifetimes of more than a day, so the seconds fit.
     match u32::try_from(expires.seconds_since(now)).unwrap_or(u32::MAX) {
         0 => Freshness::Expired,
-        seconds if expires > now + LOOK => Freshness::Fresh(seconds),
+        seconds if expires > now + REFRESH_BEFORE_EXPIRY => Freshness::Fresh(seconds),
         seconds => Freshness::Stale(seconds),
     }
 }
 
-/// When a token with this end begins to be [`Freshness::Expired`].
-pub(super) fn over(expires: BootTime) -> BootTime {
+/// When a token with this expiry becomes [`Freshness::Expired`].
+pub(super) fn expired_at(expires: BootTime) -> BootTime {
     expires - (Duration::from_secs(1) - Duration::from_nanos(1))
 }
 
-/// When to look again after a look that gave a token. `jitter` is between 0 and 1.
-pub(super) fn next_look(expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
-    (expires - LOOK + SPREAD.mul_f64(jitter)).max(now + SAME)
+/// When to fetch again after a fetch that returned a token. `jitter` is between 0 and 1.
+pub(super) fn next_refresh(expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
+    (expires - REFRESH_BEFORE_EXPIRY + REFRESH_SPREAD.mul_f64(jitter)).max(now + RECHECK_INTERVAL)
 }
 
-/// How long to leave the server alone after so many failures in a row, with a valid token in hand.
+/// Delay before the next fetch after this many consecutive failures. `jitter` is between 0 and 1.
 pub(super) fn back_off(failures: u32, jitter: f64) -> Duration {
-    let ceiling = Duration::from_secs(1 << failures.saturating_sub(1).min(4)).min(LONGEST);
+    let ceiling = Duration::from_secs(1 << failures.saturating_sub(1).min(4)).min(MAX_BACK_OFF);
     ceiling.mul_f64(0.6 + 0.4 * jitter)
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_grows_stale_and_expires() {
+    fn a_token_becomes_stale_and_expires() {
         for (left, freshness) in [
             (3599, Freshness::Fresh(3599)),
             (331, Freshness::Fresh(331)),
@@ -95,17 +95,21 @@ mod tests {
             assert_eq!(judge(expires, now), freshness, "{left}");
         }
         let (expires, now) = at(10);
-        assert_eq!(judge(expires, now + Duration::from_millis(9001)), Freshness::Expired, "a part of a second is none");
+        assert_eq!(
+            judge(expires, now + Duration::from_millis(9001)),
+            Freshness::Expired,
+            "less than a second is expired"
+        );
         assert_eq!(judge(now, expires), Freshness::Expired);
     }
 
     #[test]
-    fn looks_begin_before_the_first_library_does_and_are_never_closer_than_five_seconds() {
+    fn refreshes_begin_before_any_librarys_and_are_at_least_five_seconds_apart() {
         let (expires, now) = at(3599);
-        assert_eq!(next_look(expires, now, 0.0), expires - LOOK);
-        assert_eq!(next_look(expires, now, 1.0), expires - LOOK + SPREAD);
+        assert_eq!(next_refresh(expires, now, 0.0), expires - REFRESH_BEFORE_EXPIRY);
+        assert_eq!(next_refresh(expires, now, 1.0), expires - REFRESH_BEFORE_EXPIRY + REFRESH_SPREAD);
         let (expires, now) = at(280);
-        assert_eq!(next_look(expires, now, 0.5), now + SAME);
+        assert_eq!(next_refresh(expires, now, 0.5), now + RECHECK_INTERVAL);
     }
 
     #[test]
@@ -116,9 +120,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is promised is never more than there is, never 0, and falls as time goes by.
+        /// The remaining seconds are never more than the real lifetime, never 0, and never increase.
         #[test]
-        fn no_promise_is_broken(left in 0u64..90_000_000, later in 0u64..90_000_000) {
+        fn the_remaining_seconds_are_correct(left in 0u64..90_000_000, later in 0u64..90_000_000) {
             let now = BootTime::now();
             let expires = now + Duration::from_millis(left);
             let seconds = |freshness| match freshness {
@@ -128,16 +132,17 @@ mod tests {
             let (first, second) = (seconds(judge(expires, now)), seconds(judge(expires, now + Duration::from_millis(later))));
             prop_assert_eq!(first, (left >= 1000).then(|| u32::try_from(left / 1000).expect("small")));
             prop_assert!(second <= first);
-            prop_assert_eq!(first.is_none(), over(expires) <= now);
+            prop_assert_eq!(first.is_none(), expired_at(expires) <= now);
         }
 
-        /// The keeper looks while the token is still good if it can, and never in a busy loop.
+        /// The keeper refreshes before expiry where that is possible, and never in a busy loop.
         #[test]
-        fn looks_are_in_time(left in 1u64..90_000, jitter in 0.0f64..=1.0) {
+        fn refreshes_are_in_time(left in 1u64..90_000, jitter in 0.0f64..=1.0) {
             let (expires, now) = at(left);
-            let look = next_look(expires, now, jitter);
-            prop_assert!(look >= now + SAME);
-            prop_assert!(look <= expires - Duration::from_secs(left.min(310)) + SAME.max(Duration::from_secs(5)) || left < 310);
+            let look = next_refresh(expires, now, jitter);
+            prop_assert!(look >= now + RECHECK_INTERVAL);
+            let latest = expires - Duration::from_secs(left.min(310)) + RECHECK_INTERVAL.max(Duration::from_secs(5));
+            prop_assert!(look <= latest || left < 310);
         }
     }
 }

@@ -1,34 +1,34 @@
-//! [`Known`]: what a keeper has learnt about a key: a token, a recent failure, or nothing.
+//! [`Known`]: what a keeper has learned about a key: a token, a recent failure, or nothing.
 //!
 //! Callers find one of the three in it, and nothing else.
 
 use std::sync::Arc;
 
-use super::cached_token::Kept;
+use super::cached_token::CachedToken;
 use super::freshness::{self, Freshness};
 use crate::clock::BootTime;
 use crate::tokens::NoToken;
 
-/// What a keeper has learnt so far.
+/// What a keeper has learned so far.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    pub(super) token: Option<Arc<Kept>>,
-    pub(super) failure: Option<Remembered>,
+    pub(super) token: Option<Arc<CachedToken>>,
+    pub(super) failure: Option<RecentFailure>,
     /// A token expired before the server issued another.
     pub(super) is_lost: bool,
 }
 
-/// A failure, and until when it is the answer to requests.
+/// A failure, and how long it is the answer to requests.
 #[derive(Debug)]
-pub(super) struct Remembered {
+pub(super) struct RecentFailure {
     pub(super) why: NoToken,
     pub(super) until: BootTime,
 }
 
 /// The result of a lookup.
-pub(super) enum Found {
+pub(super) enum Lookup {
     /// A valid token, and how fresh it is.
-    Token(Arc<Kept>, Freshness),
+    Token(Arc<CachedToken>, Freshness),
     /// A failure so recent that it is the answer.
     Failure(NoToken),
     /// Neither. The caller waits for a flight.
@@ -36,22 +36,22 @@ pub(super) enum Found {
 }
 
 impl Known {
-    pub(super) fn find(&self, now: BootTime) -> Found {
-        if let Some(kept) = &self.token {
-            let freshness = freshness::judge(kept.expires, now);
+    pub(super) fn find(&self, now: BootTime) -> Lookup {
+        if let Some(token) = &self.token {
+            let freshness = freshness::judge(token.expires, now);
             if freshness != Freshness::Expired {
-                return Found::Token(Arc::clone(kept), freshness);
+                return Lookup::Token(Arc::clone(token), freshness);
             }
         }
         match &self.failure {
-            Some(failure) if now < failure.until => Found::Failure(failure.why.clone()),
-            _ => Found::Nothing,
+            Some(failure) if now < failure.until => Lookup::Failure(failure.why.clone()),
+            _ => Lookup::Nothing,
         }
     }
 
     /// Drops an expired token, which wipes it from memory.
     pub(super) fn drop_expired(&mut self, now: BootTime) {
-        let expired = self.token.take_if(|kept| freshness::judge(kept.expires, now) == Freshness::Expired);
+        let expired = self.token.take_if(|token| freshness::judge(token.expires, now) == Freshness::Expired);
         self.is_lost |= expired.is_some();
     }
 
@@ -61,9 +61,9 @@ impl Known {
 
     /// Heap memory, in bytes.
     pub(super) fn heap(&self) -> usize {
-        let token = self.token.as_ref().map_or(0, |kept| kept.memory());
+        let token = self.token.as_ref().map_or(0, |token| token.memory());
         let failure = match &self.failure {
-            Some(Remembered { why: NoToken::Refused(refused), .. }) => refused.heap(),
+            Some(RecentFailure { why: NoToken::Refused(refused), .. }) => refused.heap(),
             _ => 0,
         };
         token + failure

@@ -1,4 +1,4 @@
-//! [`TokenMetrics`]: counts token requests and fetches.
+//! `TokenMetrics`: counts token requests and fetches.
 
 use prometheus::IntCounter;
 

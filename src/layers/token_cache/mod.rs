@@ -2,49 +2,51 @@
 //!
 //! # What goes wrong without it
 //!
-//! The metadata server hands out the same token until about five minutes of its life are left. Client libraries want a
-//! new one from 225 to 300 s before the end, each for itself and some at every use, so a node's pods storm the server in
-//! the same minutes; and a server that fails under the storm fails them all, although a token that is good for minutes is
-//! known. One failed refresh even makes Go's library stop trying until expiry.
+//! The metadata server returns the same token until about five minutes before it expires. Client libraries request a
+//! new one 225 to 300 s before expiry, each process for itself and some at every use, so all pods of a node send
+//! requests within the same minutes. A server that fails under that load fails all of them, although a token that is
+//! valid for minutes is known. A single failed refresh even makes Go's library stop trying until expiry.
 //!
-//! # What is done
+//! # Design
 //!
-//! Every key ([`TokenKey`](crate::tokens::TokenKey): principal, account, all parameters) has one entry, and every entry
-//! one task, its *keeper* (`flight.rs`). The keeper is the only one to fetch that key's token, so a flight is single by
-//! construction; it belongs to no caller, so a client that hangs up cancels nothing; and nobody decides twice, since
-//! callers only read what the keeper published. How fresh a token is, and when the keeper looks again, are pure functions
-//! of the token and the time (`freshness.rs`).
+//! Every key ([`TokenKey`](crate::tokens::TokenKey): principal, account, all parameters) has one entry, and every
+//! entry has one task, its *keeper* (`flight.rs`). Only the keeper fetches the key's token, so there is never more
+//! than one fetch (*flight*) of a key. The flight belongs to no request, so a client that disconnects cancels
+//! nothing. Requests only read the state that the keeper publishes. Freshness, and the time of the next refresh, are
+//! pure functions of the token's expiry and the current time (`freshness.rs`).
 //!
-//! - *Fresh*: answered from memory, with the seconds that are left as of now.
-//! - *Stale but valid* (330 s left or less): answered from memory all the same; the keeper is looking for a new one, every
-//!   5 s while the server still gives the old one. Looking is not tied to requests: a key that was asked for in the last
-//!   hour is kept fresh for the pod that asks once an hour, which is when its library's own copy is nearly over.
-//! - *Expired, or never seen*: callers wait for the flight, at most 2.5 s.
+//! - *Fresh*: answered from memory. `expires_in` is computed for each response.
+//! - *Stale* (at most 330 s left): still valid, and answered from memory. The keeper fetches every 5 s until the server
+//!   returns a new token. This does not depend on requests: a key requested within the last hour is kept fresh for pods
+//!   that request it once an hour, when their library's own copy is about to expire.
+//! - *Expired or unknown*: requests wait for the flight, at most until the source's deadline (2.5 s).
 //!
 //! # When the server fails
 //!
-//! Only its own expiry ends a token's life. A failure is told to all who waited for it and to all who come within its
-//! back-off (0.6 to 0.9 s with jitter; 10 s for a 404, which is how an unknown account looks); then the next caller
-//! starts one more flight. So the server sees at most about one request a second and key, recovery is seen within a
-//! second, and traffic can shorten neither. With a valid token in hand the keeper backs off further, up to 10 s.
+//! A valid token is served until it expires, whatever fails. A failure is the answer to all requests that waited for
+//! it, and to all that arrive within the next 0.6 to 0.9 s (1 s after a refusal; 10 s after a 404, which means an
+//! unknown account). Then the next request starts another flight. So the server gets at most about one request per
+//! second and key, recovery is noticed within a second, and traffic changes neither. While it has a valid token, the
+//! keeper backs off for up to 10 s.
 //!
-//! # Bounds
+//! # Limits
 //!
-//! The entries take [`LIMIT`] bytes at most, unless the store was made with another limit; clients share them (`store.rs`
-//! says who gives way). [`FETCHES`] fetches are under way at once over all keys, some of them for renewals, and clients share
-//! these, too (`flights.rs`). A flight that nobody waits for any more, or whose entry was evicted, is not begun.
+//! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit. They are shared
+//! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches over all
+//! keys, some of them reserved for refreshes, and also shared between clients (`flights.rs`). A flight is not begun
+//! if no request waits for it any more or its entry was evicted.
 //!
 //! # Time
 //!
-//! A token's life is judged by [`crate::clock`], which goes on while the machine is suspended. Its memory is wiped when it
-//! expires, whether anybody asks or not, and when its entry is evicted.
+//! Expiry is measured by [`crate::clock`], which includes the time that the machine is suspended. A token is wiped from
+//! memory when it expires, whether or not it is requested, and when its entry is evicted.
 //!
-//! # Why no model checker
+//! # Why there is no model checking
 //!
-//! A key's state has one writer, its keeper, but for the eviction, which only adds a failure; it reaches readers through
-//! tokio's `watch`, which tokio itself checks under loom. What is left to race is the making of an entry, which happens under
-//! the store's lock, and the asking for a flight, which `Notify` keeps as a permit until the keeper looks; the order that
-//! matters (subscribe, then ask) stands in one place.
+//! A key's state has one writer, its keeper. The only exception is an eviction, which adds a failure. Readers get the
+//! state through tokio's `watch`, which tokio tests under loom. Two operations remain that can race: creating an
+//! entry, which is done under the store's lock, and requesting a flight, which `Notify` stores as a permit until the
+//! keeper waits for it. The order that matters (subscribe, then request) is in one place, `Entry::join`.
 
 pub mod audit;
 mod cached_token;
@@ -62,6 +64,6 @@ mod tests;
 pub use audit::Audit;
 pub use entry::TokenRow;
 pub use service::{TokenCache, Tokens, layer};
-pub use store::{LIMIT, Store};
+pub use store::{DEFAULT_LIMIT_BYTES, Store};
 
-pub use flight::FETCHES;
+pub use flight::MAX_FETCHES;

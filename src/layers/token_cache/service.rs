@@ -12,12 +12,12 @@ use tokio::time::timeout;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::audit::{Asked, Audit};
-use super::cached_token::Kept;
+use super::audit::{Audit, AuditLine};
+use super::cached_token::CachedToken;
 use super::entry::Entry;
 use super::flight::Keeper;
 use super::freshness::Freshness;
-use super::known::{Found, Known};
+use super::known::{Known, Lookup};
 use super::metrics::TokenOutcome;
 use super::store::Store;
 use crate::clock::BootTime;
@@ -30,12 +30,13 @@ use crate::reply::{self, Body};
 use crate::shares::Client;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
 
-/// The real server's types. Older versions of Python's library compare the first as text, so it has no charset.
+/// Content types of the real server. Older versions of Python's library compare the first one literally, so it has no
+/// charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("application/text");
 const HTML: HeaderValue = HeaderValue::from_static("text/html");
 
-/// All that is needed to have a token: where they are kept and where they come from.
+/// The token store and the source of tokens.
 #[derive(Debug)]
 pub struct Tokens<T> {
     store: Arc<Store>,
@@ -49,19 +50,20 @@ impl<T> Clone for Tokens<T> {
 }
 
 impl<T: TokenSource> Tokens<T> {
-    /// Tokens come from the source and are kept in the store.
+    /// Fetches tokens from the source and caches them in the store.
     pub fn new(store: Arc<Store>, source: T) -> Self {
         Self { store, source: Arc::new(source) }
     }
 
-    /// Has a token fetched if none is known, so that the first who asks finds one. It is the proxy's own from then on.
+    /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then
+    /// on.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
         let now = BootTime::now();
         let entry = self.entry(key, None, now).map_err(NoToken::Overloaded)?;
         match entry.find(now) {
-            Found::Token(..) => Ok(()),
-            Found::Failure(why) => Err(why),
-            Found::Nothing => {
+            Lookup::Token(..) => Ok(()),
+            Lookup::Failure(why) => Err(why),
+            Lookup::Nothing => {
                 let (known, _) = entry.join(None);
                 drop(entry);
                 landing(known, self.source.deadline()).await.map(drop)
@@ -69,12 +71,12 @@ impl<T: TokenSource> Tokens<T> {
         }
     }
 
-    /// Whether a request is answered from memory, or by a flight that is under way.
+    /// Whether a request is answered from memory, or by a flight under way.
     pub fn knows(&self, request: &Request) -> bool {
-        TokenKey::of(request).is_some_and(|(key, _)| self.store.knows(key, BootTime::now()))
+        TokenKey::from_request(request).is_some_and(|(key, _)| self.store.knows(key, BootTime::now()))
     }
 
-    /// The entry of a key, which has a keeper.
+    /// The entry of a key. Starts a keeper if the entry is new.
     fn entry(&self, key: TokenKey, client: Client, now: BootTime) -> Result<Arc<Entry>, Overload> {
         let (entry, is_new) = self.store.find_or_make(self.store.canonical(key), client, now)?;
         if is_new {
@@ -119,7 +121,7 @@ where
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        let Some((key, form)) = TokenKey::of(&request) else {
+        let Some((key, form)) = TokenKey::from_request(&request) else {
             return Outcome::passed(self.inner.call(request));
         };
         let content_type = content_type(key.kind, form);
@@ -128,71 +130,75 @@ where
             Ok(entry) => entry,
             Err(overload) => return Outcome::decided(Err(overload.into())),
         };
-        let asked = |outcome| self.audit.asked(request.peer, &entry.key, outcome);
+        let audit_line = |outcome| self.audit.line(request.peer, &entry.key, outcome);
         let count = |outcome| self.tokens.store.metrics.requests.of(outcome).inc();
         match entry.find(now) {
-            Found::Token(kept, freshness) => {
+            Lookup::Token(token, freshness) => {
                 let is_stale = matches!(freshness, Freshness::Stale(_));
                 let outcome = if is_stale { TokenOutcome::Stale } else { TokenOutcome::Fresh };
                 count(outcome);
-                let asked = asked(outcome);
-                let room = mem::take(&mut request.headers);
-                Outcome::decided(answer(Ok((kept, freshness)), form, content_type, asked, room))
+                let line = audit_line(outcome);
+                let headers = mem::take(&mut request.headers);
+                Outcome::decided(answer(Ok((token, freshness)), form, content_type, line, headers))
             }
-            Found::Failure(why) => {
+            Lookup::Failure(why) => {
                 count(TokenOutcome::Failure);
                 Outcome::decided(answer(Err(why), form, content_type, None, HeaderMap::new()))
             }
-            Found::Nothing => {
+            Lookup::Nothing => {
                 let (known, is_first) = entry.join(request.client());
                 let outcome = if is_first { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
                 count(outcome);
-                // Many may wait at once, so what they wait with is all that is kept: no request, and no entry.
-                Outcome::pending(waiting(known, self.tokens.source.deadline(), form, content_type, asked(outcome)))
+                // Many requests may wait at once, so the future holds neither the request nor the entry.
+                let (deadline, line) = (self.tokens.source.deadline(), audit_line(outcome));
+                Outcome::pending(waiting(known, deadline, form, content_type, line))
             }
         }
     }
 }
 
-/// The answer that a flight leads to.
+/// Waits for a flight, and answers with its result.
 pub(super) async fn waiting(
     known: watch::Receiver<Known>,
     deadline: Duration,
     form: Form,
     content_type: HeaderValue,
-    asked: Option<Asked>,
+    line: Option<AuditLine>,
 ) -> Result<Response<Body>, Error> {
     let landed = landing(known, deadline).await;
-    answer(landed, form, content_type, asked, HeaderMap::new())
+    answer(landed, form, content_type, line, HeaderMap::new())
 }
 
-/// Waits until a flight has ended, or until the source's deadline. The flight is the keeper's: it goes on
-/// whoever stops waiting for it.
-async fn landing(mut known: watch::Receiver<Known>, deadline: Duration) -> Result<(Arc<Kept>, Freshness), NoToken> {
+/// Waits until a flight has ended, at most until the source's deadline. The flight belongs to the keeper and continues
+/// if this future is dropped.
+async fn landing(
+    mut known: watch::Receiver<Known>,
+    deadline: Duration,
+) -> Result<(Arc<CachedToken>, Freshness), NoToken> {
     let landed = async {
         let mut change = Change::None;
         loop {
             match (known.borrow_and_update().find(BootTime::now()), change) {
-                (Found::Token(kept, freshness), _) => return Ok((kept, freshness)),
-                (Found::Failure(why), _) => return Err(why),
-                (Found::Nothing, Change::None) => {}
-                // A token that was over before it could be handed out.
-                (Found::Nothing, Change::Told) => return Err(TokenFailure::from(TokenError::Life).into()),
-                (Found::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
+                (Lookup::Token(token, freshness), _) => return Ok((token, freshness)),
+                (Lookup::Failure(why), _) => return Err(why),
+                (Lookup::Nothing, Change::None) => {}
+                // The token expired before this task ran.
+                (Lookup::Nothing, Change::Published) => return Err(TokenFailure::from(TokenError::Life).into()),
+                (Lookup::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
             }
-            change = known.changed().await.map_or(Change::Ended, |()| Change::Told);
+            change = known.changed().await.map_or(Change::Ended, |()| Change::Published);
         }
     };
     timeout(deadline, landed).await.unwrap_or_else(|_| Err(TokenFailure::from(Failure::TimedOut(deadline)).into()))
 }
 
-/// What has happened to an entry since a caller began to wait.
+/// The last event of an entry since a request began to wait.
 #[derive(Clone, Copy)]
 enum Change {
     None,
-    /// Its keeper told something.
-    Told,
-    /// It was given up.
+    /// The keeper published a result.
+    Published,
+    /// The keeper has ended.
     Ended,
 }
 
@@ -205,19 +211,19 @@ fn content_type(kind: TokenKind, form: Form) -> HeaderValue {
 }
 
 fn answer(
-    token: Result<(Arc<Kept>, Freshness), NoToken>,
+    token: Result<(Arc<CachedToken>, Freshness), NoToken>,
     form: Form,
     content_type: HeaderValue,
-    asked: Option<Asked>,
-    room: HeaderMap,
+    line: Option<AuditLine>,
+    headers: HeaderMap,
 ) -> Result<Response<Body>, Error> {
     match token {
-        Ok((kept, freshness)) => {
+        Ok((token, freshness)) => {
             let seconds = freshness.seconds();
-            if let Some(asked) = asked {
-                asked.handed_out(seconds);
+            if let Some(line) = line {
+                line.issued(seconds);
             }
-            Ok(reply::local_in(room, StatusCode::OK, content_type, kept.body(form, seconds)))
+            Ok(reply::local_in(headers, StatusCode::OK, content_type, token.body(form, seconds)))
         }
         Err(NoToken::Refused(refused)) => Ok(passed_on(&refused)),
         Err(NoToken::Failed(failure)) => Err(Error::Token(failure)),
@@ -225,7 +231,7 @@ fn answer(
     }
 }
 
-/// A refusal of the server's, as it was.
+/// The server's refusal, unchanged.
 fn passed_on(refused: &Refused) -> Response<Body> {
     let mut response = Response::new(Body::Whole(refused.body.clone()));
     *response.status_mut() = refused.status;

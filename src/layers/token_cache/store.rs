@@ -1,14 +1,17 @@
 //! [`Store`]: the cache entries, and which of them to evict.
 //!
-//! The store is bounded in bytes. An entry is held by the client that asked for it first; the default account's entry is the
-//! proxy's own, and is neither counted nor ever given up. When a new entry finds no room, by the rule of [`Shares`]:
+//! The store is limited in bytes. An entry is charged to the client that requested it first. The default account's
+//! entry is the proxy's own: it is not charged and never evicted. If there is no room for a new entry, the rule of
+//! [`Shares`] decides:
 //!
-//! 1. The largest holder gives up the entry that was unused for longest, of those that nobody waits for.
-//! 2. If the newcomer's client is not the largest holder, that one also gives up an entry that only itself waits for.
-//! 3. If the newcomer's client is the largest holder, or nobody holds clearly more, it gives up an unused entry of its own.
-//! 4. Else the newcomer is refused.
+//! 1. If another client holds clearly more than the requesting one, its least recently used entry without waiting
+//!    requests is evicted.
+//! 2. If it has none, its least recently used entry for which only it waits itself is evicted.
+//! 3. If the requesting client holds most, or none holds clearly more, its own least recently used entry without
+//!    waiting requests is evicted.
+//! 4. If there is no such entry, the request is refused.
 //!
-//! So whoever invents keys pushes out its own inventions, and nobody else's entries that are waited for.
+//! So a client that invents keys evicts its own entries, and never one that another client waits for.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,22 +22,22 @@ use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
 use super::flights::{Flights, Waited};
-use super::known::{Found, Remembered};
+use super::known::{Lookup, RecentFailure};
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
 use crate::metadata::{Principal, ServiceAccount};
-use crate::shares::{Client, Room, Shares};
+use crate::shares::{Availability, Client, Shares};
 use crate::telemetry::{Registry, table};
 use crate::tokens::{NoToken, TokenKey};
 
-/// Memory for entries where nobody says otherwise, in bytes: about 480 of common size.
-pub const LIMIT: usize = 2 * 1024 * 1024;
+/// Default limit of all entries, in bytes: about 480 entries of common size.
+pub const DEFAULT_LIMIT_BYTES: usize = 2 * 1024 * 1024;
 
-/// All entries, and what they share.
+/// All entries, and their shared state.
 #[derive(Debug)]
 pub struct Store {
-    kept: Mutex<Entries>,
+    entries: Mutex<Entries>,
     default_email: OnceLock<Box<str>>,
     demanded: Flights,
     renewed: Flights,
@@ -49,42 +52,40 @@ struct Entries {
 }
 
 impl Store {
-    /// Empty, with room for entries of this many bytes together.
+    /// Creates an empty store for entries of this many bytes in total.
     pub fn new(limit: usize, registry: &Registry) -> Arc<Self> {
         let store = Arc::new(Self {
-            kept: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
+            entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
-            demanded: Flights::new(super::flight::DEMANDED),
-            renewed: Flights::new(super::FETCHES - super::flight::DEMANDED),
+            demanded: Flights::new(super::flight::MAX_DEMANDED_FETCHES),
+            renewed: Flights::new(super::MAX_FETCHES - super::flight::MAX_DEMANDED_FETCHES),
             metrics: TokenMetrics::new(registry),
         });
         store.observe(registry);
         store
     }
 
-    /// From now on this e-mail and `default` are one account. The first word counts: a running machine's own account does
-    /// not change.
+    /// Sets the e-mail of the default account. Later calls have no effect: a running machine's account does not change.
     pub fn know_default_email(&self, email: &str) {
         self.default_email.get_or_init(|| email.into());
     }
 
-    /// What an operator may know of the entries that were asked for most often, at most so many of them, and how many
-    /// others there are.
-    pub fn rows(&self, most: usize, now: BootTime) -> (Vec<TokenRow>, usize) {
+    /// The most frequently requested entries, at most `max`, and the number of other entries.
+    pub fn rows(&self, max: usize, now: BootTime) -> (Vec<TokenRow>, usize) {
         let mut entries: Vec<(Reverse<u64>, Arc<Entry>)> = {
-            let kept = self.lock();
-            kept.by_key.values().map(|entry| (Reverse(entry.asked.load(Relaxed)), Arc::clone(entry))).collect()
+            let entries = self.lock();
+            entries.by_key.values().map(|entry| (Reverse(entry.asked.load(Relaxed)), Arc::clone(entry))).collect()
         };
         entries.sort_unstable_by_key(|(asked, _)| *asked);
-        let others = entries.len().saturating_sub(most);
-        entries.truncate(most);
+        let others = entries.len().saturating_sub(max);
+        entries.truncate(max);
         (entries.iter().map(|(Reverse(asked), entry)| entry.row(*asked, now)).collect(), others)
     }
 
-    /// What all entries take, and what they may take, in bytes.
+    /// Memory of all entries and its limit, in bytes.
     pub fn bytes(&self) -> (usize, usize) {
-        let kept = self.lock();
-        (kept.shares.used(), kept.shares.limit())
+        let entries = self.lock();
+        (entries.shares.used(), entries.shares.limit())
     }
 
     /// Registers gauges of the entries.
@@ -96,24 +97,24 @@ impl Store {
             .observe(&table::DEFAULT_TOKEN_EXPIRY, move || store.default_expires_in(BootTime::now()).map(u64::from));
     }
 
-    /// Seconds until the default account's token expires: 0 if it has expired and was not replaced. `None` if there is no
-    /// token for a good reason, so that no alert fires.
+    /// Seconds until the default account's token expires, or 0 if it has expired and was not replaced. `None` before
+    /// the first token and without an account, so that no alert fires.
     fn default_expires_in(&self, now: BootTime) -> Option<u32> {
         let entry = self.find(&TokenKey::default_account())?;
         let known = entry.known.borrow();
         known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
     }
 
-    /// Whether a key can be answered without another request upstream: at once, or by a flight that is under way.
+    /// Whether a key can be answered without another upstream request: immediately, or by a flight under way.
     pub(super) fn knows(&self, key: TokenKey, now: BootTime) -> bool {
         let entry = self.find(&self.canonical(key));
         entry.is_some_and(|entry| {
-            entry.is_wanted.load(Relaxed) || !matches!(entry.known.borrow().find(now), Found::Nothing)
+            entry.is_wanted.load(Relaxed) || !matches!(entry.known.borrow().find(now), Lookup::Nothing)
         })
     }
 
-    /// The key under which a token is kept: the default account's e-mail is another name of it. For the node only, since
-    /// another principal has another default account.
+    /// Replaces the default account's e-mail in a key by its alias. For the node only, because another principal has
+    /// another default account.
     pub(super) fn canonical(&self, mut key: TokenKey) -> TokenKey {
         if let (Principal::Node, ServiceAccount::Email(email), Some(default)) =
             (key.principal, &key.account, self.default_email.get())
@@ -129,67 +130,67 @@ impl Store {
         self.lock().by_key.get(key).cloned()
     }
 
-    /// The entry of a canonical key, and whether it was made just now, so that it needs a keeper. A new one is held by this
-    /// client; it is refused if others would have to give up too much for it.
+    /// The entry of a canonical key, and whether it is new and needs a keeper. A new entry is charged to this client,
+    /// and refused if there is no room for it.
     pub(super) fn find_or_make(
         &self,
         key: TokenKey,
         client: Client,
         now: BootTime,
     ) -> Result<(Arc<Entry>, bool), Overload> {
-        let mut kept = self.lock();
-        if let Some(entry) = kept.by_key.get(&key) {
+        let mut entries = self.lock();
+        if let Some(entry) = entries.by_key.get(&key) {
             return Ok((Arc::clone(entry), false));
         }
         let entry = Arc::new(Entry::new(key, client, now));
         if !entry.is_own() {
             let weight = entry.weigh();
-            let evicted = kept.make_room(client, weight);
+            let evicted = entries.make_room(client, weight);
             self.metrics.evictions.inc_by(evicted?);
             entry.weight.store(weight, Relaxed);
-            kept.shares.take(client, weight);
+            entries.shares.take(client, weight);
         }
-        kept.by_key.insert(Arc::clone(&entry.key), Arc::clone(&entry));
+        entries.by_key.insert(Arc::clone(&entry.key), Arc::clone(&entry));
         Ok((entry, true))
     }
 
-    /// Counts an entry anew, after it has learnt something.
+    /// Updates the charge of an entry whose token changed.
     pub(super) fn reweigh(&self, entry: &Arc<Entry>) {
         let (old, new) = (entry.weight.load(Relaxed), entry.weigh());
         if old == new || entry.is_own() {
             return;
         }
-        let mut kept = self.lock();
-        if !kept.holds(entry) {
+        let mut entries = self.lock();
+        if !entries.holds(entry) {
             return;
         }
-        kept.shares.give_back(entry.holder, old);
+        entries.shares.give_back(entry.holder, old);
         entry.weight.store(0, Relaxed);
-        // Refused only where others wait for all else that could go. Who waits for this one is still told its token.
-        let evicted = match kept.make_room(entry.holder, new) {
-            Ok(evicted) if kept.holds(entry) => {
+        // Fails only if no other entry can be evicted. Requests that wait for this one still get its token.
+        let evicted = match entries.make_room(entry.holder, new) {
+            Ok(evicted) if entries.holds(entry) => {
                 entry.weight.store(new, Relaxed);
-                kept.shares.take(entry.holder, new);
+                entries.shares.take(entry.holder, new);
                 evicted
             }
             Ok(evicted) => evicted,
             Err(_) => {
-                kept.evict(entry);
+                entries.evict(entry);
                 1
             }
         };
         self.metrics.evictions.inc_by(evicted);
     }
 
-    /// Forgets an entry whose keeper ends.
-    pub(super) fn let_go(&self, entry: &Arc<Entry>) {
-        let mut kept = self.lock();
-        if kept.holds(entry) {
-            kept.remove(entry);
+    /// Removes an entry whose keeper ends.
+    pub(super) fn forget(&self, entry: &Arc<Entry>) {
+        let mut entries = self.lock();
+        if entries.holds(entry) {
+            entries.remove(entry);
         }
     }
 
-    /// Where flights of this cause wait for their turn.
+    /// The pool of flights with this cause.
     pub(super) fn flights(&self, cause: FlightCause) -> &Flights {
         match cause {
             FlightCause::Demand => &self.demanded,
@@ -198,8 +199,8 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        // Nothing that can panic stands between two changes that belong together.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        // No update of the entries can panic midway.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -208,7 +209,8 @@ impl Entries {
         self.by_key.get(&entry.key).is_some_and(|found| Arc::ptr_eq(found, entry))
     }
 
-    /// Evicts entries until a client may take this much more; how many they were. See the module for which.
+    /// Evicts entries until a client may take this many more bytes, by the rule in the module documentation. Returns
+    /// the number of evicted entries.
     fn make_room(&mut self, client: Client, weight: usize) -> Result<u64, Overload> {
         if weight > self.shares.limit() {
             return Err(Overload::Tokens);
@@ -216,15 +218,13 @@ impl Entries {
         let mut evicted = 0;
         loop {
             let goes = match self.shares.room_for(client, weight) {
-                Room::Free => return Ok(evicted),
-                Room::From(largest) => {
+                Availability::Free => return Ok(evicted),
+                Availability::From(largest) => {
                     self.unused_for_longest(|entry| entry.holder == largest && !entry.is_waited_for()).or_else(|| {
-                        self.unused_for_longest(|entry| {
-                            entry.holder == largest && entry.is_waited_for_by_none_but(largest)
-                        })
+                        self.unused_for_longest(|entry| entry.holder == largest && entry.no_other_client_waits(largest))
                     })
                 }
-                Room::FromItself | Room::None => {
+                Availability::FromItself | Availability::None => {
                     self.unused_for_longest(|entry| entry.holder == client && !entry.is_waited_for())
                 }
             };
@@ -241,8 +241,9 @@ impl Entries {
 
     fn evict(&mut self, entry: &Arc<Entry>) {
         self.remove(entry);
-        // Whoever waits for it, or has just found it, is told why. Its token is wiped when its keeper ends.
-        let failure = Remembered { why: NoToken::Overloaded(Overload::Tokens), until: BootTime::from_nanos(u64::MAX) };
+        // Requests that wait for it, or have just found it, get this error. Its token is wiped when its keeper ends.
+        let failure =
+            RecentFailure { why: NoToken::Overloaded(Overload::Tokens), until: BootTime::from_nanos(u64::MAX) };
         entry.known.send_modify(|known| known.failure = Some(failure));
         entry.evicted.notify_one();
     }

@@ -1,4 +1,4 @@
-//! The cache against a scripted source, on paused time.
+//! Tests the cache with a scripted source, on paused time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use super::Audit;
 use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
-use crate::failure::{DEADLINE, Failure, TokenFailure};
+use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::metadata::token::{AccessToken, TokenError};
 use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError};
 use crate::reply::Body;
@@ -28,7 +28,7 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: u32 = 3599;
 
-/// What the server does.
+/// Behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mode {
     Gives,
@@ -40,17 +40,17 @@ enum Mode {
     GivesTheLastSecond,
 }
 
-/// A server that hands out the same token until 300 s are left, as the real one does.
+/// A server that returns the same token until 300 s are left, as the real one does.
 #[derive(Debug)]
 struct Server {
     mode: Mutex<Mode>,
     minted: Mutex<Option<(u64, BootTime)>>,
-    /// Hands out the same token to its end.
+    /// Returns the same token until it expires.
     is_stuck: Mutex<bool>,
     fetches: Mutex<Vec<(TokenKey, Instant)>>,
     flying: AtomicU64,
     most_flying: AtomicU64,
-    /// For any key but those whose scopes begin with `slow`, which take 2.4 s.
+    /// Duration of a fetch. Keys whose scopes begin with `slow` take 2.4 s instead.
     takes: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Server {
         *self.is_stuck.lock().expect("stuck") = is_stuck;
     }
 
-    /// Its current token gets so many seconds left.
+    /// Sets the remaining seconds of the current token.
     fn age_to(&self, left: u64) {
         let mut minted = self.minted.lock().expect("minted");
         let serial = minted.map_or(0, |(serial, _)| serial);
@@ -110,7 +110,7 @@ impl Server {
 
 struct Source(Arc<Server>);
 
-/// A fetch, until it has ended or was given up.
+/// A fetch under way.
 struct Flying<'a>(&'a Server);
 
 impl<'a> Flying<'a> {
@@ -129,7 +129,7 @@ impl Drop for Flying<'_> {
 
 impl TokenSource for Source {
     fn deadline(&self) -> Duration {
-        DEADLINE
+        UPSTREAM_TIMEOUT
     }
 
     async fn fetch(&self, key: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
@@ -176,23 +176,23 @@ struct Cache {
     registry: Registry,
 }
 
-/// What a client got.
+/// What a client received.
 #[derive(Debug, Clone, PartialEq)]
 enum Got {
     Token(String, u64),
     Status(u16),
     Unavailable,
-    /// Too many different tokens.
+    /// The client requested too many different tokens.
     TooMany,
 }
 
 impl Cache {
-    fn before(server: &Arc<Server>) -> Self {
-        Self::within(LIMIT, server)
+    fn new(server: &Arc<Server>) -> Self {
+        Self::with_limit(DEFAULT_LIMIT_BYTES, server)
     }
 
-    /// With room for entries of so many bytes.
-    fn within(limit: usize, server: &Arc<Server>) -> Self {
+    /// With a limit in bytes.
+    fn with_limit(limit: usize, server: &Arc<Server>) -> Self {
         let registry = Registry::default();
         let store = Store::new(limit, &registry);
         Self { tokens: Tokens::new(Arc::clone(&store), Source(Arc::clone(server))), store, registry }
@@ -202,7 +202,7 @@ impl Cache {
         self.ask_as(1, target).await
     }
 
-    /// As the pod with this number.
+    /// Sends a request from the pod with this number.
     async fn ask_as(&self, pod: u8, target: &str) -> Got {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(RequestError::Flavor)) });
         let peer = Some(([10, 0, 0, pod], 40_000).into());
@@ -224,7 +224,7 @@ impl Cache {
         }
     }
 
-    /// A good token, or the test fails.
+    /// Requests a token, and panics if the response is not one.
     async fn token(&self, target: &str) -> (String, u64) {
         match self.ask(target).await {
             Got::Token(token, left) => {
@@ -235,12 +235,12 @@ impl Cache {
         }
     }
 
-    /// So many callers at once.
+    /// Sends this many requests at once.
     fn crowd(&self, callers: usize, target: &str) -> JoinSet<Got> {
         self.crowd_as(1, std::iter::repeat_n(target.to_owned(), callers))
     }
 
-    /// All of these at once, as the pod with this number.
+    /// Sends all of these requests at once, from the pod with this number.
     fn crowd_as(&self, pod: u8, targets: impl IntoIterator<Item = String>) -> JoinSet<Got> {
         let mut crowd = JoinSet::new();
         for target in targets {
@@ -266,14 +266,14 @@ impl Cache {
         Some(line?.parse().expect("a number"))
     }
 
-    /// What the gauge says that the default account's token has left.
+    /// The gauge of the seconds until the default account's token expires.
     fn left(&self) -> Option<u32> {
         let left = self.series("metadata_proxy_default_token_expiry_seconds")?;
         Some(format!("{left}").parse().expect("whole seconds"))
     }
 }
 
-/// The default account's token with other scopes.
+/// The request for the default account's token with these scopes.
 fn scoped(scopes: &str) -> String {
     format!("{TOKEN}?scopes={scopes}")
 }
@@ -286,9 +286,9 @@ fn request(target: &str) -> Request {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_cold_callers_are_one_fetch() {
+async fn a_thousand_concurrent_requests_are_one_fetch() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let got = cache.crowd(1000, TOKEN).join_all().await;
     assert!(got.iter().all(|got| *got == Got::Token("ya29.1".to_owned(), 3598)), "{:?}", got[0]);
     assert_eq!(server.fetches(), 1);
@@ -299,7 +299,7 @@ async fn a_thousand_cold_callers_are_one_fetch() {
 #[tokio::test(start_paused = true)]
 async fn each_key_is_fetched_once() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let mut crowd = JoinSet::new();
     for caller in 0..1000 {
         let cache = cache.clone();
@@ -315,13 +315,13 @@ async fn each_key_is_fetched_once() {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!((keys.len(), server.fetches()), (32, 32));
-    assert_eq!(server.most_flying.load(Relaxed), 12, "no more at once, and no fewer");
+    assert_eq!(server.most_flying.load(Relaxed), 12, "the limit is reached and not exceeded");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_leaves_takes_nobody_with_it() {
+async fn a_client_that_leaves_cancels_nothing() {
     let server = Server::taking(Duration::from_secs(1));
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let leader = tokio::spawn({
         let cache = cache.clone();
         async move { cache.ask(TOKEN).await }
@@ -335,9 +335,9 @@ async fn a_caller_that_leaves_takes_nobody_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn even_when_all_callers_leave_the_flight_lands() {
+async fn a_flight_completes_even_if_all_clients_leave() {
     let server = Server::taking(Duration::from_secs(1));
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let mut callers = cache.crowd(10, TOKEN);
     sleep(Duration::from_millis(10)).await;
     callers.shutdown().await;
@@ -347,9 +347,9 @@ async fn even_when_all_callers_leave_the_flight_lands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expires_in_is_what_is_left_as_of_now() {
+async fn expires_in_is_computed_for_each_response() {
     let server = Server::taking(Duration::ZERO);
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     assert_eq!(cache.token(TOKEN).await.1, 3599);
     for (later, left) in [(1, 3598), (9, 3589), (3000, 589)] {
         sleep(Duration::from_secs(later)).await;
@@ -359,26 +359,26 @@ async fn expires_in_is_what_is_left_as_of_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn default_and_its_email_are_one_account_once_that_is_known() {
+async fn default_and_its_email_are_one_account_once_the_email_is_known() {
     const EMAIL: &str = "/computeMetadata/v1/instance/service-accounts/a@b.c/token";
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     cache.store.know_default_email("a@b.c");
     assert_eq!(cache.token(TOKEN).await, cache.token(EMAIL).await);
     assert_eq!(server.fetches(), 1);
     cache.token("/computeMetadata/v1/instance/service-accounts/other@b.c/token").await;
-    assert_eq!(server.fetches(), 2, "another account is another");
+    assert_eq!(server.fetches(), 2, "another account has its own token");
 }
 
-/// The storm of a token's last minutes, from every library at the time when it begins: Node's at 299 s, Python's and Go's
-/// at 224 s, Java's at 179 s.
+/// The libraries request a new token before the old one expires: Node's at 299 s, Python's and Go's at 224 s, Java's at
+/// 179 s.
 #[tokio::test(start_paused = true)]
-async fn a_storm_in_a_tokens_last_minutes_is_one_request_in_five_seconds() {
+async fn requests_in_a_tokens_last_minutes_are_one_fetch_in_five_seconds() {
     for left in [299, 280, 224, 179] {
         let server = Server::taking(Duration::ZERO);
         server.set_stuck(true);
         server.age_to(left);
-        let cache = Cache::before(&server);
+        let cache = Cache::new(&server);
         let (old, mut least) = cache.token(TOKEN).await;
         let began = Instant::now();
         for _ in 0..1000 {
@@ -387,34 +387,34 @@ async fn a_storm_in_a_tokens_last_minutes_is_one_request_in_five_seconds() {
             least = left;
             sleep(Duration::from_millis(10)).await;
         }
-        assert!((left - 12..=left - 9).contains(&least), "it falls from {left} to {least}");
+        assert!((left - 12..=left - 9).contains(&least), "expires_in fell from {left} to {least}");
         let fetches = server.fetches_since(began + Duration::from_millis(1));
         assert!((1..=2).contains(&fetches.len()), "{left}: {} fetches in 10 s", fetches.len());
 
         server.set_stuck(false);
         sleep(Duration::from_secs(5)).await;
-        assert_ne!(cache.token(TOKEN).await.0, old, "{left}: the new token is seen within 5 s");
+        assert_ne!(cache.token(TOKEN).await.0, old, "{left}: the new token is served within 5 s");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_in_use_never_falls_below_the_first_librarys_threshold_for_long() {
+async fn a_key_in_use_stays_above_the_first_librarys_threshold() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     cache.token(TOKEN).await;
     for _ in 0..180 {
         sleep(MINUTE).await;
         let (_, left) = cache.token(TOKEN).await;
-        assert!(left > 290, "a client that asks once a minute sees {left} s");
+        assert!(left > 290, "a client that sends a request every minute gets {left} s");
     }
     assert!(server.fetches() <= 3 * 9, "{} fetches in three hours", server.fetches());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_server_withholds_no_valid_token() {
+async fn a_valid_token_is_served_while_the_server_fails() {
     for mode in [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500), Mode::Refuses(429), Mode::Refuses(404)] {
         let server = Server::new();
-        let cache = Cache::before(&server);
+        let cache = Cache::new(&server);
         let first = cache.token(TOKEN).await.0;
         sleep(MINUTE).await;
         server.set(mode);
@@ -423,18 +423,18 @@ async fn a_dead_server_withholds_no_valid_token() {
             assert_eq!(cache.token(TOKEN).await.0, first, "{mode:?}");
         }
         let fetches = server.fetches();
-        assert!((2..60).contains(&fetches), "{mode:?}: it goes on looking, gently: {fetches}");
+        assert!((2..60).contains(&fetches), "{mode:?}: {fetches} fetches in 55 minutes");
         server.set(Mode::Gives);
         sleep(Duration::from_secs(13)).await;
-        assert_ne!(cache.token(TOKEN).await.0, first, "{mode:?}: a new token is there before the old one is over");
+        assert_ne!(cache.token(TOKEN).await.0, first, "{mode:?}: a new token replaces the old one before it expires");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_expiry_callers_hear_of_it_in_time_and_recovery_is_seen_within_a_second() {
+async fn after_expiry_requests_fail_in_time_and_recovery_is_noticed_within_a_second() {
     for mode in [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500)] {
         let server = Server::new();
-        let cache = Cache::before(&server);
+        let cache = Cache::new(&server);
         let first = cache.token(TOKEN).await.0;
         server.set(mode);
         sleep(62 * MINUTE).await;
@@ -448,37 +448,37 @@ async fn after_expiry_callers_hear_of_it_in_time_and_recovery_is_seen_within_a_s
             sleep(Duration::from_millis(10)).await;
         }
         let probes = server.fetches_since(dead).len();
-        assert!((15..=101).contains(&probes), "{mode:?}: {probes} probes in a minute of a hundred requests a second");
+        assert!((15..=101).contains(&probes), "{mode:?}: {probes} fetches in a minute with 100 requests per second");
 
         server.set(Mode::Gives);
         let back = Instant::now();
         while cache.ask(TOKEN).await != Got::Token("ya29.2".to_owned(), 3598) {
-            assert!(back.elapsed() < Duration::from_secs(1), "{mode:?}: recovery is not seen");
+            assert!(back.elapsed() < Duration::from_secs(1), "{mode:?}: recovery was not noticed");
             sleep(Duration::from_millis(10)).await;
         }
         assert_ne!(cache.token(TOKEN).await.0, first);
-        assert!(server.fetches_since(back).len() <= 2, "{mode:?}: and without a storm");
+        assert!(server.fetches_since(back).len() <= 2, "{mode:?}: too many fetches at recovery");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_is_shared_by_those_who_waited() {
+async fn a_failure_is_shared_by_all_waiting_requests() {
     let server = Server::new();
     server.set(Mode::Closes);
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let got = cache.crowd(1000, TOKEN).join_all().await;
     assert!(got.iter().all(|got| *got == Got::Unavailable));
     assert_eq!(server.fetches(), 1);
     assert_eq!(cache.crowd(1000, TOKEN).join_all().await.len(), 1000);
-    assert_eq!(server.fetches(), 1, "and by those who come at once");
+    assert_eq!(server.fetches(), 1, "requests that follow get it too");
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_passed_on_and_remembered_for_a_while() {
+async fn refusals_are_passed_on_and_cached_briefly() {
     for (status, remembered) in [(404, 10_000), (403, 1000), (429, 1000), (400, 1000)] {
         let server = Server::new();
         server.set(Mode::Refuses(status));
-        let cache = Cache::before(&server);
+        let cache = Cache::new(&server);
         assert_eq!(cache.ask(TOKEN).await, Got::Status(status));
         sleep(Duration::from_millis(remembered - 1)).await;
         assert_eq!((cache.ask(TOKEN).await, server.fetches()), (Got::Status(status), 1));
@@ -488,9 +488,9 @@ async fn refusals_are_passed_on_and_remembered_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn invented_scopes_neither_grow_the_cache_nor_push_a_used_key_out() {
+async fn invented_scopes_neither_grow_the_cache_nor_evict_a_key_in_use() {
     let server = Server::taking(Duration::from_millis(1));
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let used = scoped("used");
     for invented in 0..5000 {
         if invented % 10 == 0 {
@@ -504,22 +504,22 @@ async fn invented_scopes_neither_grow_the_cache_nor_push_a_used_key_out() {
     assert!((400..600).contains(&entries), "{entries} entries of common size");
     let is_used = |key: &TokenKey| key.params().any(|(_, value)| value == "used");
     let fetched = server.fetches.lock().expect("fetches").iter().filter(|(key, _)| is_used(key)).count();
-    assert_eq!(fetched, 1, "the key in use was never pushed out");
+    assert_eq!(fetched, 1, "the key in use was never evicted");
     let kept = f64::from(u32::try_from(entries).expect("a small number"));
     assert!((cache.count("metadata_proxy_token_evictions_total") - (5001.0 - kept)).abs() < 0.1);
 
-    // The keepers of what was pushed out have ended with it: an hour later only those that are left have looked.
+    // The keepers of evicted entries have ended: in the next hour only the others refresh.
     let before = server.fetches();
     sleep(Duration::from_secs(3590)).await;
-    let looks = server.fetches() - before;
-    assert!(looks <= 7 * entries, "{looks} looks, where {entries} keepers need 5 to 6 each");
+    let refreshes = server.fetches() - before;
+    assert!(refreshes <= 7 * entries, "{refreshes} refreshes, but {entries} keepers need 5 to 6 each");
 }
 
 /// Keys as large as a request may be.
 #[tokio::test(start_paused = true)]
-async fn large_keys_take_no_more_memory_than_small_ones() {
+async fn the_memory_of_large_keys_is_limited() {
     let server = Server::taking(Duration::from_millis(1));
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let large = |n: usize| scoped(&format!("{n}{}", "x".repeat(8000)));
     for n in 0..1100 {
         cache.token(&large(n)).await;
@@ -532,9 +532,9 @@ async fn large_keys_take_no_more_memory_than_small_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_holds_most_gives_way_and_nobody_else() {
+async fn only_the_client_that_holds_most_gives_way() {
     let server = Server::taking(Duration::from_millis(1));
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     cache.token(TOKEN).await;
     for n in 0..5 {
         assert!(matches!(cache.ask_as(2, &scoped(&format!("modest-{n}"))).await, Got::Token(..)));
@@ -547,14 +547,14 @@ async fn whoever_holds_most_gives_way_and_nobody_else() {
         assert!(matches!(cache.ask_as(2, &scoped(&format!("modest-{n}"))).await, Got::Token(..)));
     }
     cache.token(TOKEN).await;
-    assert_eq!(server.fetches(), before, "what others hold is still there, however long it was unused");
+    assert_eq!(server.fetches(), before, "entries of other clients remain, however long they were unused");
 }
 
-/// One pod waits for as many slow keys as there is room for; all others ask for new tokens of their own.
+/// One pod waits for the maximum number of slow keys, while other pods request new tokens.
 #[tokio::test(start_paused = true)]
-async fn one_pods_slow_keys_hold_up_nobody_elses() {
+async fn one_pods_slow_keys_do_not_delay_other_pods() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let mut hostile = cache.crowd_as(1, (0..1100).map(|n| scoped(&format!("slow-{n}-{}", "x".repeat(4000)))));
     sleep(Duration::from_secs(1)).await;
     for n in 0..20 {
@@ -569,48 +569,48 @@ async fn one_pods_slow_keys_hold_up_nobody_elses() {
         got.push(one.expect("no panic"));
     }
     let too_many = got.iter().filter(|got| **got == Got::TooMany).count();
-    assert!(too_many > 500, "{too_many} are told why");
+    assert!(too_many > 500, "{too_many} were refused with the reason");
     assert!(got.iter().all(|got| !matches!(got, Got::Status(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_others_wait_for_is_never_given_up() {
+async fn an_entry_that_others_wait_for_is_never_evicted() {
     let server = Server::taking(Duration::from_secs(1));
-    let cache = Cache::within(64 * 1024, &server);
+    let cache = Cache::with_limit(64 * 1024, &server);
     let honest: Vec<String> = (0..4).map(|n| scoped(&format!("honest-{n}"))).collect();
     let honest = cache.crowd_as(2, honest);
     let hostile = cache.crowd_as(1, (0..1000).map(|n| scoped(&format!("invented-{n}"))));
     let got = honest.join_all().await;
     assert!(got.iter().all(|got| matches!(got, Got::Token(..))), "{got:?}");
     let got = hostile.join_all().await;
-    assert!(got.contains(&Got::TooMany), "what found no room is told why");
+    assert!(got.contains(&Got::TooMany), "requests without room get the reason");
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_and_new_tokens_do_not_wait_for_each_other() {
+async fn refreshes_and_new_tokens_do_not_wait_for_each_other() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     cache.token(TOKEN).await;
     sleep(Duration::from_secs(3590 - 300)).await;
     let _hostile = cache.crowd_as(1, (0..100).map(|n| scoped(&format!("slow-{n}"))));
     sleep(Duration::from_secs(15)).await;
-    assert!(cache.token(TOKEN).await.1 > 3500, "it was renewed in time");
+    assert!(cache.token(TOKEN).await.1 > 3500, "it was refreshed in time");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_does_not_outlive_the_suspension_of_its_machine() {
+async fn a_token_ages_while_the_machine_is_suspended() {
     let server = Server::taking(Duration::ZERO);
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let (first, left) = cache.token(TOKEN).await;
     assert_eq!(left, 3599);
     server.set(Mode::Closes);
     sleep(10 * MINUTE).await;
     suspend(40 * MINUTE);
-    assert_eq!(cache.token(TOKEN).await, (first.clone(), 599), "no more than what is left");
+    assert_eq!(cache.token(TOKEN).await, (first.clone(), 599), "expires_in includes the suspension");
     suspend(10 * MINUTE);
-    assert_eq!(cache.ask(TOKEN).await, Got::Unavailable, "and nothing when nothing is left");
+    assert_eq!(cache.ask(TOKEN).await, Got::Unavailable, "the token has expired");
     server.set(Mode::Gives);
-    // The keeper is back soon, though nobody asks.
+    // The keeper fetches soon, without a request.
     sleep(Duration::from_secs(31)).await;
     let before = server.fetches();
     assert_ne!(cache.token(TOKEN).await.0, first);
@@ -618,23 +618,23 @@ async fn a_token_does_not_outlive_the_suspension_of_its_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_proxys_own_token_is_kept_fresh_for_nobody_and_never_gone() {
+async fn the_proxys_own_token_is_kept_fresh_without_requests() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     cache.tokens.warm(TokenKey::default_account()).await.expect("a token");
     let mut least = u32::MAX;
     for _ in 0..5 * 60 {
         sleep(MINUTE).await;
-        least = least.min(cache.left().expect("there is always one"));
+        least = least.min(cache.left().expect("a token"));
     }
-    assert!(least > 120, "it had {least} s once: the alert would fire");
+    assert!(least > 120, "only {least} s were left once: the alert would fire");
     assert!((6..5 * 9).contains(&server.fetches()), "{} fetches in five hours", server.fetches());
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_gauge_is_0_only_where_a_token_was_lost() {
+async fn the_gauge_is_0_only_if_a_token_expired_without_a_replacement() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     assert_eq!(cache.left(), None, "at first");
     server.set(Mode::Refuses(404));
     cache.tokens.warm(TokenKey::default_account()).await.expect_err("no account");
@@ -642,28 +642,28 @@ async fn the_gauge_is_0_only_where_a_token_was_lost() {
     assert_eq!(cache.left(), None, "without an account");
     server.set(Mode::Gives);
     sleep(2 * MINUTE).await;
-    assert!(cache.left().is_some_and(|left| left > 3000), "it is found though nobody asks: {:?}", cache.left());
+    assert!(cache.left().is_some_and(|left| left > 3000), "it is fetched without a request: {:?}", cache.left());
     server.set(Mode::Closes);
     sleep(61 * MINUTE).await;
-    assert_eq!(cache.left(), Some(0), "it expired, and the server gives no other");
+    assert_eq!(cache.left(), Some(0), "it expired, and the server returns no other");
     server.set(Mode::Gives);
     sleep(Duration::from_secs(15)).await;
-    assert!(cache.left().is_some_and(|left| left > 3000), "it is found though nobody asks: {:?}", cache.left());
+    assert!(cache.left().is_some_and(|left| left > 3000), "it is fetched without a request: {:?}", cache.left());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_token_is_dropped_though_nobody_asks() {
+async fn an_expired_token_is_dropped_without_a_request() {
     for target in [TOKEN, &scoped("a"), "/computeMetadata/v1/instance/service-accounts/default/identity?audience=x"] {
         let server = Server::taking(Duration::ZERO);
-        let cache = Cache::before(&server);
+        let cache = Cache::new(&server);
         assert!(matches!(cache.ask(target).await, Got::Token(..)));
-        let key = TokenKey::of(&request(target)).expect("a token").0;
+        let key = TokenKey::from_request(&request(target)).expect("a token").0;
         let entry = cache.store.find(&key).expect("an entry");
         let kept = Arc::downgrade(entry.known.borrow().token.as_ref().expect("a token"));
         server.set(Mode::Hangs);
         let life = if key.kind == TokenKind::Identity { 60 } else { 3599 };
         sleep(Duration::from_secs(life - 1)).await;
-        assert!(kept.upgrade().is_some(), "{target}: it is still good");
+        assert!(kept.upgrade().is_some(), "{target}: it is still valid");
         sleep(Duration::from_secs(1)).await;
         assert!(kept.upgrade().is_none(), "{target}: it is still in memory");
     }
@@ -672,9 +672,9 @@ async fn an_expired_token_is_dropped_though_nobody_asks() {
 #[tokio::test(start_paused = true)]
 async fn an_evicted_token_is_dropped() {
     let server = Server::taking(Duration::from_millis(1));
-    let cache = Cache::within(16 * 1024, &server);
+    let cache = Cache::with_limit(16 * 1024, &server);
     cache.token(&scoped("first")).await;
-    let key = TokenKey::of(&request(&scoped("first"))).expect("a token").0;
+    let key = TokenKey::from_request(&request(&scoped("first"))).expect("a token").0;
     let kept =
         Arc::downgrade(cache.store.find(&key).expect("an entry").known.borrow().token.as_ref().expect("a token"));
     for n in 0..10 {
@@ -683,10 +683,10 @@ async fn an_evicted_token_is_dropped() {
     assert!(kept.upgrade().is_none());
 }
 
-/// The sizes that are known; tasks, watches and maps have fields of their own that cannot be seen from here.
+/// The margin of 400 bytes is for the internals of tasks, watches and maps, whose size is not visible here.
 #[tokio::test(start_paused = true)]
-async fn an_entry_takes_no_more_than_is_counted() {
-    let cache = Cache::before(&Server::new());
+async fn an_entry_is_not_larger_than_its_charge() {
+    let cache = Cache::new(&Server::new());
     let entry = cache.store.find_or_make(TokenKey::default_account(), None, BootTime::now()).expect("room").0;
     let keeper = flight::Keeper {
         entry: Arc::clone(&entry),
@@ -698,40 +698,46 @@ async fn an_entry_takes_no_more_than_is_counted() {
 }
 
 #[test]
-fn the_default_accounts_email_is_another_name_of_it_for_the_node_alone() {
+fn only_the_nodes_key_with_the_default_email_is_the_default_accounts() {
     let store = Store::new(usize::MAX, &Registry::default());
     store.know_default_email("a@b.c");
-    let mut key = TokenKey::of(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
+    let mut key =
+        TokenKey::from_request(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
     assert!(store.canonical(key.clone()).is_default_account());
     key.principal = Principal::Stranger;
     assert_eq!(store.canonical(key.clone()), key);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waits_holds_little() {
-    let cache = Cache::before(&Server::new());
+async fn a_waiting_request_takes_little_memory() {
+    let cache = Cache::new(&Server::new());
     let entry = cache.store.find_or_make(TokenKey::default_account(), None, BootTime::now()).expect("room").0;
     let known = entry.join(None).0;
-    let waiting =
-        service::waiting(known, DEADLINE, crate::metadata::token::Form::Json, http::HeaderValue::from_static(""), None);
+    let waiting = service::waiting(
+        known,
+        UPSTREAM_TIMEOUT,
+        crate::metadata::token::Form::Json,
+        http::HeaderValue::from_static(""),
+        None,
+    );
     assert!(size_of_val(&waiting) <= 1024, "{}", size_of_val(&waiting));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_nobody_uses_is_let_go() {
+async fn an_unused_entry_is_removed() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     cache.token(&scoped("a")).await;
     sleep(3 * 60 * MINUTE).await;
     assert_eq!((cache.entries(), cache.store.bytes().0), (0, 0));
-    assert!(server.fetches() <= 12, "{} fetches for nobody", server.fetches());
+    assert!(server.fetches() <= 12, "{} fetches without a request", server.fetches());
 }
 
 #[tokio::test(start_paused = true)]
-async fn identity_tokens_are_kept_for_a_minute_and_not_renewed_by_themselves() {
+async fn identity_tokens_are_cached_for_a_minute_and_not_refreshed() {
     const IDENTITY: &str = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let first = cache.ask(&format!("{IDENTITY}x")).await;
     sleep(Duration::from_secs(58)).await;
     assert_eq!(cache.ask(&format!("{IDENTITY}x")).await, first);
@@ -743,9 +749,9 @@ async fn identity_tokens_are_kept_for_a_minute_and_not_renewed_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_not_understood_goes_on() {
+async fn a_request_with_a_parameter_of_unknown_effect_passes_through() {
     let server = Server::new();
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let inner = service_fn(|_: Box<Request>| async {
         Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner"))))
     });
@@ -758,9 +764,9 @@ async fn a_request_that_is_not_understood_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_forms_are_one_token() {
+async fn both_forms_share_one_token() {
     let server = Server::taking(Duration::ZERO);
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let text = cache.ask(&format!("{TOKEN}?alt=text")).await;
     assert_eq!(text, Got::Token("access_token ya29.1\nexpires_in 3599\ntoken_type Bearer\n".to_owned(), 0));
     assert_eq!(cache.token(TOKEN).await, ("ya29.1".to_owned(), 3599));
@@ -768,10 +774,10 @@ async fn both_forms_are_one_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_is_over_before_it_is_here_is_no_reason_to_ask_at_every_request() {
+async fn a_token_that_has_expired_on_arrival_is_not_fetched_at_every_request() {
     let server = Server::new();
     server.set(Mode::GivesTheLastSecond);
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(10) {
         cache.ask(TOKEN).await;
@@ -781,9 +787,9 @@ async fn a_token_that_is_over_before_it_is_here_is_no_reason_to_ask_at_every_req
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_that_nobody_waits_for_any_more_do_not_hold_up_others() {
+async fn abandoned_keys_do_not_delay_others() {
     let server = Server::taking(Duration::from_secs(1));
-    let cache = Cache::before(&server);
+    let cache = Cache::new(&server);
     for invented in 0..1000 {
         let mut gone = cache.crowd(1, &format!("{TOKEN}?scopes=invented-{invented}"));
         sleep(Duration::from_millis(1)).await;
@@ -791,7 +797,7 @@ async fn keys_that_nobody_waits_for_any_more_do_not_hold_up_others() {
     }
     let asked = Instant::now();
     while !matches!(cache.ask(TOKEN).await, Got::Token(..)) {
-        assert!(asked.elapsed() < Duration::from_secs(10), "an honest key waits behind {} fetches", server.fetches());
+        assert!(asked.elapsed() < Duration::from_secs(10), "an ordinary key waits behind {} fetches", server.fetches());
         sleep(Duration::from_millis(100)).await;
     }
 }

@@ -137,7 +137,7 @@ proptest! {
         if target.parse::<PathAndQuery>().is_ok() && let Ok(request) = get(&target, &[HOST, FLAVOR]) {
             let sent = format!("{}{}", request.path, request.query);
             prop_assert!(sent.len() <= MAX_TARGET_BYTES, "{} bytes of {}", sent.len(), target);
-            if let Some((key, _)) = TokenKey::of(&request) {
+            if let Some((key, _)) = TokenKey::from_request(&request) {
                 let asked = key.request();
                 let asked = format!("{}{}", asked.path, asked.query);
                 prop_assert!(asked.len() <= MAX_TARGET_BYTES, "{} bytes of {}", asked.len(), target);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::memory::OPEN_BYTES;
 use crate::server::activity::Activity;
-use crate::shares::{Client, Room, Shares};
+use crate::shares::{Availability, Client, Shares};
 
 /// A client that has read nothing for this long is considered not reading. Clients on the same node normally
 /// read immediately.
@@ -87,7 +87,7 @@ impl Open {
 
     /// Whether there is room. Newcomers leave an eighth of the memory to requests; otherwise a burst of
     /// newcomers would stop requests from finishing and making room.
-    pub(super) fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Room {
+    pub(super) fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Availability {
         match (resource, asks.number) {
             (Resource::Places, _) => self.places.room_for(asks.client, amount),
             (Resource::Memory, Some(_)) => self.memory.room_for(asks.client, amount),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Connections;
 use super::open::Asks;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
-use crate::shares::{Client, Room};
+use crate::shares::{Availability, Client};
 use crate::telemetry::shedding::Shed;
 
 /// Size of a head, in bytes, that is included in the charge of an open connection.
@@ -68,9 +68,9 @@ impl Place {
         self.connections.pressure.took(SERVING_BYTES);
         let mut open = self.connections.lock();
         let has_room = match open.memory.room_for(self.client, SERVING_BYTES) {
-            Room::Free => true,
-            Room::From(_) => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
-            Room::FromItself | Room::None => {
+            Availability::Free => true,
+            Availability::From(_) => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
+            Availability::FromItself | Availability::None => {
                 reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
             }
         };

@@ -1,4 +1,4 @@
-//! [`Exporter`]: the task that makes spans of finished requests and sends them.
+//! [`Exporter`]: the task that sends finished requests to the collector as spans.
 
 use std::time::Duration;
 
@@ -18,26 +18,26 @@ use crate::metadata::Target;
 use crate::telemetry::registry::Counters;
 use crate::telemetry::sampled::Sampled;
 
-/// Most finished requests that wait for the collector: some seconds of what a node asks at its busiest, sampled.
-const QUEUE: usize = 256;
+/// Maximum finished requests that wait for the exporter: some seconds of sampled requests of a busy node.
+const MAX_QUEUED_REQUESTS: usize = 256;
 
-/// So many spans are sent at once, give or take those of one request. They are written in one go, on the thread that serves
-/// pods, so they are few.
-const BATCH: usize = 256;
+/// Spans in a batch; the last request may exceed it. Small, because a batch is encoded in one go on a thread that
+/// serves pods.
+const BATCH_SPANS: usize = 256;
 
-/// How long a finished request waits for others to be sent with; OpenTelemetry's own default.
-const DELAY: Duration = Duration::from_secs(5);
+/// Maximum time that a finished request waits for its batch to fill. OpenTelemetry's default.
+const BATCH_DELAY: Duration = Duration::from_secs(5);
 
-/// How long it is left in peace after it failed.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Delay before the next batch after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Between two lines about its failures.
-const LINES: Duration = Duration::from_secs(60);
+/// Minimum interval between log lines about failures.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the last spans may take when the process ends: it must not be late for them.
-const FLUSH: Duration = Duration::from_secs(1);
+/// Maximum time to send the last spans when the process ends, so that they do not delay it.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports until it is told to finish; the one by default has nothing to export.
+/// A running exporter. The default one exports nothing.
 #[derive(Debug, Default)]
 pub struct Exporter(Option<Running>);
 
@@ -47,7 +47,7 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// The task's own.
+/// The state of the task.
 struct Task {
     queue: mpsc::Receiver<Box<Record>>,
     collector: Collector,
@@ -57,26 +57,26 @@ struct Task {
     failures: Sampled,
 }
 
-/// Begins to export to this collector what is put into the queue.
+/// Starts exporting to this collector, and returns the queue of finished requests.
 pub(super) fn start(target: Target, spans: Counters<SpanOutcome>) -> (mpsc::Sender<Box<Record>>, Exporter) {
-    let (sender, queue) = mpsc::channel(QUEUE);
+    let (sender, queue) = mpsc::channel(MAX_QUEUED_REQUESTS);
     tracing::info!(collector = %target, "exporting traces");
     let (resource, ids) = (spans::resource(), RandomIdGenerator::default());
     let collector = Collector::new(target);
-    let task = Task { queue, collector, resource, ids, spans, failures: Sampled::new(LINES) };
+    let task = Task { queue, collector, resource, ids, spans, failures: Sampled::new(LOG_INTERVAL) };
     let stop = CancellationToken::new();
     let task = tokio::spawn(task.run(stop.clone()));
     (sender, Exporter(Some(Running { stop, task })))
 }
 
 impl Exporter {
-    /// Sends what is waiting, if that can be done within a second, and ends.
+    /// Sends the queued requests, within a second, and stops.
     pub async fn finish(self) {
         let Some(mut running) = self.0 else { return };
         running.stop.cancel();
-        if timeout(FLUSH, &mut running.task).await.is_err() {
+        if timeout(FLUSH_TIMEOUT, &mut running.task).await.is_err() {
             running.task.abort();
-            tracing::warn!("the last spans were lost: the collector did not accept them within {FLUSH:?}");
+            tracing::warn!("the last spans were lost: the collector did not accept them within {FLUSH_TIMEOUT:?}");
         }
     }
 }
@@ -91,26 +91,26 @@ impl Task {
             if self.export(batch).await.is_err() {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = sleep(PAUSE) => {}
+                    () = sleep(RETRY_DELAY) => {}
                 }
             }
         }
     }
 
-    /// The next spans to be sent together; none when there will be no more.
+    /// The next batch, or an empty one when the exporter has been stopped.
     async fn gather(&mut self, stop: &CancellationToken) -> Vec<Span> {
         let mut batch = Vec::new();
         let mut due = Instant::now();
-        while batch.len() < BATCH {
+        while batch.len() < BATCH_SPANS {
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if !self.queue.is_closed() => self.queue.close(),
                 record = self.queue.recv() => {
                     let Some(record) = record else { break };
                     if batch.is_empty() {
-                        due = Instant::now() + DELAY;
+                        due = Instant::now() + BATCH_DELAY;
                     }
-                    batch.extend(spans::of(&record, &self.ids));
+                    batch.extend(spans::from_record(&record, &self.ids));
                 }
                 () = sleep_until(due), if !batch.is_empty() => break,
             }
@@ -120,7 +120,7 @@ impl Task {
 
     async fn export(&self, spans: Vec<Span>) -> Result<(), ExportError> {
         let count = spans.len() as u64;
-        let request = spans::wrapped(self.resource.clone(), spans);
+        let request = spans::export_request(self.resource.clone(), spans);
         let outcome = self.collector.take(&request).await;
         let failed = match &outcome {
             Ok(()) => 0,
@@ -130,12 +130,12 @@ impl Task {
         self.spans.of(SpanOutcome::Exported).inc_by(count - failed);
         self.spans.of(SpanOutcome::Failed).inc_by(failed);
         if let Err(error) = &outcome {
-            self.tell(error);
+            self.log(error);
         }
         outcome
     }
 
-    fn tell(&self, error: &ExportError) {
+    fn log(&self, error: &ExportError) {
         let Some(batches) = self.failures.due(Instant::now()) else { return };
         tracing::warn!(
             collector = %self.collector.target(),

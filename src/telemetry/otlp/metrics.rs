@@ -1,4 +1,4 @@
-//! Counts spans. Also in builds without the feature `otlp`, so that the metric is always there.
+//! Counts spans. Included in builds without the feature `otlp`, so that the metric always exists.
 
 use crate::telemetry::labels::labels;
 use crate::telemetry::registry::{Counters, Registry};
@@ -7,11 +7,11 @@ use crate::telemetry::table;
 labels! {
     /// The result of exporting a span.
     SpanOutcome {
-        /// The collector has it.
+        /// The collector accepted it.
         Exported = "exported",
         /// The collector did not accept it.
         Failed = "failed",
-        /// There was no room in the queue.
+        /// The queue was full.
         Dropped = "dropped",
     }
 }

@@ -1,33 +1,34 @@
-//! otlp: traces of requests, for an OpenTelemetry collector. In builds with the feature `otlp` alone.
+//! otlp: traces of requests, for an OpenTelemetry collector. Only in builds with the feature `otlp`.
 //!
-//! # What is exported
+//! # Spans
 //!
-//! A sampled request is one span of kind `SERVER`, named by its endpoint class, from its head to the last byte of its answer;
-//! and below it one span for each filter that it came through, from A to B as `layers::latency` has
-//! them. Its attributes have the names of OpenTelemetry's semantic conventions for HTTP, and `metadata_proxy.*` for what those
-//! do not know: endpoint, outcome, reason, and how long a filter waited. Nothing of an answer's body comes here, so no token
-//! and no secret can; a query is left out, and what else a client says is cut at 256 characters.
+//! A sampled request is one span of kind `SERVER`, named after its endpoint class, from the request head to the last
+//! response byte. Below it there is one span for each filter that the request passed, as measured by `layers::latency`.
+//! Attributes have the names of OpenTelemetry's semantic conventions for HTTP, and `metadata_proxy.*` for the rest:
+//! endpoint, outcome, reason, and the time waited in a filter. Nothing of a response body is recorded, so no token or
+//! secret is exported. Queries are left out, and other client input is cut after 256 characters.
 //!
-//! # Which requests
+//! # Sampling
 //!
-//! One that brings a valid `traceparent` (W3C Trace Context) continues that trace, and is sampled if its sender sampled it.
-//! Any other begins a trace, and is sampled by a ratio. The trace ends here: the metadata server is not told of it.
+//! A request with a valid `traceparent` (W3C Trace Context) continues that trace, and is sampled if its sender
+//! sampled it. Any other request begins a trace, and is sampled with the configured ratio. The trace ends here: it is
+//! not propagated to the metadata server.
 //!
-//! # What it may cost
+//! # Cost
 //!
-//! A request that is not sampled costs a look at its headers and a random number; without `--otlp-endpoint`, a few looks at a
-//! flag. Of a sampled one the moments are noted that the probes take anyway, and spans are made of them only when it is over,
-//! by the exporter's own task. At most 256 finished requests wait, with at most 3 KiB each and 1 KiB as a rule, and some 256
-//! spans are being sent: a MiB together at the worst. What finds the queue full is dropped and counted; nobody ever waits for a
-//! collector, save the process at its end, for a second.
+//! A request that is not sampled costs a header lookup and a random number; without `--otlp-endpoint`, a few reads of
+//! a flag. For a sampled request the times that the metrics measure anyway are recorded, and the exporter's task
+//! converts them to spans when the request is complete. At most 256 finished requests are queued, with at most 3 KiB
+//! each (usually 1 KiB), and some 256 spans are being sent: at most 1 MiB in total. When the queue is full, requests
+//! are dropped and counted. Nothing waits for the collector, except the process for a second when it ends.
 //!
-//! Batches go to `/v1/traces` as protobuf over plain HTTP, one every few seconds, on a connection that is kept alive. A batch
-//! that fails is not sent again, and the next one waits for a while.
+//! Batches are sent to `/v1/traces` as protobuf over plain HTTP, one every few seconds, on a persistent connection. A
+//! batch that fails is not sent again, and the next one is delayed.
 //!
-//! # What it does not see
+//! # Limitations
 //!
-//! The filter in which a request was given up (`cut`), as in the metrics; and `forward` for a client whose `wait_for_change`
-//! is answered by a watch, since that is asked for in the name of all who share it.
+//! The filter in which a request was abandoned (`cut`) has no span, as it has no metric. A hanging GET has no span for
+//! `forward`, because its watch sends the upstream request for all clients that share it.
 
 mod collector;
 mod exporter;
@@ -45,17 +46,17 @@ use crate::metadata::Target;
 /// Whether requests are traced.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
-    /// Who takes the spans, by OTLP over HTTP; without one, nothing is traced.
+    /// The collector, by OTLP over HTTP. Without one, nothing is traced.
     pub collector: Option<Target>,
-    /// How many of the requests that begin a trace are sampled, between 0 and 1.
+    /// Share of the requests without a `traceparent` that are sampled, from 0 to 1.
     pub sample_ratio: f64,
 }
 
-/// Begins to export what is traced from now on.
+/// Starts the exporter, if there is a collector.
 ///
 /// # Panics
 ///
-/// Outside a runtime.
+/// Panics outside a tokio runtime.
 pub fn start(settings: &Settings, registry: &Registry) -> (Tracer, Exporter) {
     let spans = metrics::spans(registry);
     let Some(collector) = settings.collector.clone() else { return Default::default() };

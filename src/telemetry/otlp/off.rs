@@ -1,4 +1,4 @@
-//! otlp: what stands in its place in a build without the feature `otlp`, at no cost: nothing is ever recorded.
+//! otlp, in a build without the feature `otlp`: the same interface without any effect or cost.
 
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use super::Registry;
 use super::latency::{EndpointClass, Filter, FilterOutcome, RequestOutcome};
 use crate::telemetry::Moment;
 
-/// There is nothing to choose.
+/// No settings.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {}
 

@@ -1,4 +1,4 @@
-//! [`Recording`]: what is recorded of a traced request.
+//! [`Recording`]: records the data of a traced request.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,12 +32,12 @@ struct Sampling {
 /// The record of one request at a time, if that request is sampled.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// Whether there is a record. Requests that are not sampled look at nothing else.
+    /// Whether there is a record. Requests that are not sampled read nothing else.
     is_sampled: AtomicBool,
     record: Mutex<Option<Box<Record>>>,
 }
 
-/// What is recorded of a sampled request.
+/// The data of a sampled request.
 #[derive(Debug)]
 pub(super) struct Record {
     sampling: Arc<Sampling>,
@@ -69,7 +69,7 @@ pub(super) struct Step {
 }
 
 impl Tracer {
-    /// Samples this part of the requests that bring no trace of their own, from 0 to 1.
+    /// Samples this share of the requests without a `traceparent`, from 0 to 1.
     pub(super) fn sampling(ratio: f64, queue: mpsc::Sender<Box<Record>>, spans: Counters<SpanOutcome>) -> Self {
         Self(Some(Arc::new(Sampling { ratio, queue, spans })))
     }
@@ -78,7 +78,7 @@ impl Tracer {
 impl Sampling {
     #[inline(never)]
     fn record<B>(self: &Arc<Self>, request: &Request<B>, peer: SocketAddr, began: Moment) -> Option<Box<Record>> {
-        let parent = TraceParent::of(request.headers());
+        let parent = TraceParent::from_headers(request.headers());
         if !parent.as_ref().map_or_else(|| fastrand::f64() < self.ratio, |parent| parent.is_sampled) {
             return None;
         }
@@ -112,7 +112,7 @@ impl Sampling {
 }
 
 impl Recording {
-    /// Records this request, if it is sampled, and nothing of the request before.
+    /// Begins a new record if this request is sampled, and discards the previous one.
     pub fn begin<B>(&self, tracer: &Tracer, request: &Request<B>, peer: SocketAddr, began: Moment) {
         let record = tracer.0.as_ref().and_then(|sampling| sampling.record(request, peer, began));
         let is_sampled = record.is_some();
@@ -122,23 +122,24 @@ impl Recording {
         }
     }
 
-    /// A filter is done with the request, which waited in it for this many nanoseconds. Filters report in the order in which the request came to them.
+    /// Records that a filter is done with the request, which waited in it for this many nanoseconds. Filters report
+    /// in the order in which the request reached them.
     pub fn left(&self, filter: Filter, outcome: FilterOutcome, left: Moment, waited: u64) {
         let waited = Duration::from_nanos(waited);
         self.change(|record| record.steps.push(Step { filter, outcome, left, waited }));
     }
 
-    /// The reason why the request was refused or has failed.
+    /// Records why the request was refused or failed.
     pub fn because(&self, reason: &'static str) {
         self.change(|record| record.reason = Some(reason));
     }
 
-    /// The response head is there.
+    /// Records the status of the response.
     pub fn answered(&self, status: StatusCode) {
         self.change(|record| record.status = Some(status));
     }
 
-    /// The request is over. Its spans go to the exporter.
+    /// Ends the record, and sends it to the exporter.
     pub fn end(&self, endpoint: EndpointClass, outcome: RequestOutcome, duration: Duration) {
         if !self.is_sampled.swap(false, Relaxed) {
             return;
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_contains_nothing_of_the_requests_before_and_after() {
+    fn a_record_contains_only_its_own_request() {
         let (queue, mut over) = mpsc::channel(2);
         let tracer = Tracer::sampling(1.0, queue, metrics::spans(&Registry::default()));
         let recording = Recording::default();
@@ -224,6 +225,6 @@ mod tests {
         }
         drop(over);
         one_request(&recording, &tracer);
-        assert_eq!(spans.of(SpanOutcome::Dropped).get(), 6, "nor is there room when the exporter has ended");
+        assert_eq!(spans.of(SpanOutcome::Dropped).get(), 6, "spans are dropped after the exporter has ended");
     }
 }

@@ -1,4 +1,4 @@
-//! Spans, as they go to the collector.
+//! Converts records to OTLP spans.
 
 use std::env;
 use std::time::{Duration, UNIX_EPOCH};
@@ -19,11 +19,11 @@ use super::record::{Record, Step};
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::RequestOutcome;
 
-/// The bit of a span's flags that says that its trace is sampled.
+/// The flag of a span whose trace is sampled.
 const SAMPLED: u32 = 1;
 
-/// What stands round the spans of one request to the collector.
-pub(super) fn wrapped(resource: Resource, spans: Vec<Span>) -> ExportTraceServiceRequest {
+/// The export request for these spans.
+pub(super) fn export_request(resource: Resource, spans: Vec<Span>) -> ExportTraceServiceRequest {
     let scope = InstrumentationScope {
         name: env!("CARGO_PKG_NAME").into(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -34,24 +34,23 @@ pub(super) fn wrapped(resource: Resource, spans: Vec<Span>) -> ExportTraceServic
     ExportTraceServiceRequest { resource_spans: vec![resource_spans] }
 }
 
-/// Who exports: this program, on this host, and what the environment says besides, which wins (`OTEL_RESOURCE_ATTRIBUTES`,
-/// `OTEL_SERVICE_NAME`).
+/// The resource: this program on this host. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` take precedence.
 pub(super) fn resource() -> Resource {
-    let said = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
+    let from_env = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
     let named = |key: &'static str, value: Option<String>| value.map(|value| KeyValue::new(key, value));
     let resource = opentelemetry_sdk::Resource::builder_empty()
         .with_service_name(env!("CARGO_PKG_NAME"))
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-        .with_attributes(named("host.name", said("HOSTNAME")))
+        .with_attributes(named("host.name", from_env("HOSTNAME")))
         .with_detector(Box::new(EnvResourceDetector::new()))
-        .with_attributes(named("service.name", said("OTEL_SERVICE_NAME")))
+        .with_attributes(named("service.name", from_env("OTEL_SERVICE_NAME")))
         .build();
     let attributes = ResourceAttributesWithSchema::from(&resource).attributes.0;
     Resource { attributes, ..Resource::default() }
 }
 
 /// The spans of a request: its own, and below it one for each filter.
-pub(super) fn of(record: &Record, ids: &RandomIdGenerator) -> Vec<Span> {
+pub(super) fn from_record(record: &Record, ids: &RandomIdGenerator) -> Vec<Span> {
     let request = request(record, ids);
     let mut spans = Vec::with_capacity(1 + record.steps.len());
     let mut began = record.began;
@@ -108,7 +107,7 @@ fn bytes(id: TraceId) -> Vec<u8> {
     id.to_bytes().into()
 }
 
-/// The names are those of OpenTelemetry's semantic conventions for HTTP servers; ours, for what they do not know.
+/// Attributes with the names of OpenTelemetry's semantic conventions for HTTP servers, and `metadata_proxy.*`.
 fn attributes(record: &Record) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new("http.request.method", record.method),
@@ -131,13 +130,13 @@ fn attributes(record: &Record) -> Vec<KeyValue> {
     attributes
 }
 
-/// A refusal is the client's fault, and so no error of this server's.
+/// Whether the span is an error. A refusal is not, because it is the client's fault.
 fn has_failed(record: &Record) -> bool {
     matches!(record.outcome, RequestOutcome::Failed | RequestOutcome::Shed)
         || record.status.is_some_and(|status| status.is_server_error())
 }
 
-/// So long after the request began, in nanoseconds since 1970.
+/// The time this long after the request began, in nanoseconds since the Unix epoch.
 fn at(record: &Record, since: Duration) -> u64 {
     let began = record.began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from((began + since).as_nanos()).unwrap_or(u64::MAX)

@@ -5,13 +5,13 @@ fn built_in(name: &str) -> Policy {
     Choice { source: Source::named(name), recursive: None }.load().expect("built in")
 }
 
-fn cut_json(policy: &str, directory: &str, tree: &str) -> String {
+fn redacted_json(policy: &str, directory: &str, tree: &str) -> String {
     let left = json(&built_in(policy), directory, tree.as_bytes()).expect("a tree");
     String::from_utf8(left).expect("text")
 }
 
 #[test]
-fn a_listing_keeps_what_is_served_and_the_ways_to_it() {
+fn a_listing_keeps_served_values_and_the_directories_above_them() {
     let strict = built_in("strict");
     let entries = "attributes/\ndisks/\nhostname\nid\nservice-accounts/\nid/\n../\n\nkube-env\n";
     assert_eq!(listing(&strict, "instance", entries), "attributes/\nhostname\nid\nservice-accounts/\nid/\n");
@@ -22,36 +22,36 @@ fn a_listing_keeps_what_is_served_and_the_ways_to_it() {
 }
 
 #[test]
-fn concealed_subtrees_are_cut_and_the_rest_is_as_it_was() {
+fn concealed_subtrees_are_removed_and_the_rest_is_unchanged() {
     let tree = r#"{"id":4520031799277581759,"sshKeys":"X","attributes":{"kube-env":"X","sshKeys":"X","a":"b \u00e9"},"credentials":{"x":"X"},"disks":[{"index":0}],"tags":["t"]}"#;
     let left =
         r#"{"id":4520031799277581759,"sshKeys":"X","attributes":{"a":"b \u00e9"},"disks":[{"index":0}],"tags":["t"]}"#;
-    assert_eq!(cut_json("compat", "instance", tree), left);
-    assert_eq!(cut_json("strict", "instance", tree), r#"{"id":4520031799277581759,"attributes":{}}"#);
+    assert_eq!(redacted_json("compat", "instance", tree), left);
+    assert_eq!(redacted_json("strict", "instance", tree), r#"{"id":4520031799277581759,"attributes":{}}"#);
 }
 
 #[test]
-fn no_spelling_of_a_key_slips_through() {
+fn every_spelling_of_a_concealed_key_is_removed() {
     for key in
         ["kube-env", "kubeEnv", "KUBE-ENV", "kube\\u002denv", "kube-env/", "kube-env;x", "../kube-env", "kube%2Denv"]
     {
         let tree = format!(r#"{{"attributes":{{"{key}":"X"}}}}"#);
-        assert_eq!(cut_json("compat", "instance", &tree), r#"{"attributes":{}}"#, "{key}");
+        assert_eq!(redacted_json("compat", "instance", &tree), r#"{"attributes":{}}"#, "{key}");
     }
     let twice = r#"{"attributes":{"a":"1","kube-env":"X","a":"2","kube-env":"X"}}"#;
-    assert_eq!(cut_json("compat", "instance", twice), r#"{"attributes":{"a":"1","a":"2"}}"#);
+    assert_eq!(redacted_json("compat", "instance", twice), r#"{"attributes":{"a":"1","a":"2"}}"#);
 }
 
 #[test]
-fn both_names_of_an_account_lose_the_same() {
+fn an_account_is_redacted_alike_under_both_names() {
     let tree = r#"{"a@b.c":{"identity":"X","email":"a@b.c"},"default":{"identity":"X","email":"a@b.c"}}"#;
     let left = r#"{"a@b.c":{"email":"a@b.c"},"default":{"email":"a@b.c"}}"#;
-    assert_eq!(cut_json("strict", "instance/service-accounts", tree), left);
+    assert_eq!(redacted_json("strict", "instance/service-accounts", tree), left);
 }
 
-/// One that has a rule of its own is judged by that, not by the directory that it is in.
+/// A numbered value with a rule of its own is judged by that rule, not by its directory's.
 #[test]
-fn a_numbered_value_is_cut_as_it_is_refused() {
+fn a_numbered_value_is_removed_if_it_would_be_refused() {
     let rules = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
                      rules:\n  - paths: [instance/network-interfaces/*/ip-aliases/1]\n    verdict: conceal\n    reason: x\n";
     let policy = Choice::default().compile(rules).expect("a policy");
@@ -61,7 +61,7 @@ fn a_numbered_value_is_cut_as_it_is_refused() {
 }
 
 #[test]
-fn text_is_written_from_what_is_left() {
+fn text_contains_the_visible_values() {
     let tree = r#"{"attributes":{"kube-env":"X\nY: Z","a":"1\n2"},"serviceAccounts":{"default":{"aliases":["default"]}},"networkInterfaces":[{"ipAliases":["10.0.0.0/8"],"mtu":1460}]}"#;
     let left = text(&built_in("compat"), "instance", tree.as_bytes(), 1000).expect("a tree");
     assert_eq!(
@@ -72,20 +72,20 @@ fn text_is_written_from_what_is_left() {
 }
 
 #[test]
-fn what_is_no_tree_or_nested_without_end_is_refused() {
+fn invalid_and_deeply_nested_trees_are_refused() {
     let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
     for tree in ["", "KUBELET_KEY: X", "\"X\"", "{\"a\":1", "{\"a\":1}x", &deep] {
-        assert_eq!(json(&built_in("compat"), "instance", tree.as_bytes()), Err(Uncut::Unreadable), "{tree}");
+        assert_eq!(json(&built_in("compat"), "instance", tree.as_bytes()), Err(RedactError::Unreadable), "{tree}");
     }
 }
 
 #[test]
-fn text_does_not_grow_beyond_its_bound() {
+fn text_does_not_exceed_its_limit() {
     let values = vec!["1"; 1000].join(",");
     let tree = format!(r#"{{"{}":[{values}]}}"#, "x".repeat(100));
-    let text = |at_most| text(&built_in("compat"), "instance", tree.as_bytes(), at_most);
+    let text = |max_bytes| text(&built_in("compat"), "instance", tree.as_bytes(), max_bytes);
     let whole = text(usize::MAX).expect("a tree").len();
     assert!(whole > 100_000);
     assert!(text(whole).is_ok());
-    assert_eq!(text(whole - 1), Err(Uncut::TooLarge));
+    assert_eq!(text(whole - 1), Err(RedactError::TooLarge));
 }
