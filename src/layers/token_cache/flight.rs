@@ -19,13 +19,6 @@ use crate::failure::TokenFailure;
 use crate::metadata::token::TokenError;
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 
-/// Maximum concurrent fetches, over all keys.
-pub const FETCHES: usize = 16;
-
-/// So many of these are for tokens that somebody waits for, and the others are for renewing tokens. Neither kind takes the
-/// other's place, however many there are.
-pub(super) const DEMANDED: usize = 12;
-
 /// An unknown account is asked about again after this.
 const UNKNOWN_ACCOUNT: Duration = Duration::from_secs(10);
 

@@ -18,6 +18,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::shares::{Client, Room, Shares};
 
+/// Maximum concurrent fetches, over all keys.
+pub const FETCHES: usize = 16;
+
+/// Of these, for tokens that a client waits for. The rest are for renewals, so neither kind can take the other's.
+pub(super) const DEMANDED: usize = 12;
+
 /// A flight that has taken so long may be given up for another client. The server takes a few ms for a token that it has, and
 /// some 100 ms for one that it has to make.
 const SLOW: Duration = Duration::from_millis(200);

@@ -61,7 +61,6 @@ mod tests;
 
 pub use audit::Audit;
 pub use entry::TokenRow;
+pub use flights::FETCHES;
 pub use service::{TokenCache, Tokens, layer};
 pub use store::{LIMIT, Store};
-
-pub use flight::FETCHES;

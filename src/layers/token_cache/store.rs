@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
-use super::flights::{Flights, Waited};
+use super::flights::{DEMANDED, FETCHES, Flights, Waited};
 use super::known::{Found, Remembered};
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
@@ -54,8 +54,8 @@ impl Store {
         let store = Arc::new(Self {
             kept: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
-            demanded: Flights::new(super::flight::DEMANDED),
-            renewed: Flights::new(super::FETCHES - super::flight::DEMANDED),
+            demanded: Flights::new(DEMANDED),
+            renewed: Flights::new(FETCHES - DEMANDED),
             metrics: TokenMetrics::new(registry),
         });
         store.observe(registry);
