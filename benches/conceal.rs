@@ -38,7 +38,7 @@ fn request(target: &str) -> http::Request<Empty<Bytes>> {
 fn parse_and_conceal(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parse_and_conceal");
     for name in ["compat", "strict"] {
-        let policy = Choice { source: Source::named(name), recursive: None }.load().expect("built in");
+        let policy = Choice { source: Source::parse(name), recursive: None }.load().expect("built in");
         for (request, target) in REQUESTS {
             let target: PathAndQuery = target.parse().expect("a target");
             group.bench_function(format!("{name}/{request}"), |bencher| {

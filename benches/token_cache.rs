@@ -24,7 +24,7 @@ fn hit(criterion: &mut Criterion) {
     let _entered = runtime.enter();
     let tokens = Tokens::new(Store::new(LIMIT, &Registry::default()), Source);
     let default = TokenKey::default_account().request();
-    let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
+    let query = Query::from_params([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
     let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::from(RequestError::Flavor))));
     let mut cache = token_cache::layer(&tokens, Audit::Off).layer(inner);

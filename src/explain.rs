@@ -63,7 +63,7 @@ pub fn explain(policy: &Policy, url: &str) -> String {
         }
     };
     told.line("read as", format_args!("{}{}", request.path, request.query));
-    let subject = Subject::of(&request.path);
+    let subject = Subject::new(&request.path);
     told.line("judged as", format_args!("{:?}", subject.as_str()));
     told.line("policy", format_args!("{}, version {}, {} rules", policy.name(), policy.version(), policy.rule_count()));
     let decision = policy.judge(&request);
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn explained(policy: &str, url: &str) -> String {
-        let choice = Choice { source: Source::named(policy), recursive: None };
+        let choice = Choice { source: Source::parse(policy), recursive: None };
         Question::Explain(choice, url.to_owned()).answer().expect("a built-in policy")
     }
 

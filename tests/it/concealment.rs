@@ -21,7 +21,7 @@ const UNNAMED: [&str; 6] = [
 ];
 
 fn built_in(name: &str) -> Choice {
-    Choice { source: Source::named(name), recursive: None }
+    Choice { source: Source::parse(name), recursive: None }
 }
 
 /// What of all that reached the upstream is written otherwise than it reads, or reads as something that should have been

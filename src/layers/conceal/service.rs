@@ -190,7 +190,7 @@ impl Cut {
     }
 
     fn redact(&self, bytes: &[u8], at_most: usize) -> Result<Vec<u8>, Uncut> {
-        let subject = Subject::of(&self.path);
+        let subject = Subject::new(&self.path);
         let directory = subject.as_str();
         match self.form {
             Form::Listing => {

@@ -282,7 +282,7 @@ fn request(target: &str) -> Request {
     let target = target.parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
     let query = Query::parse(target.query()).expect("a query");
-    Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node)
+    Request::own(Endpoint::from_path(&path), path.as_str(), query, Principal::Node)
 }
 
 #[tokio::test(start_paused = true)]
@@ -712,8 +712,13 @@ async fn one_that_waits_holds_little() {
     let cache = Cache::before(&Server::new());
     let entry = cache.store.find_or_make(TokenKey::default_account(), None, BootTime::now()).expect("room").0;
     let known = entry.join(None).0;
-    let waiting =
-        service::waiting(known, DEADLINE, crate::metadata::token::Form::Json, http::HeaderValue::from_static(""), None);
+    let waiting = service::waiting(
+        known,
+        DEADLINE,
+        crate::metadata::token::TokenFormat::Json,
+        http::HeaderValue::from_static(""),
+        None,
+    );
     assert!(size_of_val(&waiting) <= 1024, "{}", size_of_val(&waiting));
 }
 
