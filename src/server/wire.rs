@@ -113,7 +113,7 @@ impl<I: Socket> Watched<I> {
         written
     }
 
-    /// Sends a piece of a response. `is_whole` says that the piece is all that hyper has to write now.
+    /// Sends a piece of a response. `is_whole`: hyper has nothing more to write now.
     fn send(&mut self, cx: &mut Context<'_>, piece: &[u8], is_whole: bool) -> Poll<io::Result<usize>> {
         if is_whole && self.replaces(piece) {
             return Poll::Ready(Ok(piece.len()));
