@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::document::{Listings, OtherKeys, Rule, Ruling, Tree};
 use super::pattern::TOPS;
-use super::trie::Found;
+use super::trie::Matches;
 use super::{Answer, Order, Policy, Recursive};
 use crate::metadata::query::Param;
 use crate::metadata::{Endpoint, MetadataPath, Method, Query, Request};
@@ -183,7 +183,7 @@ impl Policy {
             // Above the API versions, only a recursive response could contain anything to conceal.
             return if recursive { Decision::Conceal(Cause::Recursive) } else { Decision::Allow };
         }
-        let Found { allowed_by, leads_to, concealed_by } = match request.path.common() {
+        let Matches { allowed_by, leads_to, concealed_by } = match request.path.common() {
             Some(common) => self.common[common as usize],
             None => self.patterns.walk(path),
         };

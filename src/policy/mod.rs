@@ -34,7 +34,7 @@ pub use load::{Choice, LoadError, SCHEMA, Source};
 pub use refusal::Concealed;
 
 use document::{Document, Listings, OtherKeys, Rule, Ruling, Tree};
-use trie::{Found, Order, Trie};
+use trie::{Matches, Order, Trie};
 
 use crate::metadata::query::Param;
 use crate::metadata::{CommonPath, Method};
@@ -57,7 +57,7 @@ pub struct Policy {
     rules: Vec<Rule>,
     patterns: Trie,
     /// Precomputed matches of the common paths.
-    common: [Found; CommonPath::ALL.len()],
+    common: [Matches; CommonPath::ALL.len()],
 }
 
 impl Policy {

@@ -30,7 +30,7 @@ pub(super) struct Trie {
 
 /// Result of a walk: the first rule of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Matches {
     /// Allows the path itself.
     pub(super) allowed_by: Option<Order>,
     /// Allows the path, or could allow a path below it.
@@ -86,8 +86,8 @@ impl Trie {
     }
 
     /// Finds the rules that match a path.
-    pub(super) fn walk(&self, path: &str) -> Found {
-        let mut found = Found::default();
+    pub(super) fn walk(&self, path: &str) -> Matches {
+        let mut found = Matches::default();
         let (mut here, mut next) = (&mut Places::new(), &mut Places::new());
         for ruling in [Ruling::Allow, Ruling::Conceal] {
             self.enter(root(ruling), here, &mut found);
@@ -115,7 +115,7 @@ impl Trie {
     }
 
     /// Follows the edges of a node that match a name.
-    fn follow(&self, at: usize, name: &[u8], places: &mut Places, found: &mut Found) {
+    fn follow(&self, at: usize, name: &[u8], places: &mut Places, found: &mut Matches) {
         let node = &self.nodes[at];
         if let Some(to) = node.literal(name) {
             self.enter(to, places, found);
@@ -142,7 +142,7 @@ impl Trie {
     }
 
     /// Enters a node, and the node after a `**`, which may match no segments.
-    fn enter(&self, at: usize, places: &mut Places, found: &mut Found) {
+    fn enter(&self, at: usize, places: &mut Places, found: &mut Matches) {
         let node = &self.nodes[at];
         if node.ruling == Ruling::Conceal {
             keep_first(&mut found.concealed_by, node.ends);

@@ -24,7 +24,7 @@ use crate::upstream::Forward;
 const RETRY_DELAY_MILLIS: std::ops::Range<u64> = 100..250;
 
 /// Maximum size of a token response, in bytes. Real ones have about 1 KiB.
-const MAX_BODY: usize = 64 * 1024;
+const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The node's own metadata server as a source of tokens.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl MetadataServer {
         let (head, body) = self.forward.ask(&key.request()).await?.into_parts();
         match body {
             Body::Whole(body) => Ok(Response::from_parts(head, body)),
-            Body::Streamed(body) => match Limited::new(body, MAX_BODY).collect().await {
+            Body::Streamed(body) => match Limited::new(body, MAX_BODY_BYTES).collect().await {
                 Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
-                Err(error) => Err(error.downcast().map_or(Failure::TooLarge(MAX_BODY), |failure| *failure)),
+                Err(error) => Err(error.downcast().map_or(Failure::TooLarge(MAX_BODY_BYTES), |failure| *failure)),
             },
         }
     }

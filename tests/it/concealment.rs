@@ -7,7 +7,7 @@ mod spellings;
 mod verdicts;
 
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::mock::{Handle, Seen};
+use gce_metadata_proxy::mock::{Handle, RecordedRequest};
 use gce_metadata_proxy::policy::{Choice, Decision, Policy, Source};
 
 /// What is secret in the mock and not named by `compat`: secrets that users and partners keep where they like.
@@ -30,7 +30,7 @@ fn misread(mock: &Handle, policy: &Policy) -> Vec<String> {
     mock.log().iter().filter(|seen| !is_as_judged(seen, policy)).map(|seen| seen.target.clone()).collect()
 }
 
-fn is_as_judged(seen: &Seen, policy: &Policy) -> bool {
+fn is_as_judged(seen: &RecordedRequest, policy: &Policy) -> bool {
     let Ok(target) = seen.target.parse() else { return false };
     let (Ok(path), Ok(query)) = (MetadataPath::parse(&target), Query::parse(target.query())) else { return false };
     format!("{path}{query}") == seen.target

@@ -23,12 +23,12 @@ fn the_first_matching_rule_wins() {
 #[test]
 fn one_walk_finds_both_rulings() {
     let trie = trie(&["instance/ssh-keys", "instance/**"], &["instance/*/sshKeys", "instance/ssh-keys"]);
-    let found = |allowed_by, leads_to, concealed_by| Found { allowed_by, leads_to, concealed_by };
+    let found = |allowed_by, leads_to, concealed_by| Matches { allowed_by, leads_to, concealed_by };
     assert_eq!(trie.walk("instance/ssh-keys"), found(Some(0), Some(0), Some(3)));
     assert_eq!(trie.walk("instance/SSHkeys"), found(Some(1), Some(1), Some(3)));
     assert_eq!(trie.walk("instance/a/ssh-keys/b"), found(Some(1), Some(1), Some(2)));
     assert_eq!(trie.walk("Instance/a/ssh-keys"), found(None, None, Some(2)));
-    assert_eq!(trie.walk("project"), Found::default());
+    assert_eq!(trie.walk("project"), Matches::default());
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn concealing_a_directory_conceals_everything_below_it() {
 fn allowing_a_directory_allows_nothing_below_it() {
     let trie = trie(&["instance/attributes"], &[]);
     assert_eq!(trie.walk("instance/attributes").allowed_by, Some(0));
-    assert_eq!(trie.walk("instance/attributes/x"), Found::default());
+    assert_eq!(trie.walk("instance/attributes/x"), Matches::default());
 }
 
 #[test]

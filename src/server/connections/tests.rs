@@ -1,4 +1,4 @@
-use super::open::UNREAD;
+use super::open::UNREAD_DELAY;
 use super::place::SMALL_HEAD_BYTES;
 use super::*;
 use crate::memory::SERVING_BYTES;
@@ -91,7 +91,7 @@ async fn a_patient_newcomer_does_not_replace_very_recent_connections() {
     let first = arrive(&connections, 1).expect("room");
     let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
     assert!(matches!(admit(), Admission::Later));
-    sleep(JUST_COME).await;
+    sleep(NEWCOMER_PROTECTION).await;
     assert!(matches!(admit(), Admission::Place(_)));
     assert!(was_aborted(&first).await);
 }
@@ -103,7 +103,7 @@ async fn only_connections_of_these_peers_are_cut_for_not_reading() {
     for guest in &guests[..2] {
         guest.activity.blocked();
     }
-    sleep(UNREAD).await;
+    sleep(UNREAD_DELAY).await;
     assert!(!connections.cut_unread_of(&[pod(3)]), "this one is reading");
     assert!(connections.cut_unread_of(&[pod(2), pod(3)]));
     assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
@@ -153,7 +153,7 @@ async fn under_pressure_the_largest_client_is_cut_first_and_requests_last() {
     sleep(Duration::from_secs(1)).await;
     let crowd: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
     let _answers: Vec<_> = crowd[..8].iter().map(|guest| guest.activity.answering()).collect();
-    sleep(YOUNG).await;
+    sleep(MIN_CLOSE_AGE).await;
     let aborted = async |guests: &[Guest]| {
         let mut aborted = 0;
         for guest in guests {
