@@ -1,4 +1,4 @@
-//! What reading a request's target and judging it costs, alone and within its layers.
+//! Cost of parsing a request and deciding about it, alone and within its layers.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn parse_and_conceal(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The two layers around it, with the request that they are given and that goes out of scope.
+/// The two layers that do this, including dropping the request.
 fn layers(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("classify_and_conceal_layers");
     let nothing = service_fn(|request: Box<Request>| {

@@ -1,4 +1,4 @@
-//! What a token from memory costs, in the token layer alone.
+//! Cost of a cached token, in the token layer alone.
 
 mod support;
 
