@@ -1,4 +1,5 @@
-//! Attacks on the concealment through the assembled proxy, with a mock behind it that gives away more than the real server.
+//! Attacks on the concealment through the assembled proxy, in front of a mock that reveals more than the real
+//! server.
 
 mod explained;
 mod operator;

@@ -1,5 +1,6 @@
-//! The protocol notes' conformance table, row by row: the mock is asked what a metadata server is, the proxy what it is in
-//! front of one, and both by the same rows, so that neither drifts from the protocol or from the other unseen.
+//! The conformance table of the protocol notes, row by row. The mock is tested as a metadata server, the proxy
+//! as a proxy in front of one, and both with the same rows, so that neither can drift from the protocol or from
+//! the other unnoticed.
 
 mod ask;
 mod expect;

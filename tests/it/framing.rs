@@ -1,5 +1,4 @@
-//! Messages that no server should take for a request, or not for this one. None may yield metadata, none may reach the
-//! upstream.
+//! Messages that are not valid requests, or ambiguous ones. None may return metadata or reach the upstream.
 
 use gce_metadata_proxy::mock::Mock;
 

@@ -1,4 +1,4 @@
-//! One process takes over from another on the same address.
+//! A new process takes over the address of a running one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

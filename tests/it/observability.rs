@@ -1,5 +1,5 @@
-//! What is shipped for operators: the rules and the dashboard speak of metrics that exist, the alerts fire when they should,
-//! and a real Prometheus gets from the running proxy what it is promised.
+//! The files shipped for operators: rules and dashboard refer to existing metrics, alerts fire when they
+//! should, and a real Prometheus can scrape the running proxy.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

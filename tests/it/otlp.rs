@@ -1,4 +1,5 @@
-//! What an OpenTelemetry collector is told: one span for a request and one for each filter, and never at a request's cost.
+//! Traces sent to an OpenTelemetry collector: one span per request and one per filter, never at a request's
+//! expense.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

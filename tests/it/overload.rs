@@ -1,4 +1,4 @@
-//! What happens when there is no room: who is refused, how, and who is not.
+//! Overload: which requests are refused, how, and which are not.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The binary as a process: its start, its end, its messages.
+//! The binary as a process: start, shutdown and messages.
 
 use std::time::Duration;
 

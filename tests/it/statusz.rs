@@ -1,4 +1,4 @@
-//! The pages for people: `/statusz`, `/flagz`, `/loglevel`; and the lines that they read in the log.
+//! The pages for people (`/statusz`, `/flagz`, `/loglevel`), and the log lines.
 
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::{Fault, Mock};

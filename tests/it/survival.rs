@@ -1,4 +1,5 @@
-//! What the binary lives through: a stop under load, and crowds on little memory and little CPU. Hostile pods are in `tests/siege`.
+//! The binary under stress: a stop under load, and crowds with little memory and little CPU. Hostile pods are
+//! in `tests/siege`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What operators see: every metric, its labels, and who said what.
+//! The metrics that operators see: names, labels, and the origin of responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 

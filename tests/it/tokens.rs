@@ -1,4 +1,5 @@
-//! Tokens through the real binary: one upstream request however many ask, and no valid token withheld.
+//! Tokens through the real binary: one upstream request for any number of clients, and valid tokens are always
+//! served.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

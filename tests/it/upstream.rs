@@ -1,4 +1,4 @@
-//! What a pod sees when the metadata server fails, and what the metadata server sees of a pod.
+//! Failures of the metadata server as seen by pods, and disconnects of pods as seen by the metadata server.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! [`Namespace`]: a network of its own, as a pod or a node has it.
+//! [`Namespace`]: a network namespace, as a pod or a node has.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};

@@ -1,6 +1,6 @@
-//! A control group of a test's own, for the binary to live in: bounds on memory and CPU, and what it used.
+//! A control group for the binary in a test: limits on memory and CPU, and its usage.
 //!
-//! Versions 1 and 2 are understood. Where neither can be written to, there is no group, and whoever wanted one says so and
+//! Supports versions 1 and 2. If neither is writable, there is no group, and the test prints a message and
 //! measures less.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the scenarios share: a proxy in this process, the real binary in its own, and requests byte by byte.
+//! Shared by the scenarios: a proxy in this process, the real binary as a process, and requests as bytes.
 
 mod binary;
 pub mod cgroup;

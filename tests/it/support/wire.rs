@@ -1,4 +1,4 @@
-//! Requests and answers as bytes, so that nothing between a test and the proxy mends or breaks them.
+//! Requests and responses as bytes, so that no library between a test and the proxy repairs or breaks them.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
