@@ -220,7 +220,7 @@ impl Syntax for Uid {
     }
 }
 
-/// What the kernel accepts as an interface name, without characters that are special in the rules' text.
+/// A name that the kernel accepts for an interface, without characters that are special in the rules' text.
 #[derive(Debug, Clone)]
 struct Interface;
 

@@ -10,7 +10,7 @@ pub const GOOGLE: HeaderValue = HeaderValue::from_static("Google");
 /// Client libraries identify themselves in this header.
 pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-client");
 
-/// The headers by which a client identifies itself. No other client headers are forwarded: ranges, conditions
+/// The headers with which a client identifies itself. No other client headers are forwarded: ranges, conditions
 /// and encodings would change a response unnoticed by the policy and the cache.
 pub const FORWARDED: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
@@ -103,7 +103,7 @@ impl<'a> Signs<'a> {
         }
     }
 
-    /// The header that shows that the request was forwarded by another proxy, if any, whatever its value. The
+    /// The header that shows that the request was forwarded by another proxy, if any, with any value. The
     /// server refuses such requests, because they come from SSRF and not from pods.
     pub fn forwarded_by(&self) -> Option<HeaderName> {
         self.x_forwarded_for.or(self.forwarded).cloned()

@@ -66,7 +66,7 @@ impl Host {
         }
     }
 
-    /// As the client sent it.
+    /// The name and port as sent by the client.
     pub fn as_str(&self) -> &str {
         self.0.to_str().expect("an allowed host is ASCII")
     }

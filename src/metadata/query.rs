@@ -193,21 +193,21 @@ impl Query {
         self.value(Param::TimeoutSec).and_then(|seconds| seconds.parse().ok())
     }
 
-    /// The same query without one parameter.
+    /// Returns the query without a parameter.
     #[must_use]
     pub fn without(mut self, param: Param) -> Self {
         self.known.retain(|(known, _)| *known != param);
         self
     }
 
-    /// The same query with only some of its parameters.
+    /// Returns the query with only the parameters for which `keep` returns `true`.
     #[must_use]
     pub fn only(mut self, keep: impl Fn(Param) -> bool) -> Self {
         self.known.retain(|(known, _)| keep(*known));
         self
     }
 
-    /// The same query with another value for one parameter.
+    /// Returns the query with a different value for a parameter.
     #[must_use]
     pub fn with(self, param: Param, value: &str) -> Self {
         let mut query = self.without(param);

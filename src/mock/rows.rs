@@ -32,8 +32,8 @@ pub(super) const WORKLOAD_CERTIFICATES: &str = "instance/gce-workload-certificat
 /// only if they may be empty.
 pub(super) type Row = (&'static str, Kind, &'static str);
 
-/// What the real server returns to any client with the right header and what reveals nothing except the shape
-/// of the machine.
+/// Values that the real server returns to any client with the right header and that reveal nothing except the
+/// shape of the machine.
 pub(super) const PLAIN: &[Row] = &[
     ("instance/attributes/", Directory, ""),
     ("instance/attributes/cluster-location", Text, "us-central1"),
@@ -88,8 +88,8 @@ pub(super) const PLAIN: &[Row] = &[
     ("universe/universe-domain", Text, "googleapis.com"),
 ];
 
-/// What pods must not read: bootstrap secrets, scripts, keys, certificates, users, and any custom attributes.
-/// Every value contains the [`SECRET_MARKER`].
+/// Values that pods must not read: bootstrap secrets, scripts, keys, certificates, users, and any custom
+/// attributes. Every value contains the [`SECRET_MARKER`].
 pub(super) const SECRET: &[Row] = &[
     ("instance/attributes/bootstrap-kubeconfig", Text, KUBECONFIG),
     ("instance/attributes/common-psm1", Text, "# MOCK-SECRET common-psm1"),

@@ -48,7 +48,7 @@ pub enum Cause<'a> {
     Unreadable,
 }
 
-/// A path as rules match it: relative to the API version, in the layout of v1, without leading or trailing
+/// A path as matched by rules: relative to the API version, in the layout of v1, without leading or trailing
 /// slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject<'a> {

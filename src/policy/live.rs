@@ -106,8 +106,8 @@ mod tests {
 
     const HEAD: &str = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nextends: strict\n";
 
-    /// As in a mounted `ConfigMap`, the file is a link into a directory that is itself a link, and the latter
-    /// is swapped.
+    /// Like a mounted `ConfigMap`: the file is a link into a directory that is itself a link, and the latter is
+    /// swapped.
     #[test]
     fn a_valid_change_is_applied_and_an_invalid_one_rejected() {
         let mount = std::env::temp_dir().join(format!("metadata-proxy-policy-{}", std::process::id()));

@@ -131,7 +131,7 @@ impl Plan {
         Self { chains }
     }
 
-    /// The marks of all rules, by which they are found again.
+    /// The marks of all rules, which identify them in listings.
     pub(super) fn marks(&self) -> Vec<String> {
         self.chains.iter().flat_map(|chain| &chain.rules).map(|rule| self.mark(rule)).collect()
     }

@@ -26,7 +26,7 @@ const MAX_WRITE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Watched<I> {
     io: I,
-    /// What the client has sent and hyper has not read.
+    /// Bytes that the client has sent and hyper has not read.
     inbox: Inbox,
     scanner: HeadScanner,
     activity: Arc<Activity>,
