@@ -11,7 +11,7 @@ use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::{Handle, RecordedRequest};
 use gce_metadata_proxy::policy::{Choice, Decision, Policy, Source};
 
-/// What is secret in the mock and not named by `compat`: secrets that users and partners keep where they like.
+/// Secrets of the mock that `compat` does not name: custom ones of users and partners.
 const UNNAMED: [&str; 6] = [
     "instance/attributes/created-by",
     "instance/attributes/instance-template",
@@ -25,8 +25,8 @@ fn built_in(name: &str) -> Choice {
     Choice { source: Source::parse(name), recursive: None }
 }
 
-/// What of all that reached the upstream is written otherwise than it reads, or reads as something that should have been
-/// refused, or sent in another form.
+/// The upstream requests that were not normalised, should have been refused, or were sent in another form than
+/// decided.
 fn misread(mock: &Handle, policy: &Policy) -> Vec<String> {
     mock.log().iter().filter(|seen| !is_as_judged(seen, policy)).map(|seen| seen.target.clone()).collect()
 }

@@ -24,9 +24,9 @@ fn secret(answer: &Answer) -> String {
     token["access_token"].as_str().expect("text").to_owned()
 }
 
-/// So many clients at once, each on a connection of its own.
+/// Sends concurrent requests for these targets, each on its own connection.
 async fn crowd(addr: SocketAddr, targets: impl IntoIterator<Item = String>) -> Vec<Answer> {
-    // Many systems grant a process 1,024 files unless it asks for more.
+    // Many systems allow a process only 1,024 open files by default.
     rlimit::increase_nofile_limit(8192).expect("the limit of open files can be raised");
     let mut crowd = JoinSet::new();
     for target in targets {
@@ -35,7 +35,7 @@ async fn crowd(addr: SocketAddr, targets: impl IntoIterator<Item = String>) -> V
     crowd.join_all().await
 }
 
-/// A mock whose answers take a while, so that callers overlap, and the binary in front of it.
+/// Starts a mock with slow responses, so that callers overlap, and the binary in front of it.
 async fn start() -> (Handle, Binary, SocketAddr) {
     let mock = Mock::start().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
@@ -168,7 +168,7 @@ async fn a_503_is_asked_about_again_once() {
     assert_eq!(mock.requests(), 2);
 }
 
-/// Second tries help while a machine migrates; for a server that says 503 to everything they are load.
+/// Retries help while a machine migrates. For a server that responds 503 to everything they are only load.
 #[tokio::test]
 async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_clients_ask() {
     const ASKED: u64 = 60;
@@ -187,7 +187,7 @@ async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_cl
     );
 }
 
-/// Something answers at the metadata server's address, but it is not one.
+/// The server at the metadata server's address is not a metadata server.
 #[tokio::test]
 async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
     let mock = Mock::start().await;
@@ -224,8 +224,8 @@ async fn readiness_waits_for_what_pods_ask_first() {
     panic!("it is never ready");
 }
 
-/// Everything that the proxy writes and counts, at its most talkative, while tokens are handed out, refused, garbled and
-/// cut: no part of a token may be in it.
+/// No part of a token appears in anything that the proxy logs and counts at the most verbose level, while
+/// tokens are served, refused, invalid and truncated.
 #[tokio::test]
 async fn no_log_and_no_metric_holds_a_token() {
     let mock = Mock::start().await;
@@ -251,7 +251,7 @@ async fn no_log_and_no_metric_holds_a_token() {
 
     assert!(log.contains("TRACE") || log.contains("DEBUG"), "it was talkative: {log}");
     for secret in secrets {
-        // A token's middle is as secret as the whole.
+        // Parts of a token are secret too.
         let middle = &secret[secret.len() / 2..secret.len() / 2 + 20];
         assert!(!log.contains(middle), "a token is in the log: {log}");
         assert!(!metrics.contains(middle), "a token is in the metrics");
@@ -280,7 +280,7 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
     secret(&get(proxy.addr, &of_key("next")).await);
 }
 
-/// One pod's keys fail in as many ways as it likes; what others ask for is fetched all the same.
+/// One pod's keys fail in many ways; the keys of other pods are still fetched.
 #[tokio::test]
 async fn one_pods_failing_keys_fail_nobody_elses() {
     const BAD_ACCOUNT: &str = "bad@mock-project.iam.gserviceaccount.com";
@@ -302,7 +302,7 @@ async fn one_pods_failing_keys_fail_nobody_elses() {
     proxy.stop().await;
 }
 
-/// One pod waits for 150 keys for which the server takes for ever, and others need tokens that are not known yet.
+/// One pod waits for 150 keys for which the server never responds, while others need new tokens.
 #[tokio::test]
 async fn one_pods_slow_keys_hold_up_nobody_elses() {
     const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
