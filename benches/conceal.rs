@@ -1,4 +1,4 @@
-//! What reading a request's target and judging it costs, alone and within its layers.
+//! Cost of parsing a request and deciding about it, alone and within its layers.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn request(target: &str) -> http::Request<Empty<Bytes>> {
 fn parse_and_conceal(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parse_and_conceal");
     for name in ["compat", "strict"] {
-        let policy = Choice { source: Source::named(name), recursive: None }.load().expect("built in");
+        let policy = Choice { source: Source::parse(name), recursive: None }.load().expect("built in");
         for (request, target) in REQUESTS {
             let target: PathAndQuery = target.parse().expect("a target");
             group.bench_function(format!("{name}/{request}"), |bencher| {
@@ -55,7 +55,7 @@ fn parse_and_conceal(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The two layers around it, with the request that they are given and that goes out of scope.
+/// The two layers that do this, including dropping the request.
 fn layers(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("classify_and_conceal_layers");
     let nothing = service_fn(|request: Box<Request>| {

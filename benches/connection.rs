@@ -1,5 +1,5 @@
-//! What a request costs on a connection that is kept, on a pipe in memory: through hyper alone, and through hyper and the
-//! whole stack. The difference is the stack's; what the kernel takes is on top of both.
+//! Cost of a request on a kept-alive connection over an in-memory pipe: with hyper alone, and with hyper and
+//! the whole stack. The difference is the stack's cost. The kernel's cost is not included.
 
 mod support;
 
@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::service::service_fn;
 use support::Pipe;
 
-/// As long as a token's answer.
+/// As long as a token response.
 const BODY: Bytes = Bytes::from_static(&[b'x'; 250]);
 
 fn keep_alive(criterion: &mut Criterion) {

@@ -1,10 +1,10 @@
-//! Instructions that the hot paths take, counted by callgrind and compared with committed bounds: a regression shows on a
-//! machine whose clock tells nothing.
+//! Instruction counts of the hot paths, measured with callgrind and compared with committed bounds. This
+//! detects regressions even on machines whose timings are unreliable.
 //!
-//! `cargo bench --bench instructions` compares with `benches/instructions.txt` and fails where a count is more than 5 % above
-//! its bound. `cargo bench --bench instructions -- --write` writes what was counted as the new bounds.
+//! `cargo bench --bench instructions` compares with `benches/instructions.txt` and fails if a count exceeds its
+//! bound by more than 5 %. `cargo bench --bench instructions -- --write` writes the counts as the new bounds.
 //!
-//! This program runs itself under valgrind, once a subject. Only [`counted`] is counted; what is made ready for it is not.
+//! This program runs itself under valgrind, once per subject. Only [`counted`] is counted, not the preparation.
 
 mod support;
 
@@ -24,13 +24,13 @@ use tower::{Layer, Service, service_fn};
 
 const BOUNDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
 
-/// How far above its bound a count may be, in per cent.
-const ROOM: u64 = 5;
+/// Tolerance above a bound, in per cent.
+const TOLERANCE_PERCENT: u64 = 5;
 
-/// Before anything is counted, so that what is made once is made.
+/// Calls before counting, so that one-time initialisation is not counted.
 const WARM_UP: usize = 50;
 
-/// Of which the mean is taken: hash maps are seeded at random.
+/// Number of calls to average over, because hash maps are seeded at random.
 const TIMES: usize = 500;
 
 type Subject = (&'static str, fn());
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The one function that is counted, found by its name. It must stay a function.
+/// The function that is counted, found by its name. It must not be inlined.
 #[inline(never)]
 fn counted<T>(run: impl FnOnce() -> T) -> T {
     black_box(run())
@@ -129,7 +129,7 @@ fn keep_alive() {
     times(|| (), |()| runtime.block_on(pipe.exchange()));
 }
 
-/// Counts everything, prints it beside its bound, and says whether all are within.
+/// Counts all subjects and prints the counts with their bounds. Fails if one exceeds its bound.
 fn compare(write: bool) -> ExitCode {
     let text = std::fs::read_to_string(BOUNDS).unwrap_or_default();
     let bounds: BTreeMap<&str, u64> = text
@@ -150,8 +150,8 @@ fn compare(write: bool) -> ExitCode {
         let bound = bounds.get(name).copied();
         let verdict = match bound {
             None => "has no bound yet",
-            Some(bound) if count * 100 > bound * (100 + ROOM) => "TOO MANY",
-            Some(bound) if count * (100 + ROOM) < bound * 100 => "fewer: lower the bound (--write)",
+            Some(bound) if count * 100 > bound * (100 + TOLERANCE_PERCENT) => "TOO MANY",
+            Some(bound) if count * (100 + TOLERANCE_PERCENT) < bound * 100 => "fewer: lower the bound (--write)",
             Some(_) => "",
         };
         println!(
@@ -175,14 +175,15 @@ fn compare(write: bool) -> ExitCode {
     outcome
 }
 
-/// The mean of one subject.
+/// Mean count of one subject.
 fn count(subject: &str) -> Result<u64, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let valgrind = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*instructions*counted*"])
         .arg(this)
         .args(["--count", subject])
-        // The C library picks its copies and comparisons by what the processor can do; these every processor can.
+        // The C library selects implementations by processor features. Disable those that not every processor
+        // has.
         .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM")
         .output()
         .map_err(|error| format!("valgrind does not run ({error}); apt-get install valgrind"))?;

@@ -1,4 +1,4 @@
-//! What measuring costs: eight filters that do nothing, with and without probes, and one observation.
+//! Cost of measuring: eight no-op filters, with and without probes, and a single observation.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -17,7 +17,7 @@ use tower::{Layer, Service, ServiceBuilder};
 
 struct ThroughLayer;
 
-/// Passes everything on, as a filter does that has nothing to say. It is not inlined, as little of a real one is.
+/// A filter that passes every request on. It is not inlined, because real ones are not either.
 struct Through<S>(S);
 
 impl<S> Layer<S> for ThroughLayer {
@@ -43,7 +43,7 @@ impl<S: Service<u64>> Service<u64> for Through<S> {
     }
 }
 
-/// Answers at once.
+/// Responds immediately.
 struct Answers;
 
 impl Service<u64> for Answers {
@@ -69,7 +69,7 @@ fn run(stack: &mut impl Service<u64, Response = u64, Error = Infallible>) -> u64
     }
 }
 
-/// The numbers are of eight filters each: the difference, divided by eight, is the cost of measuring one.
+/// The figures are for eight filters: the difference, divided by eight, is the cost of measuring one.
 fn eight_filters(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("eight_filters");
     let timeline = &Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
@@ -99,7 +99,7 @@ fn one_observation(criterion: &mut Criterion) {
     criterion.bench_function("one_look_at_the_clock", |bencher| bencher.iter(Moment::now));
 }
 
-/// What noting a client costs: of a few that talk, and of as many as there are places for.
+/// Cost of recording a client: with few clients, and with one per slot.
 fn one_talker(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one_talker");
     for clients in [4, 64] {

@@ -1,4 +1,4 @@
-//! Each layer's own cost, for a request that it lets through, above a service that answers at once with nothing.
+//! Cost of each layer for an allowed request, above a service that responds immediately with an empty body.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn layers(criterion: &mut Criterion) {
     bench(criterion, "nothing", ends(), leaf);
 }
 
-/// The request is made beforehand; that it goes out of scope is part of what is measured, in every layer alike.
+/// The request is created beforehand. Dropping it is part of the measurement for every layer.
 fn bench<R, S: Service<R>>(criterion: &mut Criterion, name: &str, mut service: S, mut request: impl FnMut() -> R) {
     criterion.benchmark_group("layers").bench_function(name, |bencher| {
         let ask = |request| drop(black_box(support::now(service.call(request))));

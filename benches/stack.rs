@@ -1,4 +1,4 @@
-//! What a request costs from the outermost layer to the innermost and back, without a connection.
+//! Cost of a request through the whole stack, without a connection.
 
 mod support;
 

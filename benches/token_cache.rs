@@ -1,4 +1,4 @@
-//! What a token from memory costs, in the token layer alone.
+//! Cost of a cached token, in the token layer alone.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn hit(criterion: &mut Criterion) {
     let _entered = runtime.enter();
     let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), Source);
     let default = TokenKey::default_account().request();
-    let query = Query::of([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
+    let query = Query::from_params([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
     let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::from(RequestError::Flavor))));
     let mut cache = token_cache::layer(&tokens, Audit::Off).layer(inner);

@@ -1,4 +1,4 @@
-//! What it costs when three hundred ask for a token at once and it is not there: not yet, or no more.
+//! Cost of three hundred concurrent requests for a token that is missing or expired.
 
 mod support;
 
@@ -20,11 +20,11 @@ use tower::{Layer, Service, service_fn};
 
 const CROWD: usize = 300;
 
-/// Longer than a token lives, and longer than a failure is remembered.
+/// Longer than the lifetime of a token, and longer than a failure is cached.
 const LIFE: Duration = Duration::from_secs(3600);
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Takes a turn of the scheduler for a token, or fails.
+/// A token source that yields once and then returns a token or fails.
 #[derive(Default)]
 struct Weather {
     is_bad: AtomicBool,
@@ -50,7 +50,7 @@ type Answered =
     std::future::Ready<Result<http::Response<gce_metadata_proxy::reply::Body>, gce_metadata_proxy::error::Error>>;
 
 fn crowds(criterion: &mut Criterion) {
-    // Time stands still unless it is told to pass, so that a token can come to its end between two rounds.
+    // Time is paused, so that a token can be made to expire between two rounds.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     let _entered = runtime.enter();
@@ -69,7 +69,7 @@ fn crowds(criterion: &mut Criterion) {
             BatchSize::PerIteration,
         );
     });
-    // Without the keepers of all those keys.
+    // Without the keepers of the other keys.
     let (cache, weather) = empty_cache();
     let default = support::parsed(support::TOKEN);
     runtime.block_on(ask(&cache, &weather, &default));
@@ -87,7 +87,7 @@ fn crowds(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Empty, in front of a server with its weather.
+/// An empty cache with a controllable source.
 fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
     let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), Server(Arc::clone(&weather)));
@@ -97,7 +97,7 @@ fn empty_cache() -> (Cache, Arc<Weather>) {
     )
 }
 
-/// All ask, and all get the one token that is fetched.
+/// All request the token, and all get the one that is fetched.
 async fn ask(cache: &Cache, weather: &Weather, request: &Request) {
     let before = weather.fetches.load(Relaxed);
     let mut crowd = JoinSet::new();

@@ -26,8 +26,8 @@ use given::Mistakes;
 
 pub use serve::flags;
 
-/// Exit code for a usage error, `EX_USAGE` of BSD's sysexits: a supervisor need not retry.
-pub const USAGE: u8 = 64;
+/// Exit code for a usage error: `EX_USAGE` in BSD's sysexits. A supervisor need not retry.
+pub const USAGE_EXIT_CODE: u8 = 64;
 
 /// The flags of the proxy, or a subcommand with its own.
 #[derive(Debug, Parser)]
@@ -76,7 +76,7 @@ values with commas. Flags with a single dash, as in Go (-addr=HOST:PORT), are ac
 Exit codes: 0 after SIGTERM or SIGINT, 64 for a usage error, 1 if the proxy cannot start (for example because a \
 port is in use) or if a second signal ends the drain early.";
 
-/// What to run.
+/// The command to run.
 #[derive(Debug)]
 pub enum Command {
     /// Serve as a proxy.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_k8s_metadata_proxy() {
+    fn defaults_match_k8s_metadata_proxy() {
         let config = serve("");
         assert_eq!((config.addrs, config.metrics_addr), (vec![config::ADDR], config::METRICS_ADDR));
         assert_eq!(config.upstream.to_string(), "169.254.169.254");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_may_have_the_single_dash_of_go() {
+    fn flags_may_have_a_single_dash() {
         let config = serve("-addr=127.0.0.2:988 -metrics-addr 127.0.0.2:989");
         assert_eq!(
             (config.addrs, config.metrics_addr),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_go_reads_them() {
+    fn addresses_are_parsed_as_in_go() {
         let config = serve("--addr :988 --addr [::1]:988,localhost:1988");
         let addrs: Vec<String> = config.addrs.iter().map(ToString::to_string).collect();
         assert_eq!(addrs, ["0.0.0.0:988", "[::1]:988", "127.0.0.1:1988"]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_value_is_a_mistake() {
+    fn a_missing_value_is_an_error() {
         assert!(mistakes("--addr").contains("--addr"));
         for levels in ["nonsense=nonsense=x", "verbose", "info,verbose"] {
             assert!(mistakes(&format!("--log {levels}")).contains("--log"), "{levels}");
@@ -226,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_no_mistakes() {
+    fn help_and_version_are_not_errors() {
         assert!(matches!(parse_line("--help"), Err(Stop::Shown(text)) if text.contains("METADATA_PROXY_ADDR")));
         assert!(matches!(parse_line("-V"), Err(Stop::Shown(text)) if text.contains(env!("CARGO_PKG_VERSION"))));
     }
 
     #[test]
-    fn flags_are_shown_as_they_can_be_typed_again() {
+    fn flags_are_formatted_so_that_they_parse() {
         let config = serve(
             "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
              --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6",
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_an_enum_are_the_same_in_help_and_messages() {
+    fn help_and_messages_list_the_same_enum_values() {
         let Err(Stop::Shown(help)) = parse_line("--help") else { panic!("no help") };
         for flag in ["--policy-mode", "--recursive", "--overload", "--log-format"] {
             let text = mistakes(&format!("{flag} nonsense"));

@@ -38,14 +38,14 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), B
     let app = App::bind(at(on(PORT), on(METRICS_PORT))).or_else(|_| App::bind(at(on(0), on(0))))?;
     let (addr, metrics_addr) = (app.addrs()?[0], app.metrics_addr()?);
 
-    let (told, stopped) = oneshot::channel::<()>();
+    let (stop_proxy, stopped) = oneshot::channel::<()>();
     let proxy = tokio::spawn(app.run(async {
         // A dropped sender also ends the proxy.
         let _ = stopped.await;
     }));
     print!("{}", tour(addr, metrics_addr));
     stop.await;
-    let _ = told.send(());
+    let _ = stop_proxy.send(());
     proxy.await?;
     mock.stop().await;
     Ok(())

@@ -21,9 +21,9 @@ use crate::policy::{self, Cause, Choice, Concealed, Decision, LoadError, Policy,
 pub enum Question {
     /// What does the policy decide about a URL, and why?
     Explain(Choice, String),
-    /// What does a policy say?
+    /// What is the text of a policy?
     Show(Source),
-    /// Is a policy free of mistakes?
+    /// Is a policy valid?
     Check(Source),
     /// What is the format of a policy file?
     Schema,
@@ -50,38 +50,39 @@ impl Question {
 /// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
 /// lines, each with a label.
 pub fn explain(policy: &Policy, url: &str) -> String {
-    let mut told = Told(String::new());
-    told.line("asked for", url);
-    let request = match read(url) {
+    let mut explanation = Explanation(String::new());
+    explanation.line("asked for", url);
+    let request = match parse(url) {
         Ok(request) => request,
         Err(error) => {
-            told.line("read as", "invalid: it is refused before the policy applies");
-            told.line("upstream", "nothing is sent");
+            explanation.line("read as", "invalid: it is refused before the policy applies");
+            explanation.line("upstream", "nothing is sent");
             let error = Error::from(error);
-            told.line("client", format_args!("{}: {error}", rescue::status_of(&error)));
-            return told.0;
+            explanation.line("client", format_args!("{}: {error}", rescue::status_of(&error)));
+            return explanation.0;
         }
     };
-    told.line("read as", format_args!("{}{}", request.path, request.query));
-    let subject = Subject::of(&request.path);
-    told.line("judged as", format_args!("{:?}", subject.as_str()));
-    told.line("policy", format_args!("{}, version {}, {} rules", policy.name(), policy.version(), policy.rule_count()));
+    explanation.line("read as", format_args!("{}{}", request.path, request.query));
+    let subject = Subject::new(&request.path);
+    explanation.line("judged as", format_args!("{:?}", subject.as_str()));
+    explanation
+        .line("policy", format_args!("{}, version {}, {} rules", policy.name(), policy.version(), policy.rule_count()));
     let decision = policy.judge(&request);
-    tell_rule(&mut told, policy, decision, subject.as_str());
-    tell_verdict(&mut told, policy, &request, decision);
-    told.0
+    explain_rule(&mut explanation, policy, decision, subject.as_str());
+    explain_verdict(&mut explanation, policy, &request, decision);
+    explanation.0
 }
 
-struct Told(String);
+struct Explanation(String);
 
-impl Told {
+impl Explanation {
     fn line(&mut self, name: &str, what: impl fmt::Display) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{name:10} {what}");
     }
 }
 
-fn tell_rule(told: &mut Told, policy: &Policy, decision: Decision<'_>, subject: &str) {
+fn explain_rule(explanation: &mut Explanation, policy: &Policy, decision: Decision<'_>, subject: &str) {
     let rule = match decision {
         Decision::Conceal(Cause::Rule(rule)) => Some(rule),
         Decision::Conceal(_) => None,
@@ -90,16 +91,16 @@ fn tell_rule(told: &mut Told, policy: &Policy, decision: Decision<'_>, subject: 
     match rule {
         Some(rule) => {
             let paths: Vec<&str> = rule.paths.iter().map(Pattern::as_str).collect();
-            told.line("rule", format_args!("{}: {}", policy.place_of(Cause::Rule(rule)), paths.join(", ")));
+            explanation.line("rule", format_args!("{}: {}", policy.place_of(Cause::Rule(rule)), paths.join(", ")));
             if let Some(source) = &rule.source {
-                told.line("source", source);
+                explanation.line("source", source);
             }
         }
-        None => told.line("rule", "none; the policy's general settings apply"),
+        None => explanation.line("rule", "none; the policy's general settings apply"),
     }
 }
 
-fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: Decision<'_>) {
+fn explain_verdict(explanation: &mut Explanation, policy: &Policy, request: &Request, decision: Decision<'_>) {
     let sent = |query: Query| format!("GET {}{}", request.path, policy.trim(query));
     let query = request.query.clone();
     let (verdict, upstream) = match decision {
@@ -113,16 +114,16 @@ fn tell_verdict(told: &mut Told, policy: &Policy, request: &Request, decision: D
         Decision::Redirect => ("redirect to the directory", "nothing is sent".to_owned()),
         Decision::Conceal(_) => ("conceal", "nothing is sent".to_owned()),
     };
-    told.line("verdict", verdict);
-    told.line("upstream", upstream);
+    explanation.line("verdict", verdict);
+    explanation.line("upstream", upstream);
     if let Decision::Conceal(cause) = decision {
         let refusal = Concealed::new(policy, &request.path, cause);
-        told.line("client", format_args!("{}: {refusal}", refusal.status()));
+        explanation.line("client", format_args!("{}: {refusal}", refusal.status()));
     }
 }
 
-/// Reads a URL as the proxy reads a GET of it. What is not in the URL is as a client library sends it.
-fn read(url: &str) -> Result<Box<Request>, RequestError> {
+/// Parses a URL as the proxy would parse a GET request for it with the headers that a client library sends.
+fn parse(url: &str) -> Result<Box<Request>, RequestError> {
     let uri: Uri = url.parse().map_err(|_| Malformed::Target)?;
     let host = uri.authority().map_or("metadata.google.internal", Authority::as_str);
     let request = http::Request::get(&uri).header(HOST, host).header(METADATA_FLAVOR, GOOGLE).body(());
@@ -135,12 +136,12 @@ mod tests {
     use super::*;
 
     fn explained(policy: &str, url: &str) -> String {
-        let choice = Choice { source: Source::named(policy), recursive: None };
+        let choice = Choice { source: Source::parse(policy), recursive: None };
         Question::Explain(choice, url.to_owned()).answer().expect("a built-in policy")
     }
 
     #[test]
-    fn a_refusal_is_explained_with_its_rule_and_its_source() {
+    fn a_refusal_is_explained_with_rule_and_source() {
         let text = explained("compat", "http://metadata/computeMetadata/v1/instance/attributes//kube-env");
         for line in [
             "read as    /computeMetadata/v1/instance/attributes/kube-env\n",
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_sent_upstream_is_shown_as_it_would_be_sent() {
+    fn the_upstream_request_is_shown() {
         let text = explained("strict", "/computeMetadata/v1/instance/?recursive=true&alt=text&unknown=1");
         assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?alt=json&recursive=true\n"), "{text}");
         let text = explained("compat", "/computeMetadata/v1/instance/id?recursive=true");
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_explained_too() {
+    fn invalid_requests_are_explained() {
         let text = explained("compat", "/computeMetadata/v1/instance%2Fid");
         assert!(text.contains("client     403 Forbidden: Refused: invalid path: it hides a `/`"), "{text}");
         let text = explained("compat", "not a url");

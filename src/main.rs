@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         }
         Err(Stop::Usage(text)) => {
             eprint!("{text}");
-            return ExitCode::from(cli::USAGE);
+            return ExitCode::from(cli::USAGE_EXIT_CODE);
         }
     };
     match start(command) {

@@ -23,7 +23,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(10 * 60);
 /// Initial and maximum interval between attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// What the warmup fills.
+/// The warmup of all caches.
 #[derive(Debug)]
 pub struct WarmStart<T> {
     /// Sends requests to the metadata server.

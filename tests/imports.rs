@@ -1,58 +1,95 @@
-//! No module of `src/` imports another that imports it, directly or round a circle; nor does a file.
+//! No module of `src/` imports another that imports it, directly or through a cycle; nor does a file.
 //!
-//! This reads the source and not a build. Tests are left out: whoever tests a thing may use everything.
+//! The test reads the source, not a build. It follows `use` declarations and paths in code that start with `crate`,
+//! `super` or `self`. Tests are left out: they may use everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What imports what.
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+
+/// The modules or files that each one imports.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// A source file: its module, and what its `use` declarations name, as absolute paths of modules.
+/// A source file.
 struct Source {
-    /// `crate::a::b` is `["a", "b"]`.
+    /// Its module: `crate::a::b` is `["a", "b"]`.
     module: Vec<String>,
+    /// What it names, as paths from the crate root.
     imports: Vec<Vec<String>>,
 }
 
 #[test]
-fn modules_do_not_import_each_other_in_a_circle() {
+fn modules_have_no_import_cycle() {
     let sources = sources();
     let top = |path: &[String]| path.first().cloned();
-    let circles = circles(&graph(&sources, top));
-    assert!(circles.is_empty(), "circles of modules in src/:\n{}", shown(&circles));
+    let cycles = cycles(&graph(&sources, top));
+    assert!(cycles.is_empty(), "import cycles between modules of src/:\n{}", shown(&cycles));
 }
 
 #[test]
-fn files_do_not_import_each_other_in_a_circle() {
+fn files_have_no_import_cycle() {
     let sources = sources();
     let files: BTreeSet<_> = sources.iter().map(|source| source.module.join("::")).collect();
-    // The longest part of the path that is a file; what follows is an item of it.
+    // The longest prefix of the path that is a file; the rest is an item in it.
     let file = |path: &[String]| {
         let parts = (1..=path.len()).rev().map(|length| path[..length].join("::"));
         parts.into_iter().find(|module| files.contains(module))
     };
     let mut graph = graph(&sources, file);
-    // A module and its parts are one thing: parts use what the module declares for them.
+    // A module and its submodules count as one: submodules use what the module declares for them.
     for (from, to) in &mut graph {
         to.retain(|to| !is_part_of(from, to) && !is_part_of(to, from));
     }
-    let circles = circles(&graph);
-    assert!(circles.is_empty(), "circles of files in src/:\n{}", shown(&circles));
+    let cycles = cycles(&graph);
+    assert!(cycles.is_empty(), "import cycles between files of src/:\n{}", shown(&cycles));
 }
 
 #[test]
-fn a_circle_is_found_and_shown() {
+fn a_cycle_is_found_and_shown() {
     let edge = |from: &str, to: &[&str]| (from.to_owned(), to.iter().map(|to| (*to).to_owned()).collect());
     let graph = Graph::from([edge("a", &["b"]), edge("b", &["c"]), edge("c", &["a", "d"]), edge("d", &[])]);
-    assert_eq!(circles(&graph), [["a", "b", "c"].map(str::to_owned)]);
-    let source = "use crate::{error::Error, reply};\nuse super::{io, sibling::Thing};\n\
-                  // use crate::comment;\n#[cfg(test)]\nmod tests {\n    use crate::only_in_tests;\n}\n";
+    assert_eq!(cycles(&graph), [["a", "b", "c"].map(str::to_owned)]);
+}
+
+#[test]
+fn imports_are_found_in_declarations_and_in_code() {
+    let source = r##"
+        use crate::{error::Error, reply::{self as other, Body}};
+        pub(super) use super::{io, sibling::Thing};
+        use std::fmt;
+        /// crate::documentation
+        // crate::comment
+        pub(in crate::visibility) fn f(peer: &crate::a::Peer) -> [u8; super::size::MAX] {
+            let text = "crate::string"; let raw = r#"use crate::raw;"#; let mark = '"';
+            println!("{}", super::super::b::c::<crate::d::T>(text));
+            self.field
+        }
+        mod inline { use super::near::X; fn f() { self::g() } }
+        #[cfg(test)] fn g() { crate::only_in_tests() }
+        #[cfg(test)]
+        mod checks { use crate::only_in_tests; }
+        fn last() { crate::last::f(); }
+    "##;
     let imports = imports(source, &["server".to_owned(), "socket".to_owned()]);
     let imports: Vec<_> = imports.iter().map(|path| path.join("::")).collect();
-    assert_eq!(imports, ["error::Error", "reply", "server::io", "server::sibling::Thing"]);
+    let expected = [
+        "error::Error",
+        "reply",
+        "reply::Body",
+        "server::io",
+        "server::sibling::Thing",
+        "a::Peer",
+        "server::size::MAX",
+        "b::c",
+        "d::T",
+        "server::socket::near::X",
+        "server::socket::inline::g",
+        "last::f",
+    ];
+    assert_eq!(imports, expected);
 }
 
 fn is_part_of(part: &str, whole: &str) -> bool {
@@ -63,7 +100,7 @@ fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     files_below(&root, &mut files);
-    assert!(files.len() > 100, "the source is not where it was");
+    assert!(files.len() > 100, "found only {} files in {}", files.len(), root.display());
     files.iter().filter_map(|file| source(&root, file)).collect()
 }
 
@@ -78,7 +115,7 @@ fn files_below(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Nothing for tests, and for the crate's roots, which name everything.
+/// Reads a file. `None` for tests, and for the crate's roots, which name everything.
 fn source(root: &Path, file: &Path) -> Option<Source> {
     let inside = file.strip_prefix(root).expect("it is below");
     let mut module: Vec<String> =
@@ -107,57 +144,109 @@ fn is_declared_for_tests(file: &Path, name: &str) -> bool {
     })
 }
 
-/// What the `use` declarations of a file name, as paths from the crate's root.
+/// The items that a file names, as paths from the crate root. Items of other crates are left out.
 fn imports(text: &str, module: &[String]) -> Vec<Vec<String>> {
-    let production = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let mut imports = Vec::new();
-    let mut lines = production.lines();
-    while let Some(line) = lines.next() {
-        let Some(begun) = declaration(line) else { continue };
-        let mut whole = begun.to_owned();
-        while !whole.contains(';') {
-            whole.push_str(lines.next().expect("a declaration ends"));
-        }
-        let paths = named(whole.split(';').next().unwrap_or_default());
-        imports.extend(paths.iter().filter_map(|path| absolute(path, module)));
-    }
+    scan(text.parse().expect("the source consists of Rust tokens"), module, &mut imports);
     imports
 }
 
-/// What follows `use`, if a declaration begins on this line.
-fn declaration(line: &str) -> Option<&str> {
-    let (visibility, declaration) = line.split_once("use ")?;
-    let visibility = visibility.trim();
-    (visibility.is_empty() || visibility.starts_with("pub")).then_some(declaration)
+/// Collects the paths among these tokens of a module. Comments are not tokens, and a string is one token.
+fn scan(tokens: TokenStream, module: &[String], imports: &mut Vec<Vec<String>>) {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    let mut rest = tokens.as_slice();
+    loop {
+        rest = match rest {
+            [] => return,
+            [mark, TokenTree::Group(attribute), rest @ ..] if is(mark, "#") && is_cfg_test(attribute) => {
+                after_item(rest)
+            }
+            [keyword, TokenTree::Ident(name), TokenTree::Group(body), rest @ ..] if is(keyword, "mod") => {
+                scan(body.stream(), &[module, &[name.to_string()]].concat(), imports);
+                rest
+            }
+            [head, colon, second, rest @ ..] if is(colon, ":") && is(second, ":") => match root(head, module) {
+                Some(base) => follow(base, rest, imports),
+                None => rest,
+            },
+            [TokenTree::Group(group), rest @ ..] => {
+                if !is_visibility(group) {
+                    scan(group.stream(), module, imports);
+                }
+                rest
+            }
+            [_, rest @ ..] => rest,
+        };
+    }
 }
 
-/// Every path that a declaration names: `a::{b, c::D}` names `a::b` and `a::c::D`.
-fn named(declaration: &str) -> Vec<String> {
-    let Some((prefix, group)) = declaration.split_once('{') else {
-        let path = declaration.split(" as ").next().unwrap_or_default();
-        return vec![path.trim().to_owned()];
-    };
-    let group = group.rsplit_once('}').map_or(group, |(group, _)| group);
-    let mut depth = 0;
-    let parts = group.split(|character| {
-        depth += i32::from(character == '{') - i32::from(character == '}');
-        character == ',' && depth == 0
-    });
-    let parts = parts.filter(|part| !part.trim().is_empty()).flat_map(named);
-    parts.map(|part| format!("{}{part}", prefix.trim())).collect()
+/// The module that a path starts from, if it is one of this crate.
+fn root(head: &TokenTree, module: &[String]) -> Option<Vec<String>> {
+    match head {
+        TokenTree::Ident(head) => match head.to_string().as_str() {
+            "crate" => Some(Vec::new()),
+            "self" => Some(module.to_vec()),
+            "super" => Some(module[..module.len() - 1].to_vec()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
-/// From the crate's root; nothing for what is of another crate.
-fn absolute(path: &str, module: &[String]) -> Option<Vec<String>> {
-    let mut names = path.split("::").map(|name| name.trim().to_owned());
-    let mut base = match names.next()?.as_str() {
-        "crate" => Vec::new(),
-        "self" => module.to_vec(),
-        "super" => module[..module.len() - 1].to_vec(),
-        _ => return None,
+/// Follows a path, or the tree of a `use` declaration, and returns the tokens after it.
+fn follow<'a>(mut base: Vec<String>, tokens: &'a [TokenTree], imports: &mut Vec<Vec<String>>) -> &'a [TokenTree] {
+    match tokens {
+        [TokenTree::Ident(name), rest @ ..] => {
+            match name.to_string().as_str() {
+                "self" => {}
+                "super" => drop(base.pop()),
+                name => base.push(name.to_owned()),
+            }
+            if let [colon, second, rest @ ..] = rest
+                && is(colon, ":")
+                && is(second, ":")
+            {
+                return follow(base, rest, imports);
+            }
+            imports.push(base);
+            rest
+        }
+        [TokenTree::Group(group), rest @ ..] if group.delimiter() == Delimiter::Brace => {
+            let group: Vec<_> = group.stream().into_iter().collect();
+            for branch in group.split(|token| is(token, ",")).filter(|branch| !branch.is_empty()) {
+                follow(base.clone(), branch, imports);
+            }
+            rest
+        }
+        // A glob, or type arguments.
+        _ => {
+            imports.push(base);
+            tokens
+        }
+    }
+}
+
+fn is(token: &TokenTree, text: &str) -> bool {
+    matches!(token, TokenTree::Ident(_) | TokenTree::Punct(_)) && token.to_string() == text
+}
+
+fn is_cfg_test(attribute: &Group) -> bool {
+    attribute.stream().to_string().replace(' ', "") == "cfg(test)"
+}
+
+/// The `(in path)` of a visibility names a module without importing it.
+fn is_visibility(group: &Group) -> bool {
+    group.stream().into_iter().next().is_some_and(|first| is(&first, "in"))
+}
+
+/// The tokens after an item, a field, a variant or a match arm.
+fn after_item(tokens: &[TokenTree]) -> &[TokenTree] {
+    let is_last = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        token => is(token, ";") || is(token, ","),
     };
-    base.extend(names.filter(|name| name != "self"));
-    Some(base)
+    let last = tokens.iter().position(is_last);
+    last.map_or(&[], |last| &tokens[last + 1..])
 }
 
 fn graph(sources: &[Source], node: impl Fn(&[String]) -> Option<String>) -> Graph {
@@ -170,19 +259,19 @@ fn graph(sources: &[Source], node: impl Fn(&[String]) -> Option<String>) -> Grap
     graph
 }
 
-/// Groups in which each reaches all others.
-fn circles(graph: &Graph) -> Vec<Vec<String>> {
+/// Groups whose members all reach each other.
+fn cycles(graph: &Graph) -> Vec<Vec<String>> {
     let reach: BTreeMap<_, _> = graph.keys().map(|from| (from, reached(graph, from))).collect();
-    let mut circles: Vec<Vec<String>> = Vec::new();
+    let mut cycles: Vec<Vec<String>> = Vec::new();
     for (from, to) in &reach {
-        let is_seen = circles.iter().any(|circle| circle.contains(from));
+        let is_seen = cycles.iter().any(|cycle| cycle.contains(from));
         if to.contains(*from) && !is_seen {
             let is_in =
                 |other: &&String| to.contains(*other) && reach.get(*other).is_some_and(|back| back.contains(*from));
-            circles.push(graph.keys().filter(is_in).cloned().collect());
+            cycles.push(graph.keys().filter(is_in).cloned().collect());
         }
     }
-    circles
+    cycles
 }
 
 fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
@@ -196,9 +285,9 @@ fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
     reached
 }
 
-fn shown(circles: &[Vec<String>]) -> String {
-    circles.iter().fold(String::new(), |mut text, circle| {
-        let _ = writeln!(text, "  {}", circle.join(", "));
+fn shown(cycles: &[Vec<String>]) -> String {
+    cycles.iter().fold(String::new(), |mut text, cycle| {
+        let _ = writeln!(text, "  {}", cycle.join(", "));
         text
     })
 }

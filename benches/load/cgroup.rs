@@ -1,4 +1,4 @@
-//! A control group for one server: bounds on memory and CPU, and what it used of both. Versions 1 and 2 are understood.
+//! A control group for one server: limits on memory and CPU, and its usage of both. Supports versions 1 and 2.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The period of a CPU quota, in microseconds: the kernel's default, and Kubernetes'.
-const PERIOD: u64 = 100_000;
+/// The period of a CPU quota, in microseconds: the default of the kernel and Kubernetes.
+const QUOTA_PERIOD_MICROS: u64 = 100_000;
 
-/// What a server may use, in Kubernetes' units.
+/// Limits of a server, in Kubernetes' units.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Bounds {
     /// Thousandths of a core.
@@ -28,10 +28,10 @@ impl Bounds {
     }
 }
 
-/// A group. It is removed with this value, which must outlive the processes in it.
+/// A group. Removed on drop, which must happen after its processes have ended.
 #[derive(Debug)]
 pub struct Cgroup {
-    /// One in version 2, one a controller in version 1.
+    /// One folder in version 2, one per controller in version 1.
     dirs: Vec<PathBuf>,
     version: Version,
 }
@@ -45,15 +45,15 @@ enum Version {
 /// CPU time used so far.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
-    /// To the nanosecond.
+    /// With nanosecond resolution.
     pub all: Duration,
-    /// Version 1 counts these by the tick, so they say how the whole is divided, and no more.
+    /// Version 1 counts these in ticks, so they only show the proportion of user and system time.
     pub user: Duration,
     pub system: Duration,
 }
 
 impl Cpu {
-    /// What was used since an earlier reading.
+    /// The time used since an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             all: self.all.saturating_sub(earlier.all),
@@ -64,7 +64,7 @@ impl Cpu {
 }
 
 impl Cgroup {
-    /// Makes a group with these bounds; an error where the machine does not let us.
+    /// Creates a group with these limits. Fails if the machine does not permit it.
     pub fn new(bounds: Bounds) -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("metadata-proxy-load-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -73,7 +73,7 @@ impl Cgroup {
         let mut group = Self { dirs: Vec::new(), version: if is_two { Version::Two } else { Version::One } };
         match group.version {
             Version::Two => {
-                // Without it the group has no such files, and the writes below fail and say so.
+                // Without this the group lacks the files, and the writes below fail with a clear error.
                 let _ = fs::write(root.join("cgroup.subtree_control"), "+cpu +memory");
                 group.make(root, &name)?;
             }
@@ -96,27 +96,27 @@ impl Cgroup {
 
     fn bound(&self, bounds: Bounds) -> io::Result<()> {
         let bytes = bounds.memory.map(|mebibytes| (mebibytes << 20).to_string());
-        let quota = bounds.millicores.map(|millicores| millicores * PERIOD / 1000);
+        let quota = bounds.millicores.map(|millicores| millicores * QUOTA_PERIOD_MICROS / 1000);
         match self.version {
             Version::Two => {
                 bytes.map_or(Ok(()), |bytes| self.write("memory.max", bytes))?;
-                quota.map_or(Ok(()), |quota| self.write("cpu.max", format!("{quota} {PERIOD}")))
+                quota.map_or(Ok(()), |quota| self.write("cpu.max", format!("{quota} {QUOTA_PERIOD_MICROS}")))
             }
             Version::One => {
                 bytes.map_or(Ok(()), |bytes| self.write("memory.limit_in_bytes", bytes))?;
                 let Some(quota) = quota else { return Ok(()) };
-                self.write("cpu.cfs_period_us", PERIOD.to_string())?;
+                self.write("cpu.cfs_period_us", QUOTA_PERIOD_MICROS.to_string())?;
                 self.write("cpu.cfs_quota_us", quota.to_string())
             }
         }
     }
 
-    /// The files to which a process writes its id to be in the group.
+    /// The files that a process writes its ID to in order to join the group.
     pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
     }
 
-    /// CPU time that its processes used so far.
+    /// CPU time used by its processes so far.
     pub fn cpu(&self) -> Option<Cpu> {
         let [all, user, system] = match self.version {
             Version::One => ["usage", "usage_user", "usage_sys"]
@@ -127,13 +127,13 @@ impl Cgroup {
         Some(Cpu { all: all?, user: user?, system: system? })
     }
 
-    /// Most bytes at once. In version 2 sockets' buffers are among them, in version 1 they are not.
+    /// Peak memory usage in bytes. Includes socket buffers in version 2, but not in version 1.
     pub fn peak(&self) -> Option<u64> {
         let file = if self.version == Version::One { "memory.max_usage_in_bytes" } else { "memory.peak" };
         self.read(file)?.trim().parse().ok()
     }
 
-    /// Processes that were killed for want of memory.
+    /// Number of processes killed for lack of memory.
     pub fn killed(&self) -> Option<u64> {
         let file = if self.version == Version::One { "memory.oom_control" } else { "memory.events" };
         self.field(file, "oom_kill")
@@ -153,7 +153,7 @@ impl Cgroup {
     }
 }
 
-/// A number of a file with a name and a number a line.
+/// Reads a value from a file with one name and number per line.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -161,7 +161,7 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         for dir in &self.dirs {
-            // A process that was just killed is in its group for a moment longer.
+            // A process that was just killed remains in its group for a moment.
             let is_gone = (0..200).any(|_| {
                 let removed = fs::remove_dir(dir).is_ok();
                 if !removed {

@@ -1,4 +1,5 @@
-//! Clients of our own, for what no tool measures: one request, connections that stay open, and the first answer of a process.
+//! Own clients for what no tool measures: single requests, connections that stay open, and the first response
+//! of a process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,13 +10,13 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Longest for one request.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that are being opened at once.
-const AT_ONCE: u32 = 100;
+/// Maximum number of connections being opened concurrently.
+const MAX_CONCURRENT_OPENS: u32 = 100;
 
-/// Status and body of an answer.
+/// Sends a GET request. Returns the status and the body.
 pub async fn get(addr: SocketAddr, target: &str) -> io::Result<(u16, Vec<u8>)> {
     let asked = async {
         let mut stream = TcpStream::connect(addr).await?;
@@ -24,44 +25,44 @@ pub async fn get(addr: SocketAddr, target: &str) -> io::Result<(u16, Vec<u8>)> {
         stream.read_to_end(&mut answer).await?;
         split(&answer).map(|(status, body)| (status, body.to_vec())).ok_or(io::ErrorKind::InvalidData.into())
     };
-    timeout(PATIENCE, asked).await?
+    timeout(REQUEST_TIMEOUT, asked).await?
 }
 
-/// Waits until something is answered with 200; the last thing that went wrong if that takes too long.
+/// Waits for a response with status 200. Returns the last error if that takes too long.
 pub async fn answers(addr: SocketAddr, target: &str) -> io::Result<Vec<u8>> {
     let began = Instant::now();
     loop {
         let tried = get(addr, target).await;
         match tried {
             Ok((200, body)) => return Ok(body),
-            Ok((status, _)) if began.elapsed() > PATIENCE => {
+            Ok((status, _)) if began.elapsed() > REQUEST_TIMEOUT => {
                 return Err(io::Error::other(format!("{target} is still answered with {status}")));
             }
-            Err(error) if began.elapsed() > PATIENCE => return Err(error),
+            Err(error) if began.elapsed() > REQUEST_TIMEOUT => return Err(error),
             _ => sleep(Duration::from_millis(5)).await,
         }
     }
 }
 
-/// The time until a process that was just started answers. It is asked without a pause, from another core.
+/// Time until a newly started process responds. Polls continuously, from another core.
 pub async fn first_answer(addr: SocketAddr, target: &str, began: Instant) -> io::Result<Duration> {
     loop {
         match get(addr, target).await {
             Ok((200, _)) => return Ok(began.elapsed()),
-            _ if began.elapsed() > PATIENCE => return Err(io::ErrorKind::TimedOut.into()),
+            _ if began.elapsed() > REQUEST_TIMEOUT => return Err(io::ErrorKind::TimedOut.into()),
             _ => yield_now().await,
         }
     }
 }
 
-/// Opens connections that stay: each has had one request answered.
+/// Opens connections that stay open, after one request on each.
 pub async fn stay(addr: SocketAddr, target: &str, connections: u32) -> io::Result<Vec<TcpStream>> {
     let mut open = Vec::new();
     while open.len() < connections as usize {
         let mut opening = JoinSet::new();
-        let missing = usize::min(AT_ONCE as usize, connections as usize - open.len());
+        let missing = usize::min(MAX_CONCURRENT_OPENS as usize, connections as usize - open.len());
         for _ in 0..missing {
-            opening.spawn(timeout(PATIENCE, ask_and_stay(addr, request(target, ""))));
+            opening.spawn(timeout(REQUEST_TIMEOUT, ask_and_stay(addr, request(target, ""))));
         }
         for opened in opening.join_all().await {
             open.push(opened??);
@@ -92,7 +93,7 @@ pub fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
     Some((status, &answer[end + 4..]))
 }
 
-/// Whether an answer has as many bytes as its head promises.
+/// Whether the body of a response has the announced length.
 pub fn is_whole(answer: &[u8]) -> bool {
     let Some((_, body)) = split(answer) else { return false };
     let head = String::from_utf8_lossy(&answer[..answer.len() - body.len()]).to_lowercase();

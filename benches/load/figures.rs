@@ -1,4 +1,4 @@
-//! What is measured, and what several runs of it come to.
+//! Measured figures, and their summary over several runs.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// Requests a second.
+    /// Requests per second.
     Throughput,
-    /// Microseconds of CPU a request, of which the next two are parts.
+    /// Microseconds of CPU time per request; the next two are parts of it.
     Cpu,
     CpuUser,
     CpuSystem,
@@ -18,19 +18,19 @@ pub enum Figure {
     P50,
     P99,
     Max,
-    /// Per cent of the requests that were answered with 200.
+    /// Requests answered with 200, in per cent.
     Success,
-    /// Most mebibytes in the control group.
+    /// Peak memory of the control group, in MiB.
     Peak,
-    /// Mebibytes of the process's own.
+    /// Resident memory of the process, in MiB.
     Resident,
-    /// Requests that reached the upstream.
+    /// Number of requests that reached the upstream.
     Upstream,
     /// Of these, requests for the default account's token.
     UpstreamTokens,
-    /// Milliseconds from exec to the first answer.
+    /// Time from exec to the first response, in milliseconds.
     FirstAnswer,
-    /// Megabytes of the program's file.
+    /// Size of the executable, in MB.
     Size,
 }
 
@@ -54,7 +54,7 @@ impl Figure {
         }
     }
 
-    /// A value of it, with as many digits as mean something.
+    /// Formats a value with the significant digits.
     pub fn show(self, value: f64) -> String {
         match self {
             Self::Success if value < 100.0 => format!("{:.3}", value.min(99.999)),
@@ -65,22 +65,22 @@ impl Figure {
         }
     }
 
-    /// Whether it says something of a peer how many times ours it has.
+    /// Whether the ratio of a peer's figure to ours is meaningful.
     pub fn has_ratio(self) -> bool {
         matches!(self, Self::Throughput | Self::Cpu | Self::P99 | Self::Resident | Self::FirstAnswer)
     }
 }
 
-/// One run: figures, and requests that failed, by kind.
+/// One run: its figures, and failed requests by kind.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Run {
     pub figures: BTreeMap<Figure, f64>,
     pub failures: BTreeMap<String, u64>,
-    /// What the load tool wrote.
+    /// The output of the load tool.
     pub report: String,
 }
 
-/// Several runs of one figure.
+/// Summary of a figure over several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
     pub median: f64,
@@ -89,7 +89,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Nothing without a value.
+    /// Summarises these values. `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -102,7 +102,7 @@ impl Summary {
         Some(Self { median, least: values[0], most: values[values.len() - 1] })
     }
 
-    /// Of a figure in these runs.
+    /// Summarises a figure of these runs.
     pub fn of_figure(runs: &[Run], figure: Figure) -> Option<Self> {
         Self::of(runs.iter().filter_map(|run| run.figures.get(&figure).copied()))
     }

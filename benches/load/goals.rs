@@ -1,4 +1,4 @@
-//! Whether a goal is met, and if not, by how much it is missed.
+//! Whether a goal is met, or by how much it is missed.
 
 use super::figures::{Figure, Run, Summary};
 use super::measure::Failed;
@@ -13,7 +13,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Whom the goals are about, and whom the others are compared with: who comes first.
+    /// The first contender, which the goals apply to and which the others are compared with.
     pub fn ours(&self) -> Contender {
         self.contenders[0].0
     }
@@ -24,7 +24,7 @@ impl Results {
     }
 }
 
-/// What came of a goal, for the table.
+/// The outcome of a goal, for the table.
 pub fn verdict(goal: &Goal, results: &Results, all: &[Results]) -> String {
     let peer = |contender| results.of(contender, goal.figure).map(|summary| summary.median);
     let (sign, limit) = match goal.bound {
@@ -45,7 +45,7 @@ pub fn verdict(goal: &Goal, results: &Results, all: &[Results]) -> String {
     format!("{sign} {}{}: {outcome}", goal.figure.show(limit), whose(goal.bound))
 }
 
-/// What a goal looks at: the median; of what must never happen, the worst run.
+/// The value that a goal applies to: the median, or the worst run for events that must never happen.
 fn typical(figure: Figure, summary: Summary) -> f64 {
     match figure {
         Figure::Success => summary.least,

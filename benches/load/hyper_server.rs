@@ -1,4 +1,5 @@
-//! A peer: hyper and nothing else, with the same answer whatever is asked. It is the floor that a server on hyper can reach.
+//! A peer: hyper alone, with the same response to every request. This is the minimum cost of a server based on
+//! hyper.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpSocket;
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 pub async fn serve(addr: SocketAddr, body: Bytes) -> io::Result<()> {
     rlimit::increase_nofile_limit(u64::MAX)?;
     let socket = TcpSocket::new_v4()?;
@@ -31,7 +32,7 @@ pub async fn serve(addr: SocketAddr, body: Bytes) -> io::Result<()> {
                 response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 std::future::ready(Ok::<_, Infallible>(response))
             });
-            // A connection that breaks is its client's concern.
+            // A failed connection is the client's concern.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
         });
     }

@@ -1,4 +1,4 @@
-//! Where and with what was measured: without it a figure means nothing.
+//! The machine and the versions of the programs. Figures are meaningless without them.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::process::{self, run_tool};
 
-/// Above this share of the machine, in per cent, other work disturbs the figures.
-const QUIET: f64 = 5.0;
+/// CPU usage by other work, in per cent of the machine, above which figures are unreliable.
+const MAX_QUIET_PERCENT: f64 = 5.0;
 
 #[derive(Debug, Serialize)]
 pub struct Machine {
@@ -16,12 +16,12 @@ pub struct Machine {
     pub cpu: String,
     pub cores: usize,
     pub kernel: String,
-    /// Of the proxy, its peers and the tools, as each tells it.
+    /// Versions of the proxy, its peers and the tools, as they report them.
     pub versions: Vec<String>,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Inspects this machine.
     pub async fn look(binary: &Path) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -42,34 +42,34 @@ impl Machine {
     }
 }
 
-/// What else the machine does, so that one can tell whether to believe the figures.
+/// CPU usage by other work on the machine, which shows whether the figures are reliable.
 #[derive(Debug, Clone, Copy)]
 pub struct Bystander {
     began: Ticks,
 }
 
-/// Of CPU time.
+/// Readings of CPU time, in ticks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ticks {
-    /// On all cores, idle or not.
+    /// Total on all cores, including idle time.
     pub all: u64,
-    /// On all cores, for somebody; what other virtual machines took is theirs.
+    /// Busy time on all cores. Includes time stolen by other virtual machines.
     pub busy: u64,
-    /// For this program and whatever it started that has ended.
+    /// Used by this program and its child processes that have ended.
     pub ours: u64,
 }
 
-/// How much of the machine others took, in per cent.
+/// CPU usage by others, in per cent of the machine.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Others(pub f64);
 
 impl Bystander {
-    /// Begins to look.
+    /// Starts measuring.
     pub fn begin() -> Self {
         Self { began: Ticks::now() }
     }
 
-    /// What others took since then.
+    /// CPU usage by others since the start.
     pub fn others(self) -> Others {
         Ticks::now().others_since(self.began)
     }
@@ -81,15 +81,17 @@ impl Ticks {
         Self::read(&read("/proc/stat"), &read("/proc/self/stat"))
     }
 
-    /// From these two files.
+    /// Parses the contents of these two files.
     pub fn read(machine: &str, own: &str) -> Self {
-        // Some are -1, and count as none.
+        // Some values are -1 and count as 0.
         let number = |word: &str| word.parse::<i64>().ok().map(|number| u64::try_from(number).unwrap_or(0));
         let numbers = |text: &str| text.split_whitespace().filter_map(number).collect::<Vec<u64>>();
         let of_machine = numbers(machine.lines().next().unwrap_or_default());
-        // user, nice, system, idle, iowait, irq, softirq, steal; interrupts are charged to whoever was interrupted.
+        // user, nice, system, idle, iowait, irq, softirq, steal. Interrupts are charged to the interrupted
+        // process.
         let busy = [0, 1, 2, 7].iter().filter_map(|at| of_machine.get(*at)).sum();
-        // Behind the name, which may hold anything: state, ten numbers, then user and system, own and of children.
+        // After the name, which may contain anything: state, ten numbers, then user and system time, own and of
+        // children.
         let of_us = numbers(own.rsplit(')').next().unwrap_or_default());
         let ours = of_us.iter().skip(10).take(4).sum();
         Self { all: of_machine.iter().take(8).sum(), busy, ours }
@@ -104,16 +106,16 @@ impl Ticks {
 
 impl Others {
     pub fn are_quiet(self) -> bool {
-        self.0 < QUIET
+        self.0 < MAX_QUIET_PERCENT
     }
 }
 
-/// The first line that a program says of itself, wherever it says it.
+/// The first line of a program's version output, on either stream.
 async fn version(program: &Path, flag: &str) -> String {
     let Ok(output) = run_tool(program, [flag]).await else { return format!("{} does not run", program.display()) };
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    // Some begin with where they are.
+    // Some start with their path.
     line.trim_start_matches(&*program.parent().unwrap_or(program).to_string_lossy()).trim_start_matches('/').to_owned()
 }

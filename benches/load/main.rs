@@ -1,15 +1,16 @@
-//! The load laboratory: the release binary beside its peers, under real limits and public tools.
+//! The load laboratory: the release binary and its peers, under real limits and with public tools.
 //!
 //! ```text
 //! cargo bench --bench load -- SCENARIO [--quick]
 //! ```
 //!
-//! `benches/README.md` says how to install what it needs and what each figure means. To read: [`scenarios`] is what is
-//! measured and with which goals, as data; [`measure`] is one run; [`peers`] is who is measured; [`tools`] is what load tools
-//! are told and what they say; [`table`], [`plot`] and [`report`] are what is left of it.
+//! `benches/README.md` describes how to install the prerequisites and what each figure means. Where to start:
+//! [`scenarios`] lists the measurements and goals as data; [`measure`] performs one run; [`peers`] starts the
+//! contenders; [`tools`] runs the load tools and parses their reports; [`table`], [`plot`] and [`report`]
+//! produce the output.
 //!
-//! Everything stays on the loopback address, on ports that the system picks, and every process that is started here ends with
-//! this one.
+//! Everything uses loopback addresses and ports picked by the system. Every process started here ends with this
+//! one.
 
 #![expect(unreachable_pub, reason = "modules of a program have no outside")]
 
@@ -46,15 +47,15 @@ use process::Cores;
 use report::Way;
 use scenarios::{Scenario, Step};
 
-/// As which this program is its own peer.
+/// The argument with which this program runs as its own peer.
 const HYPER: &str = "hyper-server";
 
-/// A scenario that reads the proxy's own histograms and has a bench of its own, by both names.
+/// A scenario that reads the proxy's own histograms and is a separate bench, by both names.
 const FILTER_LATENCY: (&str, &str) = ("seed-filter-latency", "seed_filter_latency");
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // Cargo adds `--bench`.
+    // Cargo passes `--bench`.
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     if let [HYPER, addr, body] = &*args.iter().map(String::as_str).collect::<Vec<_>>() {
         return exit(serve_hyper(addr, body).await);
@@ -77,7 +78,7 @@ async fn main() -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return exit(Err(error)),
     };
-    // Whatever ends first, every process that was started ends with the future that started it.
+    // In any case, all started processes end with the future that started them.
     tokio::select! {
         outcome = measure(&chosen, quick) => exit(outcome),
         _ = signals.next() => exit(Err(io::ErrorKind::Interrupted.into())),
@@ -106,7 +107,7 @@ fn usage() -> ExitCode {
     ExitCode::from(64)
 }
 
-/// Runs that bench in this one's place.
+/// Runs that bench instead of this one.
 async fn filter_latency() -> io::Result<()> {
     let mut bench = Command::new(process::cargo());
     bench.args([
@@ -159,10 +160,10 @@ async fn measure(chosen: &[Scenario], quick: bool) -> io::Result<()> {
 }
 
 impl Lab {
-    /// All contenders in turn, round after round, so that whatever else the machine does is done to all.
+    /// Runs all contenders alternately, round by round, so that other work on the machine affects all of them.
     async fn alternate(&self, step: &Step) -> Results {
         let mut contenders: Vec<_> = step.contenders.iter().map(|contender| (*contender, Ok(Vec::new()))).collect();
-        let rounds = step.rounds.of(self.quick);
+        let rounds = step.rounds.get(self.quick);
         for round in 1..=rounds {
             for (contender, runs) in &mut contenders {
                 let Ok(done) = runs else { continue };
@@ -182,7 +183,7 @@ impl Lab {
     }
 }
 
-/// For the progress.
+/// A short summary to show progress.
 fn in_short(run: &Run) -> String {
     let shown = [Figure::Throughput, Figure::Cpu, Figure::P99, Figure::Success, Figure::Peak, Figure::FirstAnswer];
     let figure = |figure: Figure| Some(format!("{} {}", figure.show(*run.figures.get(&figure)?), figure.heading()));

@@ -1,4 +1,4 @@
-//! One run of one contender: a fresh process in a fresh control group, the load, and what it cost.
+//! One run of one contender: a new process in a new control group, the load, and its cost.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,21 +15,22 @@ use super::process::{self, Missing};
 use super::scenarios::{Load, Size, Step, TOKEN};
 use super::tools::{Outcome, Unreadable, ab, hey, oha, wrk};
 
-/// Milliseconds after the last connection was opened: what is given up after a second without a request has been given up.
-const SETTLE: Size = Size { full: 3000, quick: 1500 };
+/// Delay after the last connection was opened, in milliseconds. Resources of idle connections are freed after a
+/// second.
+const SETTLE_MILLIS: Size = Size { full: 3000, quick: 1500 };
 
-/// What all runs share.
+/// Shared by all runs.
 #[derive(Debug)]
 pub struct Lab {
     pub binary: PathBuf,
     pub mock: Handle,
     pub dir: PathBuf,
     pub quick: bool,
-    /// Whether this machine lets us make control groups.
+    /// Whether control groups can be created.
     pub has_groups: bool,
 }
 
-/// Why a contender has no figures.
+/// Why there are no figures for a contender.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     #[error(transparent)]
@@ -52,12 +53,12 @@ impl From<StartError> for Failed {
 }
 
 impl Lab {
-    /// Starts the contender, puts the load on it, and ends it.
+    /// Starts the contender, runs the load, and stops it.
     pub async fn run(&self, step: &Step, contender: Contender) -> Result<Run, Failed> {
         if step.bounds.are_any() && !self.has_groups {
             return Err(Failed::NoGroup);
         }
-        // As the upstream answers it now, for the peers that answer by themselves.
+        // The upstream's current response, for peers that respond themselves.
         let answer = clients::answers(self.mock.addr(), step.target).await?;
         let world = World {
             binary: &self.binary,
@@ -69,7 +70,7 @@ impl Lab {
         };
         self.mock.reset_counters();
         let group = self.has_groups.then(|| Cgroup::new(step.bounds)).transpose()?;
-        // Before the group, so that the process ends before the group does.
+        // Declared before the group, so that the process ends first.
         let run = self.run_in(step, contender, &world, group.as_ref()).await;
         drop(group);
         run
@@ -88,7 +89,7 @@ impl Lab {
         let mut server = Server::start(contender, world, group)?;
         let mut body = world.answer.len();
         if step.cold {
-            // No more than that it listens.
+            // Only wait until it listens.
             let began = Instant::now();
             while tokio::net::TcpStream::connect(server.addr).await.is_err()
                 && began.elapsed() < Duration::from_secs(10)
@@ -107,7 +108,7 @@ impl Lab {
         let mut run = Run::default();
         if let Load::Stay { connections } = step.load {
             let staying = clients::stay(server.addr, step.target, connections).await?;
-            sleep(Duration::from_millis(SETTLE.of(self.quick))).await;
+            sleep(Duration::from_millis(SETTLE_MILLIS.get(self.quick))).await;
             let resident = server.process.as_ref().and_then(process::Process::resident);
             note(&mut run, Figure::Resident, resident.map(mebibytes));
             drop(staying);
@@ -118,14 +119,14 @@ impl Lab {
                 let used = after.since(before);
                 let all = used.all.as_secs_f64() * 1e6 / count(outcome.requests.max(1));
                 note(&mut run, Figure::Cpu, Some(all));
-                // A small load has too few ticks to divide.
+                // With a small load there are too few ticks to divide.
                 if !matches!(step.load, Load::Oha { .. }) {
                     let in_user = all * used.user.as_secs_f64() / (used.user + used.system).as_secs_f64();
                     note(&mut run, Figure::CpuUser, Some(in_user));
                     note(&mut run, Figure::CpuSystem, Some(all - in_user));
                 }
             }
-            // From a cold start, what the start itself asks for counts, too.
+            // In a cold start, the requests of the start itself count too.
             let began = if step.cold { 0 } else { warmed };
             note(&mut run, Figure::Upstream, Some(count(self.mock.requests() - began)));
             if step.cold {
@@ -148,7 +149,7 @@ impl Lab {
 
 async fn started(contender: Contender, world: &World<'_>) -> Result<Run, Failed> {
     let began = Instant::now();
-    // A shell that enters a group would be measured as well.
+    // A shell that joins a group would be measured too.
     let server = Server::start(contender, world, None)?;
     let took = clients::first_answer(server.addr, world.target, began).await?;
     let mut run = Run::default();
@@ -161,7 +162,7 @@ async fn started(contender: Contender, world: &World<'_>) -> Result<Run, Failed>
     Ok(run)
 }
 
-/// The default account's token under so many keys, if there is to be more than one.
+/// Targets for the default account's token with this many different keys.
 fn targets(load: Load) -> Vec<String> {
     match load {
         Load::Wrk { keys, .. } if keys > 1 => (0..keys)
@@ -179,13 +180,13 @@ async fn drive(
     quick: bool,
     dir: &Path,
 ) -> Result<(Outcome, String), Failed> {
-    let of = |size: Size| size.of(quick);
+    let get = |size: Size| size.get(quick);
     let (tool, args) = match load {
-        Load::Ab { requests, concurrency } => ("ab", ab::args(url, of(requests), concurrency)),
-        Load::Hey { requests, concurrency } => ("hey", hey::args(url, of(requests), concurrency)),
-        Load::Oha { rate, seconds } => ("oha", oha::args(url, rate, of(seconds))),
+        Load::Ab { requests, concurrency } => ("ab", ab::args(url, get(requests), concurrency)),
+        Load::Hey { requests, concurrency } => ("hey", hey::args(url, get(requests), concurrency)),
+        Load::Oha { rate, seconds } => ("oha", oha::args(url, rate, get(seconds))),
         Load::Wrk { seconds, connections, .. } => {
-            let mut args = wrk::args(url, of(seconds), connections);
+            let mut args = wrk::args(url, get(seconds), connections);
             if !targets.is_empty() {
                 let script = dir.join("keys.lua");
                 std::fs::write(&script, wrk::script(targets))?;
@@ -209,7 +210,7 @@ async fn drive(
     }
 }
 
-/// What a tool said before it gave up.
+/// The last output of a tool that failed.
 fn last_words(stderr: &[u8], report: &str) -> String {
     let stderr = String::from_utf8_lossy(stderr);
     let line = stderr.lines().chain(report.lines()).rfind(|line| !line.trim().is_empty());

@@ -1,4 +1,4 @@
-//! What is measured: the proxy, and the servers that stand for what it could be replaced by or what it cannot beat.
+//! The contenders: the proxy, and servers that could replace it or that set a lower bound.
 
 use std::fmt;
 use std::fs;
@@ -12,33 +12,33 @@ use super::cgroup::Cgroup;
 use super::clients;
 use super::process::{self, Missing, Process, free_addr, target};
 
-/// The program of [`Contender::Image`], among the tools.
+/// The executable of [`Contender::Image`], in the tools folder.
 const IMAGE: &str = "gce-metadata-proxy-image";
 
-/// Who is measured.
+/// A contender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
     /// The release binary.
     Proxy,
-    /// The same as the container image has it: static, with another C library.
+    /// The release binary as in the container image: static, with another C library.
     Image,
     /// A bare hyper server.
     Hyper,
     Nginx(Role),
     Haproxy(Role),
     Envoy(Role),
-    /// The mock metadata server, asked directly.
+    /// The mock metadata server without a proxy.
     Upstream,
 }
 
-/// What a server that is not ours does with a request.
+/// How another server handles requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Answers by itself, with what the proxy answers.
+    /// Responds itself with the proxy's response.
     Returns,
-    /// Passes it on, over connections that are kept.
+    /// Forwards requests over kept-alive connections.
     Passes,
-    /// Passes the first on and keeps its answer; others wait for it.
+    /// Forwards the first request and caches its response. Concurrent requests wait for it.
     Caches,
 }
 
@@ -60,26 +60,26 @@ impl fmt::Display for Contender {
     }
 }
 
-/// In which world a server is started.
+/// The environment in which a server is started.
 #[derive(Debug)]
 pub struct World<'a> {
     pub binary: &'a Path,
     pub upstream: SocketAddr,
-    /// What will be asked for, and what the upstream answers.
+    /// The target to be requested, and the upstream's response to it.
     pub target: &'a str,
     pub answer: &'a [u8],
     pub proxy_args: &'a [String],
-    /// For configurations and logs.
+    /// Folder for configurations and logs.
     pub dir: &'a Path,
 }
 
-/// A server that was started. Its process ends with this value.
+/// A running server. Its process is killed on drop.
 #[derive(Debug)]
 pub struct Server {
     pub process: Option<Process>,
     pub program: Option<PathBuf>,
     pub addr: SocketAddr,
-    /// Where the proxy says that it is ready.
+    /// Address of the proxy's readiness page.
     admin: Option<SocketAddr>,
 }
 
@@ -93,7 +93,7 @@ pub enum StartError {
 }
 
 impl Server {
-    /// Starts one; it may not answer yet.
+    /// Starts a server. It may not respond yet.
     pub fn start(contender: Contender, world: &World<'_>, group: Option<&Cgroup>) -> Result<Self, StartError> {
         if contender == Contender::Upstream {
             return Ok(Self { process: None, program: None, addr: world.upstream, admin: None });
@@ -114,7 +114,7 @@ impl Server {
         Ok(Self { process: Some(process), program: Some(program), addr, admin })
     }
 
-    /// Waits until it answers, and the proxy until it has what clients ask for first. Returns the answer.
+    /// Waits until it responds, and for the proxy until its caches are warm. Returns the response.
     pub async fn ready(&mut self, world: &World<'_>) -> io::Result<Vec<u8>> {
         let ready = async {
             if let Some(admin) = self.admin {
@@ -142,7 +142,7 @@ fn hyper(addr: SocketAddr, world: &World<'_>) -> io::Result<Vec<String>> {
     Ok(vec![super::HYPER.to_owned(), addr.to_string(), body])
 }
 
-/// One worker, since the proxy has one thread; a log would be a cost that the proxy does not have.
+/// One worker, because the proxy has one thread. No log, because the proxy writes none.
 fn nginx(addr: SocketAddr, role: Role, world: &World<'_>) -> io::Result<Vec<String>> {
     let (dir, upstream) = (world.dir.display(), world.upstream);
     let pass = "proxy_pass http://upstream; proxy_http_version 1.1; proxy_set_header Connection '';";
@@ -159,7 +159,7 @@ fn nginx(addr: SocketAddr, role: Role, world: &World<'_>) -> io::Result<Vec<Stri
     let temporary: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {dir}/nginx-{kind};"))
         .into();
-    // What an earlier one kept.
+    // Left by an earlier run.
     match fs::remove_dir_all(world.dir.join("nginx-cache")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -192,7 +192,7 @@ fn haproxy(addr: SocketAddr, role: Role, world: &World<'_>) -> io::Result<Vec<St
     Ok(vec!["-db".to_owned(), "-f".to_owned(), write(world, "haproxy.cfg", config.as_bytes())?])
 }
 
-/// Its circuit breakers are left at their defaults, as in the experiment of the seed.
+/// Circuit breakers keep their defaults, as in the experiment that is repeated.
 fn envoy(addr: SocketAddr, role: Role, world: &World<'_>) -> io::Result<Vec<String>> {
     let socket =
         |addr: SocketAddr| json!({"socket_address": {"address": addr.ip().to_string(), "port_value": addr.port()}});
@@ -238,7 +238,8 @@ fn write(world: &World<'_>, name: &str, bytes: &[u8]) -> io::Result<String> {
     Ok(file.display().to_string())
 }
 
-/// Builds the image's binary as the image is built, and puts it where the tools are. Without it that contender is missing.
+/// Builds the binary like the image does, and copies it to the tools folder. Without it that contender is
+/// missing.
 pub async fn build_image() -> io::Result<()> {
     let mut build = tokio::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/image/build-binary"));
     build.arg("").arg(target().join("tools/bin").join(IMAGE)).env("CARGO_TARGET_DIR", target());
@@ -248,7 +249,7 @@ pub async fn build_image() -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the release binary, as it is shipped, and keeps a copy: Cargo puts the one for benches under the same name.
+/// Builds the release binary and copies it: Cargo gives the one for benches the same name.
 pub async fn build() -> io::Result<PathBuf> {
     let mut build = tokio::process::Command::new(process::cargo());
     build.args([

@@ -1,4 +1,4 @@
-//! Plots, as SVG that is readable on light and on dark.
+//! SVG plots for light and dark backgrounds.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ const LEFT: f64 = 190.0;
 const BAR: f64 = 30.0;
 const HEIGHT: f64 = 320.0;
 
-/// What carries a contender's line or bar, on light and on dark; the last is for peers' bars.
+/// Colours of lines and bars for light and dark backgrounds. The last is for peers' bars.
 const COLOURS: [(&str, &str); 6] = [
     ("#0969da", "#58a6ff"),
     ("#9a6700", "#d29922"),
@@ -29,7 +29,7 @@ pub struct Point {
     pub most: f64,
 }
 
-/// Bars, one a name, from zero.
+/// Bars from zero, one per name.
 pub fn bars(title: &str, unit: &str, rows: &[(String, Point)]) -> String {
     let most = rows.iter().map(|(_, point)| point.most).fold(f64::MIN_POSITIVE, f64::max);
     let at = |value: f64| LEFT + value / most * (WIDTH - LEFT - 90.0);
@@ -58,7 +58,7 @@ pub fn bars(title: &str, unit: &str, rows: &[(String, Point)]) -> String {
     document(&format!("{title}, {unit}"), top + 8.0, &body)
 }
 
-/// Lines, one a name, over a horizontal axis whose steps are factors.
+/// Lines, one per name, over a logarithmic axis.
 pub fn lines(title: &str, unit: &str, x_axis: &str, series: &[(String, Vec<Point>)]) -> String {
     let points = || series.iter().flat_map(|(_, points)| points);
     let most = points().map(|point| point.most).fold(f64::MIN_POSITIVE, f64::max);
@@ -139,7 +139,7 @@ fn document(title: &str, height: f64, body: &str) -> String {
     )
 }
 
-/// Without CSS variables, which not every renderer knows.
+/// Uses no CSS variables, which not every renderer supports.
 fn style() -> String {
     let theme = |ink: &str, faint: &str, colours: [&str; COLOURS.len()]| {
         let colours = colours.iter().enumerate();

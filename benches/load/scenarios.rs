@@ -1,45 +1,46 @@
-//! What is measured, as data: every scenario with its steps, its contenders and its goals.
+//! The scenarios as data, with their steps, contenders and goals.
 //!
-//! The first four repeat published experiments, with their tools and their shapes; the goals are the project's own.
+//! The first four repeat published experiments with the same tools and settings. The goals are the project's
+//! own.
 
 use super::cgroup::Bounds;
 use super::figures::Figure;
 use super::peers::{Contender, Role};
 
-/// Where a token comes from.
+/// Path of the default account's token.
 pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// A value that is asked of the upstream each time.
+/// Path of a value that is not cached.
 pub const UNCACHED: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
 
 /// An experiment.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub name: &'static str,
-    /// What it shows, in a sentence.
+    /// What it shows, in one sentence.
     pub about: &'static str,
     pub steps: Vec<Step>,
     pub plots: Vec<Plot>,
 }
 
-/// One table of an experiment: a load on all contenders in turn.
+/// One table of an experiment: a load, applied to all contenders in turn.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub title: String,
-    /// Where it stands on the horizontal axis of a plot.
+    /// Its position on the horizontal axis of a plot.
     pub x: f64,
     pub target: &'static str,
     pub bounds: Bounds,
     pub proxy_args: Vec<String>,
     pub load: Load,
-    /// Whether the load begins before the server is ready.
+    /// Whether the load starts before the server is ready.
     pub cold: bool,
     pub contenders: Vec<Contender>,
     pub goals: Vec<Goal>,
     pub rounds: Size,
 }
 
-/// A number, and a smaller one for a quick look.
+/// A number, and a smaller one for `--quick`.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     pub full: u64,
@@ -47,15 +48,15 @@ pub struct Size {
 }
 
 impl Size {
-    pub fn of(self, quick: bool) -> u64 {
+    pub fn get(self, quick: bool) -> u64 {
         if quick { self.quick } else { self.full }
     }
 }
 
-/// What is done to a server.
+/// The load on a server.
 #[derive(Debug, Clone, Copy)]
 pub enum Load {
-    /// A connection a request.
+    /// One connection per request.
     Ab {
         requests: Size,
         concurrency: u32,
@@ -64,26 +65,26 @@ pub enum Load {
         requests: Size,
         concurrency: u32,
     },
-    /// For so many seconds; tokens of so many different keys are asked for in turn.
+    /// Runs for this many seconds and requests tokens with this many keys in turn.
     Wrk {
         seconds: Size,
         connections: u32,
         keys: u32,
     },
-    /// A constant rate for so many seconds.
+    /// A constant rate of requests per second for this many seconds.
     Oha {
         rate: u32,
         seconds: Size,
     },
-    /// Connections that have had an answer and stay.
+    /// Connections that stay open after one response.
     Stay {
         connections: u32,
     },
-    /// From exec to the first answer.
+    /// Time from exec to the first response.
     Start,
 }
 
-/// What a figure of the first contender's must be.
+/// A goal for a figure of the first contender.
 #[derive(Debug, Clone, Copy)]
 pub struct Goal {
     pub figure: Figure,
@@ -94,19 +95,19 @@ pub struct Goal {
 pub enum Bound {
     Most(f64),
     Least(f64),
-    /// So many times a peer's figure.
+    /// A multiple of a peer's figure.
     MostOf(f64, Contender),
     LeastOf(f64, Contender),
-    /// So many times its own figure in an earlier step, by its number.
+    /// A multiple of its own figure in an earlier step, by index.
     MostOfStep(f64, usize),
 }
 
-/// A picture of a scenario.
+/// A plot of a scenario.
 #[derive(Debug, Clone, Copy)]
 pub enum Plot {
-    /// A bar a contender, of one step.
+    /// One bar per contender, for one step.
     Bars { step: usize, figure: Figure },
-    /// A line a contender, over steps.
+    /// One line per contender, over several steps.
     Lines { first: usize, count: usize, figure: Figure, x: &'static str },
 }
 
@@ -124,7 +125,7 @@ const fn at_least(figure: Figure, least: f64) -> Goal {
 
 const ALL_ANSWERED: Goal = at_least(Figure::Success, 100.0);
 
-/// At least five runs in turn, and two for a quick look.
+/// Five runs, or two with `--quick`.
 const ROUNDS: Size = size(5, 2);
 
 impl Step {
@@ -143,8 +144,8 @@ impl Step {
         }
     }
 
-    /// As the image has it, since there memory and size count, beside the binary that all other scenarios measure.
-    fn of_the_image(self) -> Self {
+    /// Measures the image's binary, where memory and size matter, along with the binary of all other scenarios.
+    fn with_image(self) -> Self {
         Self { contenders: vec![Contender::Image, Contender::Proxy], ..self }
     }
 
@@ -167,7 +168,7 @@ impl Step {
     }
 }
 
-/// All of them, in the order in which `all` runs them.
+/// All scenarios, in the order in which `all` runs them.
 pub fn all() -> Vec<Scenario> {
     vec![
         seed_metadata_proxy(),
@@ -180,8 +181,9 @@ pub fn all() -> Vec<Scenario> {
     ]
 }
 
-/// k8s-metadata-proxy's own: `ab -n 200000 -c 200` on the token, 794 requests/s at 500m CPU, 55.7 at 30m, within 25 MiB. On
-/// today's machines it takes 160 to 230 µs of CPU a request, so an eighth of that is 20 to 25 µs.
+/// k8s-metadata-proxy's experiment: `ab -n 200000 -c 200` on the token, 794 requests/s at 500m CPU, 55.7 at
+/// 30m, within 25 MiB. On today's machines it takes 160 to 230 µs of CPU per request; an eighth of that is 20
+/// to 25 µs.
 fn seed_metadata_proxy() -> Scenario {
     const MEMORY: Option<u64> = Some(25);
     let crowd = |requests, concurrency| Load::Ab { requests, concurrency };
@@ -217,7 +219,8 @@ fn seed_metadata_proxy() -> Scenario {
     }
 }
 
-/// gke-metadata-server's: 100 % at 150 requests/s (p99 682 ms), 91.7 % at 200, 59 % at 500, 79.5 % at 1,000 (p99 30 s).
+/// gke-metadata-server's experiment: 100 % at 150 requests/s (p99 682 ms), 91.7 % at 200, 59 % at 500, 79.5 %
+/// at 1,000 (p99 30 s).
 fn seed_workload_identity() -> Scenario {
     let at_rate = |title: String, rate: u32| {
         let step = Step::new(title, Load::Oha { rate, seconds: size(5, 2) });
@@ -241,7 +244,8 @@ fn seed_workload_identity() -> Scenario {
     }
 }
 
-/// nginx's and Envoy's as reverse proxies: 2,293 requests/s and p99 1.85 s; 2,628, p99 0.54 s and 295 answers of 503.
+/// nginx and Envoy as reverse proxies: 2,293 requests/s and p99 1.85 s; 2,628, p99 0.54 s and 295 responses
+/// with 503.
 fn seed_reverse_proxies() -> Scenario {
     let peers = [
         Contender::Nginx(Role::Passes),
@@ -260,7 +264,7 @@ fn seed_reverse_proxies() -> Scenario {
             ]
         };
         let [nginx, _, envoy, _] = peers;
-        // The tool's runs are short, half a second each, and scatter.
+        // The tool's runs take half a second and vary.
         let rounds = size(15, 2);
         Step { target: UNCACHED, rounds, ..step.goals(&no_worse_than(nginx)).goals(&no_worse_than(envoy)) }
     });
@@ -276,7 +280,7 @@ fn seed_reverse_proxies() -> Scenario {
     }
 }
 
-/// The bare hyper server and nginx cost the same, and nothing on hyper can cost less than the first.
+/// The bare hyper server and nginx cost the same, and no server based on hyper can cost less than the former.
 fn token_hit() -> Scenario {
     let nginx = Contender::Nginx(Role::Returns);
     let peers = [
@@ -309,7 +313,7 @@ fn memory() -> Scenario {
             0 => "at rest".to_owned(),
             _ => format!("{connections} connections that were answered and stay"),
         };
-        let step = Step::new(title, Load::Stay { connections }).of_the_image();
+        let step = Step::new(title, Load::Stay { connections }).with_image();
         let step = step.args(&["--max-connections=4000"]).against(&peers);
         Step {
             x: connections.into(),
@@ -333,7 +337,7 @@ fn start() -> Scenario {
         Contender::Hyper,
     ];
     let goals = vec![at_most(Figure::FirstAnswer, 20.0), at_most(Figure::Size, 6.0)];
-    let step = Step::new("from exec to the first token", Load::Start).of_the_image().against(&peers);
+    let step = Step::new("from exec to the first token", Load::Start).with_image().against(&peers);
     Scenario {
         name: "start",
         about: "how soon a new process answers, and how large its program is",
@@ -342,7 +346,7 @@ fn start() -> Scenario {
     }
 }
 
-/// Compared with 50 connections and with one key: a lone connection shares no wake-up of the process with another.
+/// Compares with 50 connections and one key: with a single connection, each request wakes the process.
 fn scaling() -> Scenario {
     let step = |title: String, x: u32, connections: u32, keys: u32| {
         let load = Load::Wrk { seconds: size(4, 1), connections, keys };

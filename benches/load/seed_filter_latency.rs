@@ -1,10 +1,10 @@
-//! What each filter costs while the proxy carries more and more: 3,000 requests in flight, stepped up by 300, each answer of
-//! the metadata server delayed by a second, as Kubernetes measured its fairness filter.
+//! Cost of each filter under increasing load: up to 3,000 requests in flight in steps of 300, with upstream
+//! responses delayed by a second, as Kubernetes measured its fairness filter.
 //!
-//! `cargo bench --bench seed_filter_latency` runs the real binary in a process of its own, reads its own histogram after each
-//! step, prints the quantiles at rest and at every step, draws them to `target/seed_filter_latency.svg`, and fails if a filter
-//! misses the goal: p99 below 100 us, and less than 50 us more at the peak than at rest. It takes two minutes;
-//! `SEED_STEP_SECONDS` stretches or shortens the steps.
+//! `cargo bench --bench seed_filter_latency` runs the real binary as a process, reads its own histogram after
+//! each step, prints the quantiles at rest and at every step, plots them to `target/seed_filter_latency.svg`,
+//! and fails if a filter misses the goal: p99 below 100 us, and less than 50 us more at the peak than at rest.
+//! It takes two minutes. `SEED_STEP_SECONDS` changes the length of the steps.
 
 #![allow(clippy::cast_precision_loss, reason = "numbers of requests are small")]
 
@@ -27,25 +27,25 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 const STEPS: usize = 10;
-const STEP: usize = 300;
+const STEP_REQUESTS: usize = 300;
 
 /// Requests in flight at rest.
-const REST: usize = 30;
+const REST_REQUESTS: usize = 30;
 
-const DELAY: Duration = Duration::from_secs(1);
-const GOAL: Duration = Duration::from_micros(100);
-const GOAL_RISE: Duration = Duration::from_micros(50);
+const UPSTREAM_DELAY: Duration = Duration::from_secs(1);
+const MAX_P99: Duration = Duration::from_micros(100);
+const MAX_P99_RISE: Duration = Duration::from_micros(50);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What was seen in one step.
-struct Seen {
+/// Measurements of one step.
+struct Sample {
     in_flight: f64,
     requests: u64,
     filters: Vec<(Duration, Duration)>,
 }
 
-/// The binary, and where it listens. It ends with this value.
+/// The running binary and its addresses. Killed on drop.
 struct Proxy {
     child: Child,
     addr: SocketAddr,
@@ -80,16 +80,16 @@ async fn run() -> Result<bool, Failure> {
     while get(proxy.metrics_addr, "/readyz").await.is_err() {
         sleep(Duration::from_millis(20)).await;
     }
-    mock.fault(Fault::Delay(DELAY));
+    mock.fault(Fault::Delay(UPSTREAM_DELAY));
 
     let mut seen = Vec::new();
-    add_clients(proxy.addr, REST);
+    add_clients(proxy.addr, REST_REQUESTS);
     seen.push(watch(&proxy, 2 * step).await?);
     for number in 1..=STEPS {
-        add_clients(proxy.addr, if number == 1 { STEP - REST } else { STEP });
+        add_clients(proxy.addr, if number == 1 { STEP_REQUESTS - REST_REQUESTS } else { STEP_REQUESTS });
         seen.push(watch(&proxy, step).await?);
     }
-    let is_met = tell(&seen);
+    let is_met = report(&seen);
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/target/seed_filter_latency.svg");
     std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/target"))?;
     std::fs::write(file, draw(&seen)?)?;
@@ -113,25 +113,25 @@ fn start(upstream: SocketAddr) -> Result<Proxy, Failure> {
         }
     };
     let (metrics_addr, addr) = (addr_after("serving operators")?, addr_after("serving pods")?);
-    // Its other lines are of no interest, but a pipe that is full would stop it.
+    // Its other lines are not needed, but a full pipe would block it.
     std::thread::spawn(move || lines.for_each(drop));
     Ok(Proxy { child, addr, metrics_addr })
 }
 
-/// Clients that ask again as soon as they are answered, each on a connection of its own.
+/// Starts clients that send requests continuously, each on its own connection.
 fn add_clients(addr: SocketAddr, number: usize) {
     for client in 0..number {
         tokio::spawn(async move {
-            // Spread over the delay, lest they all ask in the same moment for ever.
-            sleep(DELAY.mul_f64(client as f64 / number as f64)).await;
-            if let Err(error) = ask_for_ever(addr).await {
+            // Starts are spread over the delay, so that the requests do not stay synchronised.
+            sleep(UPSTREAM_DELAY.mul_f64(client as f64 / number as f64)).await;
+            if let Err(error) = send_requests(addr).await {
                 eprintln!("a client gave up: {error}");
             }
         });
     }
 }
 
-async fn ask_for_ever(addr: SocketAddr) -> Result<(), Failure> {
+async fn send_requests(addr: SocketAddr) -> Result<(), Failure> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(TcpStream::connect(addr).await?)).await?;
     tokio::spawn(connection);
     loop {
@@ -159,9 +159,9 @@ async fn get(addr: SocketAddr, path: &str) -> Result<String, Failure> {
     Ok(String::from_utf8(answer.into_body().collect().await?.to_bytes().to_vec())?)
 }
 
-/// What the proxy says of the time from when the load has settled to the end of a step.
-async fn watch(proxy: &Proxy, step: Duration) -> Result<Seen, Failure> {
-    let settling = DELAY + DELAY / 2;
+/// The proxy's metrics from when the load has settled until the end of a step.
+async fn watch(proxy: &Proxy, step: Duration) -> Result<Sample, Failure> {
+    let settling = UPSTREAM_DELAY + UPSTREAM_DELAY / 2;
     sleep(settling).await;
     let before = get(proxy.metrics_addr, "/metrics").await?;
     sleep(step.saturating_sub(settling)).await;
@@ -173,7 +173,7 @@ async fn watch(proxy: &Proxy, step: Duration) -> Result<Seen, Failure> {
     };
     let in_flight = after.lines().find_map(|line| line.strip_prefix("metadata_proxy_in_flight ")?.parse().ok());
     let forwarded = filter_work(&after, Filter::Forward).since(&filter_work(&before, Filter::Forward));
-    let seen = Seen {
+    let seen = Sample {
         in_flight: in_flight.ok_or("the number of requests in flight is missing")?,
         requests: forwarded.count(),
         filters: Filter::ALL.map(quantiles).into(),
@@ -182,7 +182,7 @@ async fn watch(proxy: &Proxy, step: Duration) -> Result<Seen, Failure> {
     Ok(seen)
 }
 
-/// A filter's histogram on a page of metrics, over all outcomes.
+/// A filter's histogram on a metrics page, summed over all outcomes.
 fn filter_work(page: &str, filter: Filter) -> Snapshot {
     let mut all = Snapshot::empty(&WORK_BOUNDS);
     let named = format!("filter=\"{}\"", filter.label());
@@ -194,13 +194,13 @@ fn filter_work(page: &str, filter: Filter) -> Snapshot {
         }
         let count: u64 = line.rsplit_once(' ').and_then(|(_, count)| count.parse().ok()).expect("a count");
         all.counts[bucket] += count - below;
-        // The buckets of a series come in order, the one without a bound at the end.
+        // The buckets of a series are in order, with the unbounded one last.
         (bucket, below) = if bucket == WORK_BOUNDS.len() { (0, 0) } else { (bucket + 1, count) };
     }
     all
 }
 
-fn tell(seen: &[Seen]) -> bool {
+fn report(seen: &[Sample]) -> bool {
     let micros = |duration: Duration| duration.as_secs_f64() * 1e6;
     let (rest, peak) = (&seen[0], &seen[seen.len() - 1]);
     println!(
@@ -211,7 +211,7 @@ fn tell(seen: &[Seen]) -> bool {
         "{:<12} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "filter", "rest p50", "rest p99", "peak p50", "peak p99", "rise p99"
     );
-    let mut is_met = peak.in_flight > (STEPS * STEP) as f64 * 0.95;
+    let mut is_met = peak.in_flight > (STEPS * STEP_REQUESTS) as f64 * 0.95;
     for filter in Filter::ALL {
         let ((rest50, rest99), (peak50, peak99)) = (rest.filters[filter.index()], peak.filters[filter.index()]);
         let rise = micros(peak99) - micros(rest99);
@@ -224,21 +224,21 @@ fn tell(seen: &[Seen]) -> bool {
             micros(peak99),
             rise
         );
-        is_met &= peak99 < GOAL && peak99.saturating_sub(rest99) < GOAL_RISE;
+        is_met &= peak99 < MAX_P99 && peak99.saturating_sub(rest99) < MAX_P99_RISE;
     }
     println!(
         "goal: p99 below {} us, rise below {} us: {}",
-        GOAL.as_micros(),
-        GOAL_RISE.as_micros(),
+        MAX_P99.as_micros(),
+        MAX_P99_RISE.as_micros(),
         if is_met { "met" } else { "MISSED" }
     );
     is_met
 }
 
 /// p99 of each filter over the number of requests in flight, from 100 ns to 1 ms on a logarithmic scale.
-fn draw(seen: &[Seen]) -> Result<String, std::fmt::Error> {
+fn draw(seen: &[Sample]) -> Result<String, std::fmt::Error> {
     const COLOURS: [&str; 8] = ["#2a78b8", "#b86e00", "#1a7f4b", "#b3261e", "#7a4fb5", "#8a5a44", "#c2478f", "#5b6570"];
-    let x = |in_flight: f64| 60.0 + in_flight / (STEPS * STEP) as f64 * 560.0;
+    let x = |in_flight: f64| 60.0 + in_flight / (STEPS * STEP_REQUESTS) as f64 * 560.0;
     let y = |seconds: f64| 330.0 - (seconds.max(1e-7).log10() + 7.0) / 4.0 * 300.0;
     let mut svg = String::from(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 380\" font-family=\"sans-serif\" font-size=\"12\">\
@@ -255,7 +255,7 @@ fn draw(seen: &[Seen]) -> Result<String, std::fmt::Error> {
         )?;
     }
     for step in (0..=STEPS).step_by(2) {
-        let in_flight = (step * STEP) as f64;
+        let in_flight = (step * STEP_REQUESTS) as f64;
         write!(svg, "<text x=\"{:.1}\" y=\"350\" text-anchor=\"middle\">{in_flight}</text>", x(in_flight))?;
     }
     svg.push_str(

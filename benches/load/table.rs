@@ -1,4 +1,4 @@
-//! The table: a row a contender, with medians, ranges and ratios, and below our row what the goals are.
+//! The table: one row per contender with medians, ranges and ratios, and the goals below the first row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use super::figures::{Figure, Run, Summary};
 use super::goals::{Results, verdict};
 use super::peers::Contender;
 
-/// In Markdown, so that it can go into a document as it is.
+/// Formats the table of a step as Markdown.
 pub fn of_step(results: &Results, all: &[Results]) -> String {
     let figures = figures(results);
     let mut rows = vec![heading(&figures)];
@@ -23,7 +23,7 @@ pub fn of_step(results: &Results, all: &[Results]) -> String {
     aligned(&rows)
 }
 
-/// Those that any contender has.
+/// The figures that any contender has.
 fn figures(results: &Results) -> Vec<Figure> {
     let runs = results.contenders.iter().filter_map(|(_, runs)| runs.as_ref().ok()).flatten();
     runs.flat_map(|run| run.figures.keys().copied()).collect::<BTreeSet<_>>().into_iter().collect()
@@ -50,13 +50,13 @@ fn row(contender: Contender, runs: &[Run], results: &Results, figures: &[Figure]
     std::iter::once(name).chain(figures.iter().map(cell)).chain([failures(runs)]).collect()
 }
 
-/// Median and range; where all runs agree, the one value.
+/// Median and range, or a single value if all runs agree.
 fn spread(figure: Figure, summary: Summary) -> String {
     let [median, least, most] = [summary.median, summary.least, summary.most].map(|value| figure.show(value));
     if least == most { median } else { format!("{median} ({least}–{most})") }
 }
 
-/// Of all runs together.
+/// Failures in all runs.
 fn failures(runs: &[Run]) -> String {
     let mut kinds = BTreeMap::<&str, u64>::new();
     for (kind, count) in runs.iter().flat_map(|run| &run.failures) {
@@ -78,7 +78,7 @@ fn goals(results: &Results, all: &[Results], figures: &[Figure]) -> Vec<String> 
 
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    // A row that only says why it is empty does not widen the column.
+    // A row that only contains an error does not widen the column.
     let full = || rows.iter().filter(|row| row.len() == columns);
     let width = |column: usize| full().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

@@ -1,4 +1,4 @@
-//! The laboratory's own tests: what it reads and what it prints. They start no server.
+//! The laboratory's own tests: parsing and output. They start no server.
 
 #![expect(unreachable_pub, reason = "modules of a program have no outside")]
 #![expect(dead_code, reason = "what starts servers is not tested here")]
@@ -16,7 +16,7 @@ mod scenarios;
 mod table;
 mod tools;
 
-/// As in the laboratory itself.
+/// The same as in `main.rs`.
 const HYPER: &str = "hyper-server";
 
 #[path = "tests/machine.rs"]

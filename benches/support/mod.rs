@@ -1,4 +1,4 @@
-//! What the benches share: requests as the server hands them on, and the whole stack with everything known to it.
+//! Shared by the benches: requests as the server passes them on, and the whole stack with warm caches.
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 
@@ -41,20 +41,20 @@ pub const ZONE: &str = "/computeMetadata/v1/instance/zone";
 pub const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
 pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 
-/// The other end of the connection.
+/// The client's address.
 pub const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9)), 40000);
 
-/// A runtime as the proxy has it.
+/// A runtime like the proxy's.
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// The whole stack as it is after a warm start: it asks nothing more of anybody for the zone and the default token.
+/// The whole stack with warm caches: it needs no upstream requests for the zone and the default token.
 pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
     stacks().await.new_stack(PEER)
 }
 
-/// The same for any peer.
+/// Creates such stacks for any peer.
 async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> {
     let mock = Mock::start().await;
     let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
@@ -66,7 +66,7 @@ async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body
     stack::assemble(shared)
 }
 
-/// The zone, as the server answers it.
+/// Cached leaves: the zone, with the server's response.
 pub fn known_leaves() -> Arc<Leaves> {
     let leaves = Arc::default();
     keep_zone(&leaves);
@@ -85,7 +85,7 @@ fn keep_zone(leaves: &Leaves) {
     leaves.keep(leaf, StatusCode::OK, headers, &zone);
 }
 
-/// Gives a token of a real one's size at once.
+/// Returns a token of realistic size immediately.
 pub struct Source;
 
 impl TokenSource for Source {
@@ -101,7 +101,7 @@ impl TokenSource for Source {
     }
 }
 
-/// What a future has at once, without a runtime's part in it.
+/// The output of a future that is ready immediately, without a runtime.
 pub fn now<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -109,7 +109,7 @@ pub fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A request after classify.
+/// A request as classify passes it on.
 pub fn parsed(target: &str) -> Box<Request> {
     let target: http::uri::PathAndQuery = target.parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
@@ -119,19 +119,19 @@ pub fn parsed(target: &str) -> Box<Request> {
     Box::new(request)
 }
 
-/// Ends a stack of layers: answers at once, with nothing.
+/// The innermost service of a stack of layers: responds immediately with an empty body.
 pub fn nothing(request: Box<Request>) -> std::future::Ready<Result<Response<Body>, Error>> {
     drop(request);
     ready(Ok(Response::new(Body::Whole(Bytes::new()))))
 }
 
-/// A request as a small client sends it.
+/// A request with the headers of a small client.
 pub fn head(target: &str) -> http::request::Builder {
     let request = http::Request::get(target).header("host", "169.254.169.254").header("metadata-flavor", "Google");
     request.header("user-agent", "curl/8").header("accept", "*/*")
 }
 
-/// The same on the wire.
+/// The same request as bytes.
 pub fn wire(target: &str) -> Vec<u8> {
     let head = "Host: 169.254.169.254\r\nMetadata-Flavor: Google\r\nUser-Agent: curl/8\r\nAccept: */*\r\n";
     format!("GET {target} HTTP/1.1\r\n{head}\r\n").into_bytes()
@@ -141,7 +141,7 @@ pub fn request<B>(target: &str, body: B) -> http::Request<B> {
     head(target).body(body).expect("a request")
 }
 
-/// Empty bodies as hyper makes them, which nobody else can.
+/// Empty bodies made by hyper; there is no other way to make them.
 pub async fn bodies(count: usize) -> Vec<Incoming> {
     let (mut client, server) = duplex(64 * 1024);
     let (sender, mut received) = mpsc::unbounded_channel();
@@ -161,7 +161,7 @@ pub async fn bodies(count: usize) -> Vec<Incoming> {
     bodies
 }
 
-/// A client's end of a connection on a pipe, which asks for one thing after another.
+/// The client's end of a connection over a pipe, which sends one request at a time.
 pub struct Pipe {
     client: DuplexStream,
     request: Vec<u8>,
@@ -169,7 +169,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// A connection that hyper serves by a stack, with the server's settings.
+    /// A connection that hyper serves with a stack, with the server's settings.
     pub fn to_stack(
         stack: impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
         target: &str,
@@ -177,7 +177,7 @@ impl Pipe {
         Self::to(service_fn(move |request| stack.clone().call(request)), target)
     }
 
-    /// A connection that hyper serves by a service.
+    /// A connection that hyper serves with a service.
     pub fn to<S, B>(service: S, target: &str) -> Self
     where
         S: hyper::service::Service<http::Request<Incoming>, Response = Response<B>, Future: Send> + Send + 'static,
@@ -190,7 +190,7 @@ impl Pipe {
         Self { client, request: wire(target), answer: vec![0; 8 * 1024] }
     }
 
-    /// One request and its answer, whose bytes are counted.
+    /// Sends a request and reads the response. Returns its size in bytes.
     pub async fn exchange(&mut self) -> usize {
         self.client.write_all(&self.request).await.expect("the server reads");
         let read = self.client.read(&mut self.answer).await.expect("an answer");

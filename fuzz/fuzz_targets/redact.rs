@@ -27,7 +27,7 @@ rules:
 
 static POLICIES: LazyLock<[Policy; 3]> = LazyLock::new(|| {
     let built_in =
-        |name| Choice { source: Source::named(name), recursive: Some(Recursive::Redact) }.load().expect("built in");
+        |name| Choice { source: Source::parse(name), recursive: Some(Recursive::Redact) }.load().expect("built in");
     [built_in("compat"), built_in("strict"), Choice::default().compile(MINE).expect("a policy")]
 });
 

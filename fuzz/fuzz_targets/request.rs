@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 static POLICIES: LazyLock<[Policy; 3]> = LazyLock::new(|| {
     [("compat", None), ("compat", Some(Recursive::Redact)), ("strict", None)]
-        .map(|(name, recursive)| Choice { source: Source::named(name), recursive }.load().expect("built in"))
+        .map(|(name, recursive)| Choice { source: Source::parse(name), recursive }.load().expect("built in"))
 });
 
 /// Names that no spelling of may go upstream, as a server reads them that knows neither case nor hyphens.

@@ -62,7 +62,7 @@ type Page = Response<Full<Bytes>>;
 impl Admin {
     /// Pages about this process.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let hosts = AllowedHosts::of_operators(shared.config.metrics_allowed_hosts.iter().cloned());
+        let hosts = AllowedHosts::for_admin(shared.config.metrics_allowed_hosts.iter().cloned());
         Self { shared, hosts: Arc::new(hosts) }
     }
 
@@ -175,7 +175,7 @@ fn panicked(requests: &Requests, peer: SocketAddr, panic: &(dyn Any + Send)) -> 
 /// this machine could otherwise read responses. The name is in `Host`, which browsers always send; an
 /// HTTP/1.0 request without it comes from a script.
 fn is_meant<B>(hosts: &AllowedHosts, request: &Request<B>) -> Result<(), HostError> {
-    match Signs::of(request.headers()).host {
+    match Signs::new(request.headers()).host {
         Lines::One(host) => drop(hosts.admit(host)?),
         Lines::None if request.version() == Version::HTTP_10 => {}
         Lines::None | Lines::Several => return Err(HostError::Malformed),
@@ -255,7 +255,7 @@ mod tests {
     fn meant(version: Version, target: &str, hosts: &[&str]) -> Result<(), HostError> {
         let request = Request::get(target).version(version);
         let request = hosts.iter().fold(request, |request, host| request.header(header::HOST, *host));
-        is_meant(&AllowedHosts::of_operators(["node-1".to_owned()]), &request.body(()).expect("a request"))
+        is_meant(&AllowedHosts::for_admin(["node-1".to_owned()]), &request.body(()).expect("a request"))
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
             assert!(request.uri().path() != "/panic", "on purpose");
             Ok(text(StatusCode::OK, "ok\n"))
         });
-        let hosts = Arc::new(AllowedHosts::of_operators([]));
+        let hosts = Arc::new(AllowedHosts::for_admin([]));
         let service = guard(hosts, ([10, 0, 0, 9], 1).into(), Arc::clone(&requests), pages);
         for (path, host, status) in [
             ("/panic", "localhost", 500),

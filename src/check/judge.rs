@@ -7,12 +7,12 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::probe::{Answer, Asked};
+use super::probe::{Exchange, Response};
 use crate::redirect::METADATA_V4;
 use crate::reply;
 
-/// A token that takes longer than this makes every start of a program feel it.
-const SLOW_TOKEN: Duration = Duration::from_secs(1);
+/// Fetching a token should take less. Otherwise it noticeably delays the start of programs.
+const SLOW_TOKEN_TIME: Duration = Duration::from_secs(1);
 
 /// Meaning of an observation, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -40,7 +40,7 @@ pub struct Finding {
     /// How to fix it, or `None` if the check passed.
     #[serde(rename = "do")]
     pub advice: Option<&'static str>,
-    /// How long an answer took, where there was one.
+    /// Time until the response, in milliseconds. `None` without a response.
     pub milliseconds: Option<u64>,
 }
 
@@ -53,17 +53,17 @@ const START: &str = "check that the proxy of this node is running and ready (see
                      neither metadata nor the node's secrets";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
-pub(super) fn proxied(asked: &Asked) -> Finding {
-    let (verdict, seen, advice) = match &asked.outcome {
+pub(super) fn proxied(exchange: &Exchange) -> Finding {
+    let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if is_ours(answer) => (Verdict::Protected, "the proxy answers".to_owned(), None),
         Ok(answer) => (Verdict::Unprotected, format!("answered by {}, not by the proxy", who(answer)), Some(INSTALL)),
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
-    of("proxied", asked, verdict, seen, advice)
+    finding("proxied", exchange, verdict, seen, advice)
 }
 
-pub(super) fn name(found: IpAddr, asked: &Asked) -> Finding {
-    let mut finding = Finding { check: "name", ..proxied(asked) };
+pub(super) fn name(found: IpAddr, exchange: &Exchange) -> Finding {
+    let mut finding = Finding { check: "name", ..proxied(exchange) };
     if found != IpAddr::V4(METADATA_V4) {
         finding.seen = format!("the name resolves to {found}; there, {}", finding.seen);
     }
@@ -84,13 +84,13 @@ pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
     }
 }
 
-/// A directory's answer may come without what is secret in it.
-pub(super) fn secret(asked: &Asked) -> Finding {
-    let holds_secrets = |answer: &Answer| {
-        let is_directory = asked.url.contains('?');
+/// A response for a directory may come without its secrets.
+pub(super) fn secret(exchange: &Exchange) -> Finding {
+    let holds_secrets = |answer: &Response| {
+        let is_directory = exchange.url.contains('?');
         !is_directory || String::from_utf8_lossy(&answer.body).contains("kube-env")
     };
-    let (verdict, seen, advice) = match &asked.outcome {
+    let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if answer.status.is_success() && holds_secrets(answer) => {
             (Verdict::Unprotected, format!("{} returns it", who(answer)), Some(CONCEAL))
         }
@@ -100,11 +100,11 @@ pub(super) fn secret(asked: &Asked) -> Finding {
         Ok(answer) => refused(answer),
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
-    of("concealed", asked, verdict, seen, advice)
+    finding("concealed", exchange, verdict, seen, advice)
 }
 
-pub(super) fn identity(asked: &Asked) -> Finding {
-    let (verdict, seen, advice) = match &asked.outcome {
+pub(super) fn identity(exchange: &Exchange) -> Finding {
+    let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if answer.status.is_success() => {
             let seen = format!("{} issues an identity token of the node", who(answer));
             let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, make sure \
@@ -114,21 +114,21 @@ pub(super) fn identity(asked: &Asked) -> Finding {
         Ok(answer) => refused(answer),
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
-    of("identity", asked, verdict, seen, advice)
+    finding("identity", exchange, verdict, seen, advice)
 }
 
-pub(super) fn token(asked: &Asked) -> Finding {
-    /// The rest is nobody's business.
+pub(super) fn token(exchange: &Exchange) -> Finding {
+    /// The only field that is read; the rest is discarded.
     #[derive(Deserialize)]
     struct Token {
         expires_in: u64,
     }
-    let (verdict, seen, advice) = match &asked.outcome {
+    let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
             (Verdict::Protected, "404: this machine has no service account".to_owned(), None)
         }
         Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
-            Ok(Token { expires_in }) if asked.took > SLOW_TOKEN => {
+            Ok(Token { expires_in }) if exchange.took > SLOW_TOKEN_TIME => {
                 let advice = "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests";
                 (Verdict::Trouble, format!("slow: a token for {expires_in} s"), Some(advice))
             }
@@ -144,10 +144,10 @@ pub(super) fn token(asked: &Asked) -> Finding {
         }
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
-    of("token", asked, verdict, seen, advice)
+    finding("token", exchange, verdict, seen, advice)
 }
 
-/// Whether a connection could be opened that should not, or why not.
+/// Whether a connection could be opened that should be blocked. `error` is `None` if it could.
 pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>) -> Finding {
     Finding {
         check: "way_round",
@@ -159,12 +159,18 @@ pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>) -> Finding 
     }
 }
 
-fn of(check: &'static str, asked: &Asked, verdict: Verdict, seen: String, advice: Option<&'static str>) -> Finding {
-    let milliseconds = asked.outcome.is_ok().then(|| u64::try_from(asked.took.as_millis()).unwrap_or(u64::MAX));
-    Finding { check, verdict, tried: format!("GET {}", asked.url), seen, advice, milliseconds }
+fn finding(
+    check: &'static str,
+    exchange: &Exchange,
+    verdict: Verdict,
+    seen: String,
+    advice: Option<&'static str>,
+) -> Finding {
+    let milliseconds = exchange.outcome.is_ok().then(|| u64::try_from(exchange.took.as_millis()).unwrap_or(u64::MAX));
+    Finding { check, verdict, tried: format!("GET {}", exchange.url), seen, advice, milliseconds }
 }
 
-fn refused(answer: &Answer) -> (Verdict, String, Option<&'static str>) {
+fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
     let status = answer.status.as_u16();
     match status {
         403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
@@ -175,11 +181,11 @@ fn refused(answer: &Answer) -> (Verdict, String, Option<&'static str>) {
     }
 }
 
-fn is_ours(answer: &Answer) -> bool {
+fn is_ours(answer: &Response) -> bool {
     answer.server.as_ref().is_some_and(|server| reply::SERVER == server.as_str())
 }
 
-fn who(answer: &Answer) -> String {
+fn who(answer: &Response) -> String {
     match &answer.server {
         _ if is_ours(answer) => "the proxy".to_owned(),
         Some(server) => format!("{server:?}"),
@@ -191,29 +197,29 @@ fn who(answer: &Answer) -> String {
 mod tests {
     use super::*;
 
-    fn asked(status: u16, server: Option<&str>, body: &'static str) -> Asked {
+    fn exchange(status: u16, server: Option<&str>, body: &'static str) -> Exchange {
         let status = StatusCode::from_u16(status).expect("a status");
-        let answer = Answer { status, server: server.map(ToOwned::to_owned), body: body.into() };
-        Asked { url: "http://169.254.169.254/".to_owned(), outcome: Ok(answer), took: Duration::from_millis(3) }
+        let answer = Response { status, server: server.map(ToOwned::to_owned), body: body.into() };
+        Exchange { url: "http://169.254.169.254/".to_owned(), outcome: Ok(answer), took: Duration::from_millis(3) }
     }
 
-    fn failed() -> Asked {
-        Asked { outcome: Err(io::ErrorKind::ConnectionRefused.into()), ..asked(200, None, "") }
+    fn failed() -> Exchange {
+        Exchange { outcome: Err(io::ErrorKind::ConnectionRefused.into()), ..exchange(200, None, "") }
     }
 
     const OURS: Option<&str> = Some("gce-metadata-proxy");
     const REAL: Option<&str> = Some("Metadata Server for VM");
 
     #[test]
-    fn the_proxy_is_known_by_its_name() {
-        assert_eq!(proxied(&asked(200, OURS, "")).verdict, Verdict::Protected);
-        assert_eq!(proxied(&asked(200, REAL, "")).verdict, Verdict::Unprotected);
-        assert_eq!(proxied(&asked(200, None, "")).verdict, Verdict::Unprotected);
+    fn the_proxy_is_recognised_by_its_server_header() {
+        assert_eq!(proxied(&exchange(200, OURS, "")).verdict, Verdict::Protected);
+        assert_eq!(proxied(&exchange(200, REAL, "")).verdict, Verdict::Unprotected);
+        assert_eq!(proxied(&exchange(200, None, "")).verdict, Verdict::Unprotected);
         assert_eq!(proxied(&failed()).verdict, Verdict::Trouble);
     }
 
     #[test]
-    fn a_secret_is_open_only_where_it_is_handed_out() {
+    fn a_secret_is_unprotected_only_if_it_is_returned() {
         for (status, verdict) in [
             (200, Verdict::Unprotected),
             (403, Verdict::Protected),
@@ -221,17 +227,17 @@ mod tests {
             (429, Verdict::Trouble),
             (503, Verdict::Trouble),
         ] {
-            assert_eq!(secret(&asked(status, REAL, "x")).verdict, verdict, "{status}");
-            assert_eq!(identity(&asked(status, REAL, "x")).verdict, verdict, "{status}");
+            assert_eq!(secret(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
+            assert_eq!(identity(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
         }
-        let directory = |body| Asked { url: "http://h/a/?recursive=true".to_owned(), ..asked(200, OURS, body) };
+        let directory = |body| Exchange { url: "http://h/a/?recursive=true".to_owned(), ..exchange(200, OURS, body) };
         assert_eq!(secret(&directory(r#"{"cluster-name":"a"}"#)).verdict, Verdict::Protected);
         assert_eq!(secret(&directory(r#"{"kube-env":"a"}"#)).verdict, Verdict::Unprotected);
     }
 
     #[test]
-    fn a_token_is_judged_by_its_form_and_never_shown() {
-        let token = |status, body, took| token(&Asked { took, ..asked(status, REAL, body) });
+    fn a_token_is_checked_and_never_printed() {
+        let token = |status, body, took| token(&Exchange { took, ..exchange(status, REAL, body) });
         let whole = r#"{"access_token":"ya29.secret","expires_in":3599,"token_type":"Bearer"}"#;
         let (soon, late) = (Duration::from_millis(2), Duration::from_millis(1001));
         assert_eq!(token(200, whole, soon).verdict, Verdict::Protected);
@@ -243,8 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_elsewhere_is_told() {
-        let elsewhere = name(IpAddr::from([10, 0, 0, 1]), &asked(200, REAL, ""));
+    fn an_unexpected_address_of_the_name_is_reported() {
+        let elsewhere = name(IpAddr::from([10, 0, 0, 1]), &exchange(200, REAL, ""));
         assert!(elsewhere.seen.contains("10.0.0.1"), "{elsewhere:?}");
         assert_eq!((elsewhere.check, elsewhere.verdict), ("name", Verdict::Unprotected));
     }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::http_client::HttpClient;
 use crate::redirect::{METADATA_V4, METADATA_V6};
-use probe::{Asked, client, connect, get, resolve};
+use probe::{Exchange, client, connect, get, resolve};
 
 pub use judge::{Finding, Verdict};
 pub use report::{Format, Report};
@@ -27,8 +27,8 @@ pub use report::{Format, Report};
 /// The host name that client libraries use.
 const NAME: &str = "metadata.google.internal";
 
-/// The server's other services: HTTPS, snapshots, workload identities. The last two are known from the guest agent's
-/// configuration.
+/// The server's other services: HTTPS, snapshots and workload identities. The last two are known from the guest
+/// agent's configuration.
 const OTHER_PORTS: [u16; 3] = [443, 8081, 8083];
 
 const HTTP: u16 = 80;
@@ -70,7 +70,7 @@ pub async fn run() -> Report {
     let (mut running, client) = (JoinSet::new(), client());
     for (place, what) in tries.enumerate() {
         let client = client.clone();
-        running.spawn(async move { (place, what.go(&client).await) });
+        running.spawn(async move { (place, what.run(&client).await) });
     }
     let mut findings = running.join_all().await;
     findings.sort_by_key(|(place, _)| *place);
@@ -78,7 +78,7 @@ pub async fn run() -> Report {
 }
 
 impl Try {
-    async fn go(self, client: &HttpClient) -> Finding {
+    async fn run(self, client: &HttpClient) -> Finding {
         let server = SocketAddr::from((METADATA_V4, HTTP));
         match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
@@ -94,7 +94,7 @@ impl Try {
     }
 }
 
-async fn ask(client: &HttpClient, server: SocketAddr, path: &'static str) -> Asked {
+async fn ask(client: &HttpClient, server: SocketAddr, path: &'static str) -> Exchange {
     let host = match server.ip() {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),

@@ -17,15 +17,15 @@ const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes:
 
 /// A request and its outcome.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Exchange {
     pub(super) url: String,
-    pub(super) outcome: io::Result<Answer>,
+    pub(super) outcome: io::Result<Response>,
     pub(super) took: Duration,
 }
 
 /// The parts of a response that are judged.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: StatusCode,
     /// The `Server` header.
     pub(super) server: Option<String>,
@@ -38,7 +38,7 @@ pub(super) fn client() -> HttpClient {
 }
 
 /// Sends a request as client libraries do.
-pub(super) async fn get(client: &HttpClient, addr: SocketAddr, host: &str, path: &str) -> Asked {
+pub(super) async fn get(client: &HttpClient, addr: SocketAddr, host: &str, path: &str) -> Exchange {
     let began = Instant::now();
     let request = Request::get(format!("http://{addr}{path}"))
         .header(header::HOST, host)
@@ -49,9 +49,9 @@ pub(super) async fn get(client: &HttpClient, addr: SocketAddr, host: &str, path:
         let (head, body) = response.into_parts();
         let server = head.headers.get(header::SERVER);
         let server = server.map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
-        Answer { status: head.status, server, body }
+        Response { status: head.status, server, body }
     });
-    Asked { url: format!("http://{host}{path}"), outcome, took: began.elapsed() }
+    Exchange { url: format!("http://{host}{path}"), outcome, took: began.elapsed() }
 }
 
 /// Opens a connection and closes it.

@@ -11,10 +11,10 @@ use super::judge::{Finding, Verdict};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Format {
-    /// For a person.
+    /// Lines of text.
     #[default]
     Text,
-    /// For a script.
+    /// JSON, for scripts.
     Json,
 }
 
@@ -40,7 +40,7 @@ impl Report {
         }
     }
 
-    /// In a format, with a final newline.
+    /// Renders the report, with a trailing newline.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Text => self.to_string(),

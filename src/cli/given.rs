@@ -9,12 +9,12 @@ use clap::builder::{StringValueParser, TypedValueParser, ValueParserFactory};
 use clap::parser::ValueSource;
 use serde::{Serialize, Serializer};
 
-/// How a value is written.
+/// The syntax of a flag's value.
 pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
-    /// What is written.
+    /// The parsed value.
     type Value: Debug + Clone + Send + Sync;
 
-    /// What a valid value looks like, for error messages.
+    /// Describes a valid value, for error messages.
     fn expected() -> String;
 
     /// Parses a value. Returns `None` if it is invalid.
@@ -33,24 +33,24 @@ pub(super) struct Given<S: Syntax> {
 }
 
 impl<S: Syntax> Given<S> {
-    /// As if this value had been typed.
+    /// The flag as if this value had been passed.
     pub(super) fn from_value(value: S::Value) -> Self {
         Self { origin: String::new(), text: S::show(&value), value: Some(value) }
     }
 
-    /// An environment variable that is set to nothing counts as not set.
+    /// Whether it has a value. An environment variable that is empty counts as not set.
     pub(super) fn is_not_empty(&self) -> bool {
         !self.text.is_empty()
     }
 
-    /// With the name of the subcommand in messages, for a flag that the proxy also has.
+    /// Adds the name of the subcommand in messages, for a flag that the proxy also has.
     #[cfg(feature = "mock")]
-    pub(super) fn of_command(self, command: &str) -> Self {
+    pub(super) fn with_command(self, command: &str) -> Self {
         Self { origin: format!("{command} {}", self.origin), ..self }
     }
 }
 
-/// The text, as [`super::serve::flags`] shows it.
+/// Serializes the text, for [`super::serve::flags`].
 impl<S: Syntax> Serialize for Given<S> {
     fn serialize<W: Serializer>(&self, serializer: W) -> Result<W::Ok, W::Error> {
         serializer.serialize_str(&self.text)

@@ -1,4 +1,5 @@
-//! Parses a command line that contains mistakes: all of them are found, and flags may have Go's single dash.
+//! Parses a command line that may contain mistakes: all of them are reported, and flags may have a single dash,
+//! as in Go.
 
 use std::ffi::OsString;
 
@@ -58,7 +59,7 @@ fn unknown(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// Where an argument is. The first one is the program's name.
+/// Position of an argument. The first is the program's name.
 fn position(args: &[OsString], name: &str) -> Option<usize> {
     let is_it = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(name));
     args.iter().skip(1).position(is_it).map(|position| position + 1)

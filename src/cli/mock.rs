@@ -16,6 +16,6 @@ pub(super) struct MockArgs {
 
 impl MockArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
-        mistakes.value(self.addr.of_command("mock"))
+        mistakes.value(self.addr.with_command("mock"))
     }
 }

@@ -88,7 +88,7 @@ mod tests {
     use crate::cli::tests::{mistakes, parse_line};
 
     #[test]
-    fn nothing_is_traced_unless_it_is_asked_for() {
+    fn tracing_is_off_by_default() {
         for (line, flags) in [
             ("", ["", "0.01"]),
             ("--otlp-endpoint=", ["", "0.01"]),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_was_expected() {
+    fn mistakes_contain_what_was_expected() {
         for endpoint in ["127.0.0.1:4318", "https://collector:4318", "http://collector:4318/v1/traces", "http://"] {
             let said = mistakes(&format!("--otlp-endpoint {endpoint}"));
             assert!(said.contains(&format!("--otlp-endpoint: {endpoint:?} is not valid; expected http://")), "{said}");

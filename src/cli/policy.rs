@@ -48,7 +48,7 @@ impl PolicyArgs {
     /// The policy alone, for commands that do not enforce it.
     pub(super) fn choice(self, mistakes: &mut Mistakes) -> policy::Choice {
         let recursive = mistakes.optional(self.recursive);
-        policy::Choice { source: Source::named(&self.policy), recursive }
+        policy::Choice { source: Source::parse(&self.policy), recursive }
     }
 
     /// The flags that result in this configuration.

@@ -77,7 +77,7 @@ enum Place {
 /// Required or forbidden, depending on the mode.
 const PROXY_UID: &str = "proxy-uid";
 
-/// Routes to the metadata server that stay open beside the proxy.
+/// Routes to the metadata server that bypass the proxy and stay open.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct OpenedArgs {
@@ -220,7 +220,7 @@ impl Syntax for Uid {
     }
 }
 
-/// What the kernel accepts as an interface name, without characters that are special in the rules' text.
+/// A name that the kernel accepts for an interface, without characters that are special in the rules' text.
 #[derive(Debug, Clone)]
 struct Interface;
 
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_a_node_s() {
+    fn defaults_are_for_a_node() {
         let Command::Install(redirect) = redirect("redirect install") else { panic!("no installation") };
         assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: None });
         assert_eq!((SocketAddr::V4(redirect.settings.to), redirect.tool), (config::ADDR, None));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_s_user_must_be_named() {
+    fn a_sidecar_requires_a_user() {
         let Command::Check(redirect) = redirect("redirect check --mode sidecar --proxy-uid 10988 --to 127.0.0.1:8988")
         else {
             panic!("no check")
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_s_own_redirect_has_ways_that_stay_open() {
+    fn the_proxys_own_redirect_can_leave_routes_open() {
         let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
         assert_eq!(config.redirect, Some(Opened { ports: vec![443], ipv6: true }));
         let Ok(Cli::Serve(config)) = parse_line("--redirect-allow 443") else { panic!("no proxy") };

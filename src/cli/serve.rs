@@ -15,8 +15,8 @@ use crate::config::{self, Config};
 use crate::layers::rescue::OnOverload;
 use crate::layers::token_cache::Audit;
 
-/// To add a flag, add a field here, and to [`Config`]; the compiler names the two places below that must know it. clap and
-/// serde derive the flag's name from the field's.
+/// To add a flag, add a field here and to [`Config`]; the compiler then points to the two functions below that
+/// need it. clap and serde derive the flag's name from the field's.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ServeArgs {
@@ -211,15 +211,15 @@ pub fn flags(config: &Config) -> Vec<(String, String)> {
         serde_json::to_value(ServeArgs::from_config(config)).expect("texts, switches and lists are always JSON");
     let command = ServeArgs::augment_args(clap::Command::default());
     let names = command.get_arguments().filter_map(clap::Arg::get_long);
-    names.map(|name| (format!("--{name}"), typed(&values[name]))).collect()
+    names.map(|name| (format!("--{name}"), as_typed(&values[name]))).collect()
 }
 
-/// A flag's value as it is typed.
-fn typed(value: &Value) -> String {
+/// Formats a flag's value as on the command line.
+fn as_typed(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        Value::Array(values) => values.iter().map(typed).collect::<Vec<_>>().join(","),
+        Value::Array(values) => values.iter().map(as_typed).collect::<Vec<_>>().join(","),
         other => other.to_string(),
     }
 }

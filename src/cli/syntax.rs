@@ -1,4 +1,4 @@
-//! How the values of flags are written: a [`Syntax`] for each kind of value that more than one flag or command uses.
+//! The syntax of flags' values: a [`Syntax`] for each kind of value that more than one flag or command uses.
 
 use std::fmt::{Debug, Display};
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ pub(super) struct OneOf<T>(PhantomData<fn() -> T>);
 /// A flag whose values are the variants of an enum.
 pub(super) type Choice<T> = Given<OneOf<T>>;
 
-/// The names of an enum's variants, as help shows them: `text|json`.
+/// The names of an enum's variants as shown in help: `text|json`.
 pub(super) fn names<T: VariantNames>() -> String {
     T::VARIANTS.join("|")
 }
@@ -45,7 +45,7 @@ where
     }
 }
 
-/// An address to listen on, as Go writes it: `:988` is every IPv4 address of the machine.
+/// An address to listen on, in Go's syntax: `:988` is every IPv4 address of the machine.
 #[derive(Debug, Clone)]
 pub(super) struct Address;
 
@@ -112,7 +112,7 @@ impl Syntax for Upstream {
     }
 }
 
-/// A number of things, at least `MIN`.
+/// A number, at least `MIN`.
 #[derive(Debug, Clone)]
 pub(super) struct Count<const MIN: usize>;
 

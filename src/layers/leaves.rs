@@ -85,7 +85,7 @@ impl Leaf {
 
     /// The request that fetches this leaf.
     pub fn request(self) -> Request {
-        Request::get(self.path.into(), Query::of(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
+        Request::get(self.path.into(), Query::from_params(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
     }
 }
 

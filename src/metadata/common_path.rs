@@ -10,7 +10,7 @@ macro_rules! paths {
         pub enum CommonPath { $($(#[$doc])* $name),+ }
 
         impl CommonPath {
-            /// All of them. Each has its discriminant as its index.
+            /// All common paths. The index of each is its discriminant.
             pub const ALL: [Self; [$($text),+].len()] = [$(Self::$name),+];
 
             /// The canonical path.
@@ -36,16 +36,16 @@ paths! {
     NumericProjectId = "/computeMetadata/v1/project/numeric-project-id",
     /// The machine, by number.
     InstanceId = "/computeMetadata/v1/instance/id",
-    /// Where the machine is.
+    /// The machine's zone.
     Zone = "/computeMetadata/v1/instance/zone",
     /// The machine, by name.
     Hostname = "/computeMetadata/v1/instance/hostname",
-    /// What the alias `default` stands for.
+    /// The e-mail behind the alias `default`.
     DefaultEmail = "/computeMetadata/v1/instance/service-accounts/default/email",
     /// The default account.
     DefaultAccount = "/computeMetadata/v1/instance/service-accounts/default/",
-    /// Above the accounts, each of which is a directory.
+    /// The directory of all accounts.
     Accounts = "/computeMetadata/v1/instance/service-accounts/",
-    /// All that is about the machine.
+    /// The machine's directory.
     Instance = "/computeMetadata/v1/instance/",
 }

@@ -13,7 +13,7 @@ pub enum Endpoint {
     Token(ServiceAccount),
     /// An account's identity token.
     Identity(ServiceAccount),
-    /// Anything else under `instance/service-accounts/`, that directory included.
+    /// Any other path under `instance/service-accounts/`, including that directory.
     ServiceAccounts,
     /// Any other path of v1 that ends in `/`.
     Directory,
@@ -27,9 +27,9 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// Classifies a path. Nearly all are in v1, which is checked first.
-    pub fn of(path: &MetadataPath) -> Self {
+    pub fn from_path(path: &MetadataPath) -> Self {
         if let Some(below) = path.as_str().strip_prefix("/computeMetadata/v1/") {
-            return Self::of_v1(path, below);
+            return Self::from_v1(path, below);
         }
         let mut segments = path.segments();
         match (segments.next(), segments.next()) {
@@ -41,7 +41,7 @@ impl Endpoint {
         }
     }
 
-    fn of_v1(path: &MetadataPath, below: &str) -> Self {
+    fn from_v1(path: &MetadataPath, below: &str) -> Self {
         let Some(below) =
             below.strip_prefix("instance/service-accounts").filter(|rest| matches!(rest.as_bytes(), [] | [b'/', ..]))
         else {
@@ -62,12 +62,12 @@ impl Endpoint {
 mod tests {
     use super::*;
 
-    fn of(path: &str) -> Endpoint {
-        Endpoint::of(&MetadataPath::parse(&path.parse().expect("a target")).expect("a path"))
+    fn endpoint(path: &str) -> Endpoint {
+        Endpoint::from_path(&MetadataPath::parse(&path.parse().expect("a target")).expect("a path"))
     }
 
     #[test]
-    fn paths_mean_what_the_server_takes_them_for() {
+    fn paths_are_classified_as_the_server_does() {
         let email = || ServiceAccount::Email("a@b.c".into());
         for (path, endpoint) in [
             ("/", Endpoint::Root),
@@ -93,7 +93,7 @@ mod tests {
             ("/COMPUTEMETADATA/V1/instance/id", Endpoint::Unknown),
             ("/0.2/", Endpoint::Unknown),
         ] {
-            assert_eq!(of(path), endpoint, "{path}");
+            assert_eq!(self::endpoint(path), endpoint, "{path}");
         }
     }
 }

@@ -10,18 +10,18 @@ pub const GOOGLE: HeaderValue = HeaderValue::from_static("Google");
 /// Client libraries identify themselves in this header.
 pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-client");
 
-/// The headers by which a client identifies itself. No other client headers are forwarded: ranges, conditions
+/// The headers with which a client identifies itself. No other client headers are forwarded: ranges, conditions
 /// and encodings would change a response unnoticed by the policy and the cache.
-pub const PASSED_ON: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
+pub const FORWARDED: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
 /// Maximum length of a forwarded value, in bytes. Longer ones are dropped; client libraries send about 100.
-const LONGEST_PASSED_ON: usize = 1024;
+const MAX_FORWARDED_VALUE_BYTES: usize = 1024;
 
 /// Copies the forwarded headers into their own memory.
-pub fn copy_of_passed_on(headers: &HeaderMap) -> HeaderMap {
+pub fn copy_forwarded(headers: &HeaderMap) -> HeaderMap {
     let mut copies = HeaderMap::new();
-    for name in PASSED_ON {
-        let value = headers.get(&name).filter(|value| value.len() <= LONGEST_PASSED_ON);
+    for name in FORWARDED {
+        let value = headers.get(&name).filter(|value| value.len() <= MAX_FORWARDED_VALUE_BYTES);
         if let Some(copy) = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok()) {
             copies.insert(name, copy);
         }
@@ -48,9 +48,9 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 pub struct Signs<'a> {
     /// `Host`.
     pub host: Lines<'a>,
-    /// A `Transfer-Encoding`: a body comes.
+    /// `Transfer-Encoding` is present: a body follows.
     pub has_transfer_encoding: bool,
-    /// An `Upgrade`: another protocol is wanted.
+    /// `Upgrade` is present: the client wants another protocol.
     pub has_upgrade: bool,
     x_forwarded_for: Option<&'a HeaderName>,
     forwarded: Option<&'a HeaderName>,
@@ -72,8 +72,8 @@ pub enum Lines<'a> {
 }
 
 impl<'a> Signs<'a> {
-    /// Reads them.
-    pub fn of(headers: &'a HeaderMap) -> Self {
+    /// Reads these headers.
+    pub fn new(headers: &'a HeaderMap) -> Self {
         let mut signs = Self::default();
         for (name, value) in headers {
             match name.as_str() {
@@ -90,7 +90,8 @@ impl<'a> Signs<'a> {
         signs
     }
 
-    /// Whether they carry the proof: exactly one `Metadata-Flavor: Google`, or the older header.
+    /// Whether the client intends to call a metadata server: exactly one `Metadata-Flavor: Google`, or the older
+    /// header.
     ///
     /// The value is case-sensitive, as on the server; surrounding blanks were trimmed by the parser. Two
     /// headers are not accepted, even with the right value, because an intermediary must have added one.
@@ -102,7 +103,7 @@ impl<'a> Signs<'a> {
         }
     }
 
-    /// The header that shows that the request was forwarded by another proxy, if any, whatever its value. The
+    /// The header that shows that the request was forwarded by another proxy, if any, with any value. The
     /// server refuses such requests, because they come from SSRF and not from pods.
     pub fn forwarded_by(&self) -> Option<HeaderName> {
         self.x_forwarded_for.or(self.forwarded).cloned()
@@ -168,34 +169,34 @@ mod tests {
     }
 
     #[test]
-    fn one_exact_flavor_is_proof() {
-        assert!(Signs::of(&headers(&[("metadata-flavor", "Google")])).has_flavor());
-        assert!(Signs::of(&headers(&[("x-google-metadata-request", "True")])).has_flavor());
-        assert!(!Signs::of(&headers(&[])).has_flavor());
+    fn exactly_one_flavor_is_accepted() {
+        assert!(Signs::new(&headers(&[("metadata-flavor", "Google")])).has_flavor());
+        assert!(Signs::new(&headers(&[("x-google-metadata-request", "True")])).has_flavor());
+        assert!(!Signs::new(&headers(&[])).has_flavor());
         for value in ["google", "Google, Google", "Not Google", ""] {
-            assert!(!Signs::of(&headers(&[("metadata-flavor", value)])).has_flavor(), "{value:?}");
+            assert!(!Signs::new(&headers(&[("metadata-flavor", value)])).has_flavor(), "{value:?}");
         }
     }
 
     #[test]
-    fn two_lines_are_no_proof() {
-        assert!(!Signs::of(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "evil")])).has_flavor());
-        assert!(!Signs::of(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "Google")])).has_flavor());
+    fn a_repeated_flavor_is_rejected() {
+        assert!(!Signs::new(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "evil")])).has_flavor());
+        assert!(!Signs::new(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "Google")])).has_flavor());
         assert!(
-            !Signs::of(&headers(&[("metadata-flavor", "evil"), ("x-google-metadata-request", "True")])).has_flavor()
+            !Signs::new(&headers(&[("metadata-flavor", "evil"), ("x-google-metadata-request", "True")])).has_flavor()
         );
     }
 
     #[test]
     fn an_empty_forwarded_header_counts() {
-        let forwarded_by = |lines| Signs::of(&headers(lines)).forwarded_by().map(|name| name.to_string());
+        let forwarded_by = |lines| Signs::new(&headers(lines)).forwarded_by().map(|name| name.to_string());
         assert_eq!(forwarded_by(&[("x-forwarded-for", "")]).as_deref(), Some("x-forwarded-for"));
         assert_eq!(forwarded_by(&[("forwarded", "for=1")]).as_deref(), Some("forwarded"));
         assert_eq!(forwarded_by(&[("via", "1.1 x"), ("x-real-ip", "1.2.3.4")]), None);
     }
 
     #[test]
-    fn a_length_is_kept_only_for_a_head_and_only_if_it_is_one() {
+    fn a_length_is_kept_only_for_head_and_only_if_it_is_one_number() {
         let length_after = |lines: &[(&'static str, &'static str)], is_head| {
             let mut map = appended(lines);
             strip_framing(&mut map, is_head);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_headers_go_and_end_to_end_headers_stay() {
+    fn hop_by_hop_headers_are_removed_and_end_to_end_headers_kept() {
         let mut map = appended(&[
             ("connection", "close, X-Hop"),
             ("x-hop", "1"),

@@ -13,11 +13,11 @@ use http::uri::Authority;
 
 use super::path::letters_digits_and;
 
-/// Names of the metadata server, and the machine's own. Google's page names the first and third; the second is what
-/// short-name clients send (arrow's `object_store`), the last is for a person with `curl`.
+/// Names of the metadata server, and the machine's own. Google documents the first and the third. Clients that use a
+/// short name send the second (arrow's `object_store`). The last is for manual use of `curl`.
 const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata.goog", "localhost"];
 
-/// What nearly every client sends, to the letter; client libraries have it built in.
+/// The values that nearly all clients send, byte for byte; client libraries hard-code them.
 static USUAL: [HeaderValue; 2] =
     [HeaderValue::from_static("metadata.google.internal"), HeaderValue::from_static("169.254.169.254")];
 
@@ -26,21 +26,21 @@ static USUAL: [HeaderValue; 2] =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host(HeaderValue);
 
-/// Names under which operators' pages are asked for: from the node itself, and through `kubectl port-forward`. A scraper and a
+/// Names that reach the admin listener: from the node itself, and through `kubectl port-forward`. Scrapers and the
 /// kubelet send the address that they connect to.
-const OF_OPERATORS: [&str; 1] = ["localhost"];
+const ADMIN_NAMES: [&str; 1] = ["localhost"];
 
 /// The host names that a listener accepts, in addition to all IP addresses.
 #[derive(Debug, Clone)]
 pub struct AllowedHosts {
-    /// Let in without being read.
+    /// Accepted without parsing.
     usual: &'static [HeaderValue],
     well_known: &'static [&'static str],
-    /// Without final dots.
+    /// Without trailing dots.
     added: Vec<Box<str>>,
 }
 
-/// Those of the listener for pods, and no more.
+/// The names that the listener for pods accepts without configuration.
 impl Default for AllowedHosts {
     fn default() -> Self {
         Self::with([])
@@ -59,19 +59,19 @@ pub enum HostError {
 }
 
 impl Host {
-    /// Moves it out of the buffer that the request was read into.
+    /// Copies it, so that it no longer shares the buffer that the request was read into.
     pub(super) fn detach(&mut self) {
         if let Ok(copy) = HeaderValue::from_bytes(self.0.as_bytes()) {
             self.0 = copy;
         }
     }
 
-    /// As the client sent it.
+    /// The name and port as sent by the client.
     pub fn as_str(&self) -> &str {
-        self.0.to_str().expect("what was let in is ASCII")
+        self.0.to_str().expect("an allowed host is ASCII")
     }
 
-    /// As the upstream is sent it.
+    /// The value of the upstream request's `Host` header.
     pub fn as_header(&self) -> &HeaderValue {
         &self.0
     }
@@ -84,17 +84,17 @@ impl fmt::Display for Host {
 }
 
 impl AllowedHosts {
-    /// The well-known names and these; case and a final dot do not matter.
+    /// The well-known names of the metadata server and these. Case and a trailing dot do not matter.
     pub fn with(added: impl IntoIterator<Item = String>) -> Self {
-        Self::besides(&USUAL, &WELL_KNOWN, added)
+        Self::new(&USUAL, &WELL_KNOWN, added)
     }
 
-    /// `localhost` and these, for the listener for operators.
-    pub fn of_operators(added: impl IntoIterator<Item = String>) -> Self {
-        Self::besides(&[], &OF_OPERATORS, added)
+    /// `localhost` and these, for the admin listener.
+    pub fn for_admin(added: impl IntoIterator<Item = String>) -> Self {
+        Self::new(&[], &ADMIN_NAMES, added)
     }
 
-    fn besides(
+    fn new(
         usual: &'static [HeaderValue],
         well_known: &'static [&'static str],
         added: impl IntoIterator<Item = String>,
@@ -102,12 +102,12 @@ impl AllowedHosts {
         Self { usual, well_known, added: added.into_iter().map(|name| name.trim_end_matches('.').into()).collect() }
     }
 
-    /// Judges the authority of an absolute target.
+    /// Checks the authority of an absolute target.
     pub fn admit_authority(&self, authority: &Authority) -> Result<Host, HostError> {
         self.admit(&HeaderValue::from_str(authority.as_str()).map_err(|_| HostError::Malformed)?)
     }
 
-    /// Judges the value of a `Host` header.
+    /// Checks the value of a `Host` header.
     pub fn admit(&self, value: &HeaderValue) -> Result<Host, HostError> {
         if let Some(usual) = self.usual.iter().find(|usual| *usual == value) {
             return Ok(Host(usual.clone()));
@@ -128,15 +128,15 @@ impl AllowedHosts {
     }
 }
 
-/// The host of an authority, with the brackets of IPv6, and its port. Nothing if there is more to it: a port that is no
-/// port, or user information, which has no place in a `Host` (`169.254.169.254@evil` names evil).
+/// The host of an authority, with the brackets of IPv6, and its port. `None` if the port is invalid, or if there is
+/// user information, which is not allowed in `Host` (`169.254.169.254@evil` names evil).
 pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let host_ends = match authority.as_bytes() {
         [b'[', address @ ..] => {
-            let ends = address.iter().position(|byte| !is_of_address(*byte));
+            let ends = address.iter().position(|byte| !is_ipv6_byte(*byte));
             ends.filter(|end| address[*end] == b']')? + "[]".len()
         }
-        name => name.iter().position(|byte| !OF_NAME[usize::from(*byte)]).unwrap_or(name.len()),
+        name => name.iter().position(|byte| !IS_NAME_BYTE[usize::from(*byte)]).unwrap_or(name.len()),
     };
     let (host, port) = authority.split_at(host_ends);
     let port = match port.strip_prefix(':') {
@@ -147,20 +147,20 @@ pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// What RFC 3986, section 3.2.2, lets a name consist of, but for escapes.
-const OF_NAME: [bool; 256] = letters_digits_and(b"-._~!$&'()*+,;=");
+/// The bytes that RFC 3986, section 3.2.2, allows in a name, without escapes.
+const IS_NAME_BYTE: [bool; 256] = letters_digits_and(b"-._~!$&'()*+,;=");
 
-/// What an address of IPv6 is written with.
-fn is_of_address(byte: u8) -> bool {
+/// Whether an IPv6 address may contain the byte.
+fn is_ipv6_byte(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
 }
 
-/// Dotted quads and bracketed IPv6 only; `::ffff:a9fe:a9fe` is another spelling of an IPv4 address, not an address.
+/// Whether it is a dotted quad or bracketed IPv6. `::ffff:a9fe:a9fe` is not: it is another spelling of an IPv4 address.
 fn is_ip_literal(host: &str) -> bool {
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let address = match bracketed {
         Some(v6) => v6.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
-        // Names begin with a letter for the most part, and those need not be tried.
+        // Most names start with a letter. Skip the parser for them.
         None if host.starts_with(|first: char| first.is_ascii_digit()) => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
         None => None,
     };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_names_and_every_address_are_let_in() {
+    fn names_of_the_server_and_ip_addresses_are_allowed() {
         let hosts = AllowedHosts::with(["proxy.example".to_owned()]);
         for host in [
             "metadata.google.internal",
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn operators_come_by_address_by_localhost_and_by_what_was_added() {
-        let hosts = AllowedHosts::of_operators(["node-1.example".to_owned()]);
+    fn the_admin_listener_allows_addresses_localhost_and_added_names() {
+        let hosts = AllowedHosts::for_admin(["node-1.example".to_owned()]);
         for host in ["localhost", "LocalHost.:989", "127.0.0.1:989", "[::1]:989", "10.128.0.2", "node-1.example:989"] {
             assert!(admitted(&hosts, host).is_ok(), "{host}");
         }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_and_other_spellings_of_an_address_are_not() {
+    fn other_names_and_other_spellings_of_an_address_are_rejected() {
         let hosts = AllowedHosts::default();
         for host in [
             "evil.example",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_authority_is_malformed() {
+    fn an_invalid_authority_is_malformed() {
         let hosts = AllowedHosts::default();
         for host in [
             "",

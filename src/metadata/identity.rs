@@ -1,4 +1,4 @@
-//! Identity tokens: JSON web tokens, passed on as they are. Only their expiry is read here.
+//! Identity tokens: JSON web tokens, forwarded unchanged. Only their expiry is read here.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,8 +13,8 @@ struct Claims {
     exp: u64,
 }
 
-/// Whole seconds until a token's `exp`, at least 1. The wall clock is asked once, when the token arrives; from then on
-/// its age is counted by a clock that nobody sets.
+/// Whole seconds until a token's `exp`, at least 1. The wall clock is read once, when the token arrives. After that, a
+/// clock that is never set measures its age.
 pub fn seconds_left(token: &[u8], now: SystemTime) -> Result<u32, TokenError> {
     let mut parts = token.split(|&byte| byte == b'.');
     let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
@@ -36,20 +36,20 @@ mod tests {
     }
 
     #[test]
-    fn it_lives_until_its_exp() {
+    fn a_token_expires_at_its_exp() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000_500);
         assert_eq!(seconds_left(&token(r#"{"exp":1003600,"aud":"x"}"#), now), Ok(3599));
         assert_eq!(
             seconds_left(&token(r#"{"exp":1000001}"#), now),
             Err(TokenError::Life),
-            "less than a second is none"
+            "less than a second counts as expired"
         );
         assert_eq!(seconds_left(&token(r#"{"exp":5}"#), now), Err(TokenError::Life));
         assert_eq!(seconds_left(&token(r#"{"exp":18446744073709551615}"#), now), Err(TokenError::Life));
     }
 
     #[test]
-    fn what_is_no_jwt_is_refused() {
+    fn an_invalid_jwt_is_rejected() {
         let now = SystemTime::UNIX_EPOCH;
         for text in [&b""[..], b"a.b", b"a.b.c.d", b"e30.!!.c2ln", &token("[]"), &token(r#"{"exp":"1"}"#), &token("{}")]
         {

@@ -1,7 +1,8 @@
-//! [`Request::parse`]: reads a request's head once, and refuses what cannot be read in exactly one way.
+//! [`Request::parse`]: parses a request head once, and refuses requests that could be read in more than one way.
 //!
-//! The proxy, `explain` and the tests all read requests here, so they cannot disagree about what a request means. The checks run
-//! from the shape of the message to its meaning: an error about a missing header does not help a client whose framing is broken.
+//! The proxy, `explain` and the tests all parse requests here, so they cannot disagree about what a request means.
+//! The checks run from framing to meaning: an error about a missing header does not help a client whose framing is
+//! broken.
 
 use std::net::SocketAddr;
 
@@ -15,14 +16,14 @@ use super::path::PathError;
 use super::query::QueryError;
 use super::{Endpoint, Host, MetadataPath, Method, Principal, Query, Request};
 
-/// Longest request target, in bytes, as received and as sent upstream. The longest legitimate one is a token's list of scopes:
-/// Google has about 500 scopes of some 50 bytes each, and nobody asks for a third of them at once.
+/// Maximum length of a request target, in bytes, as received and as sent upstream. The longest legitimate ones list a
+/// token's scopes: Google has about 500 scopes of some 50 bytes each, and no client requests a third of them at once.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
 
-/// Bytes that one byte of a request target can become on its way upstream: `%` and two digits.
+/// Maximum number of bytes that one byte of a request target becomes when it is sent upstream: `%` and two digits.
 const MAX_GROWTH: usize = 3;
 
-/// Why a request is refused before anything decides about it. The text is what the client reads.
+/// Why a request was refused before the policy was consulted. The text is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// Not a request that HTTP/1.1 or this protocol allows.
@@ -33,10 +34,10 @@ pub enum RequestError {
     TargetTooLong {
         /// Its length in bytes.
         bytes: usize,
-        /// The longest that is allowed, in bytes.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// Only reading is allowed.
+    /// Only GET and HEAD are allowed.
     #[error("Refused: the method {0} is not allowed; use GET or HEAD.")]
     Method(http::Method),
     /// A `Host` (or the authority of an absolute target) that is not allowed.
@@ -45,10 +46,10 @@ pub enum RequestError {
     /// The request came through another proxy.
     #[error("Refused: requests with the header {0} are not allowed, because they were forwarded by another proxy.")]
     Forwarded(HeaderName),
-    /// The proof that the client means the metadata server is missing or wrong.
+    /// The header that shows that the client intends to call a metadata server is missing or wrong.
     #[error("Refused: the header `Metadata-Flavor: Google` is missing or has a different value.")]
     Flavor,
-    /// A path that is refused or names nothing.
+    /// A path that is refused or cannot exist.
     #[error("Refused: invalid path: {0}.")]
     Path(#[from] PathError),
     /// A query that could be read in two ways.
@@ -56,7 +57,7 @@ pub enum RequestError {
     Query(#[from] QueryError),
 }
 
-/// What is wrong with a request that no server could answer safely.
+/// Why no server could answer a request safely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 without one where one is required.
@@ -68,7 +69,7 @@ pub enum Malformed {
     /// An absolute target of another scheme, or a target that is neither a path nor absolute.
     #[error("the request target must be a path, or an http:// URL of the metadata server")]
     Target,
-    /// A body where none has a meaning; what it holds might be another request.
+    /// A body, which has no meaning here. It might contain another request.
     #[error("a metadata request must not have a body")]
     Body,
     /// An `Upgrade` header: another protocol would bypass every rule.
@@ -102,8 +103,8 @@ impl From<HostError> for RequestError {
 }
 
 impl Request {
-    /// Reads the head of a request from this peer, which may use these names for the server. `has_body` says whether a body
-    /// follows.
+    /// Parses the head of a request from this peer. `hosts` are the names that the peer may use for the server.
+    /// `has_body` is true if a body follows the head.
     pub fn parse(
         head: Parts,
         has_body: bool,
@@ -111,11 +112,11 @@ impl Request {
         hosts: &AllowedHosts,
     ) -> Result<Box<Self>, RequestError> {
         let method = method_of(&head.method)?;
-        let signs = Signs::of(&head.headers);
+        let signs = Signs::new(&head.headers);
         check_framing(&signs, has_body)?;
         let target = target_of(&head.uri)?;
         let path = MetadataPath::parse(target)?;
-        let endpoint = Endpoint::of(&path);
+        let endpoint = Endpoint::from_path(&path);
         let is_ping = endpoint == Endpoint::Root && target.query().is_none_or(str::is_empty);
         let host = host_of(&signs, &head, is_ping, hosts)?;
         if let Some(name) = signs.forwarded_by() {
@@ -131,7 +132,7 @@ impl Request {
     }
 }
 
-/// Every caller is the node, until pods can be told apart.
+/// All callers act as the node until pods have identities.
 fn principal_of(_peer: Option<SocketAddr>) -> Principal {
     Principal::Node
 }
@@ -144,7 +145,8 @@ fn method_of(method: &http::Method) -> Result<Method, RequestError> {
     }
 }
 
-/// A body, announced or not, ends the connection after the answer. An upgrade would end our rules.
+/// Refuses bodies and upgrades. The connection is closed after a request with a body, announced or not. An upgraded
+/// connection would bypass all rules.
 fn check_framing(signs: &Signs<'_>, has_body: bool) -> Result<(), Malformed> {
     if signs.has_transfer_encoding || has_body {
         return Err(Malformed::Body);
@@ -165,8 +167,8 @@ fn target_of(uri: &Uri) -> Result<&PathAndQuery, RequestError> {
     Ok(target)
 }
 
-/// Percent-encoding can make a target longer than it was. One that is short enough in any encoding is not measured, and nearly
-/// all are.
+/// Checks the length of the target as it would be sent upstream: percent-encoding can make it longer. Nearly all
+/// targets are short enough in any encoding; those are not measured.
 fn check_upstream_length(target: &PathAndQuery, path: &MetadataPath, query: &Query) -> Result<(), RequestError> {
     if target.as_str().len() <= MAX_TARGET_BYTES / MAX_GROWTH {
         return Ok(());
@@ -178,8 +180,8 @@ fn check_length(bytes: usize) -> Result<(), RequestError> {
     if bytes > MAX_TARGET_BYTES { Err(RequestError::TargetTooLong { bytes, limit: MAX_TARGET_BYTES }) } else { Ok(()) }
 }
 
-/// Checks the `Host` header and, in an absolute target, the authority that replaces it. Both must be allowed, and the target's
-/// counts (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`; without one it may only ask whether this is a metadata server.
+/// Checks the `Host` header and the authority of an absolute target. Both must be allowed; the authority of the target
+/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`; without one, only pings are allowed.
 fn host_of(signs: &Signs<'_>, head: &Parts, is_ping: bool, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
     let in_header = match signs.host {
         Lines::One(value) => Some(hosts.admit(value)?),

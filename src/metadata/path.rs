@@ -10,62 +10,62 @@ use http::uri::PathAndQuery;
 
 use super::CommonPath;
 
-/// A path as every part of the proxy sees it: absolute, ASCII, one `/` between segments, no escapes, no dot segments.
+/// A normalised path: absolute, ASCII, one `/` between segments, no escapes, no dot segments.
 ///
-/// A final slash is kept, since it is part of the name: the server answers a directory without one by a redirect and a
-/// leaf with one by a 404.
+/// A trailing slash is kept, because it is part of the name: the server answers a directory without one with a
+/// redirect, and a leaf with one with 404.
 #[derive(Clone)]
 pub struct MetadataPath(Text);
 
-/// Most paths arrive canonical; those share the request's own bytes, so that a parse costs no allocation.
+/// Most paths arrive canonical. They share the request's bytes, so parsing does not allocate.
 #[derive(Clone)]
 enum Text {
-    /// Every path that is one, so that one is never kept as text.
+    /// Always used for common paths: these are never stored as text.
     Common(CommonPath),
     AsSent(PathAndQuery),
     Rebuilt(Box<str>),
 }
 
-/// Why a path was refused. Nothing refused here ever reaches the upstream.
+/// Why a path was refused. A refused path never reaches the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// `%2F` or `%5C`: a separator for one server, a character for another.
+    /// `%2F` or `%5C`: a separator for some servers, an ordinary character for others.
     #[error("it hides a `/` or `\\` behind a percent-escape")]
     EncodedSeparator,
-    /// A `\`, which some servers take for a `/`.
+    /// A `\`, which some servers treat as `/`.
     #[error("it contains a backslash")]
     Backslash,
-    /// NUL, CR, LF and their kind, escaped or not.
+    /// A control character such as NUL, CR or LF, escaped or not.
     #[error("it contains a control character")]
     Control,
-    /// `%25`: a second layer of encoding, which a server behind the first might undo.
+    /// `%25`: a second layer of encoding, which a later server might decode.
     #[error("it is percent-encoded more than once")]
     EncodedTwice,
-    /// A `..` with nothing left to climb out of.
+    /// A `..` at the root.
     #[error("its `..` climbs above the root")]
     ClimbsAboveRoot,
-    /// A `%` without two hexadecimal digits behind it.
+    /// A `%` that is not followed by two hexadecimal digits.
     #[error("it has a `%` that is not followed by two hexadecimal digits")]
     BrokenEscape,
-    /// A letter, digit or one of `-._~` written as an escape. The real server does not decode paths, so the name means
-    /// nothing there; an encoder has no reason to write it, an evasion has.
+    /// A percent-encoded letter, digit or one of `-._~`. The real server does not decode paths, so the name does not
+    /// exist there. An encoder has no reason to write it; an attempt to evade the policy has.
     #[error("it writes {0:?} as a percent-escape, which the metadata server does not decode; write it literally")]
     NeedlessEscape(char),
-    /// A character that no metadata path has: the server's names are made of letters, digits and `-_.@+!$'()*,:~`.
+    /// A character that no metadata path contains. The server's names consist of letters, digits and `-_.@+!$'()*,:~`.
     #[error("it contains the byte 0x{0:02x}, which no metadata path contains")]
     Foreign(u8),
 }
 
 impl PathError {
-    /// Whether the spelling is one that two servers read differently (so it is refused), rather than one that merely
-    /// names nothing (so it is not found).
+    /// Whether two servers could read the path differently, so that the request is refused. Otherwise the path names
+    /// nothing, and the response is 404.
     pub fn is_evasion(self) -> bool {
         !matches!(self, Self::NeedlessEscape(_) | Self::Foreign(_))
     }
 }
 
 impl MetadataPath {
-    /// Reads the path of a request target.
+    /// Parses the path of a request target.
     pub fn parse(target: &PathAndQuery) -> Result<Self, PathError> {
         let path = target.path();
         if let Some(common) = CommonPath::from_text(path) {
@@ -78,7 +78,7 @@ impl MetadataPath {
         Ok(CommonPath::from_text(&path).map_or_else(|| Self(Text::Rebuilt(path.into_boxed_str())), Self::from))
     }
 
-    /// The same path in memory of its own: one that arrived canonical shares the buffer that the request was read into.
+    /// A copy of the path that does not share the buffer that the request was read into.
     #[must_use]
     pub fn detached(&self) -> Self {
         match &self.0 {
@@ -96,7 +96,7 @@ impl MetadataPath {
         }
     }
 
-    /// Which of the paths it is that every client asks for, if it is one.
+    /// The common path that this is, if any.
     pub fn common(&self) -> Option<CommonPath> {
         match self.0 {
             Text::Common(common) => Some(common),
@@ -104,12 +104,12 @@ impl MetadataPath {
         }
     }
 
-    /// Whether it ends in `/`, which is how a client names a directory.
+    /// Whether it names a directory, that is, ends in `/`.
     pub fn is_directory(&self) -> bool {
         self.as_str().ends_with('/')
     }
 
-    /// Its segments, without the empty one that a final slash would leave. The root has none.
+    /// Its segments, without the empty one after a trailing slash. The root has none.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.as_str().split('/').filter(|segment| !segment.is_empty())
     }
@@ -141,14 +141,16 @@ impl PartialEq for MetadataPath {
 
 impl Eq for MetadataPath {}
 
-/// Bytes that stand for themselves in a metadata path. `;` is absent: `name;x` is `name` for a lenient server.
+/// Whether a metadata path may contain the byte unescaped. `;` is not among them: a lenient server reads `name;x` as
+/// `name`.
 fn is_plain(byte: u8) -> bool {
     PLAIN[usize::from(byte)]
 }
 
 const PLAIN: [bool; 256] = letters_digits_and(b"-_.~@+!$'()*,:");
 
-/// Which bytes are letters, digits or one of these marks: a table, since every byte of every path is looked up.
+/// Table of the bytes that are letters, digits or one of these marks. A table, because every byte of every path is
+/// looked up.
 pub(super) const fn letters_digits_and(marks: &[u8]) -> [bool; 256] {
     let mut among = [false; 256];
     let mut byte = 0;
@@ -169,7 +171,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// Whether a path can be used as it was sent: plain bytes only, no empty segment, none that is only dots.
+/// Whether a path can be used as received: plain bytes only, no empty segments and no dot segments.
 fn is_canonical(path: &[u8]) -> bool {
     let [b'/', rest @ ..] = path else { return false };
     let mut rest = rest;
@@ -210,7 +212,7 @@ fn normalise(path: &str) -> Result<String, PathError> {
     Ok(text)
 }
 
-/// Undoes the escapes that an encoder has reason to write (`%40` for `@`), and refuses every other.
+/// Decodes the escapes that an encoder has reason to write (`%40` for `@`), and refuses all others.
 fn decode(path: &[u8]) -> Result<String, PathError> {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
@@ -247,7 +249,7 @@ fn check(byte: u8) -> Result<u8, PathError> {
     }
 }
 
-/// The byte that two hexadecimal digits of any case write.
+/// The value of two hexadecimal digits of either case.
 pub(super) fn unhex(high: u8, low: u8) -> Option<u8> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
     Some(digit(high)? << 4 | digit(low)?)

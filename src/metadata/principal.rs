@@ -11,12 +11,12 @@ use std::fmt;
 pub enum Principal {
     /// The node, whose metadata server is behind the proxy.
     Node,
-    /// Somebody else, for tests: nothing that is kept for the node may reach it.
+    /// Another principal, for tests: it must not receive anything stored for the node.
     #[cfg(test)]
     Stranger,
 }
 
-/// As in logs and on pages.
+/// Formats the name used in logs and on pages.
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -13,9 +13,9 @@ use serde::Deserialize;
 
 use super::path::unhex;
 
-/// What is escaped on the way upstream: everything but RFC 3986's unreserved characters and those of its others that separate
-/// nothing in a query for any parser. A scope (`https://www.googleapis.com/auth/...`) thus goes as it is, and a list of scopes
-/// becomes no longer than it was sent.
+/// Characters escaped in upstream requests: all except the unreserved ones of RFC 3986 and a few that no parser treats
+/// as separators in a query. So a scope (`https://www.googleapis.com/auth/...`) is sent unchanged, and a list of
+/// scopes does not grow.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -35,10 +35,10 @@ macro_rules! params {
         pub enum Param { $($(#[$doc])* #[serde(rename = $key)] $name),+ }
 
         impl Param {
-            /// All of them.
+            /// All parameters, in upstream order.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// Its name on the wire; names are case-sensitive.
+            /// Its name on the wire. Names are case-sensitive.
             pub fn key(self) -> &'static str {
                 match self { $(Self::$name => $key),+ }
             }
@@ -57,7 +57,7 @@ params! {
     Audience = "audience",
     /// `on` or `iam-policy`: the token is bound to the caller's certificate.
     BindingEnforcement = "binding-enforcement",
-    /// The certificate that a token is to be bound to.
+    /// The certificate to bind a token to.
     BindCertificateFingerprint = "bindCertificateFingerprint",
     /// OS Login: the user whose access is checked.
     Email = "email",
@@ -106,13 +106,13 @@ pub struct Query {
     unknown: Option<Box<str>>,
 }
 
-/// Why a query was refused. Nothing refused here ever reaches the upstream.
+/// Why a query was refused. A refused query never reaches the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// `;` separates parameters for some servers and not for others.
     #[error("it contains a `;`, which some servers treat as a separator; write %3B in a value")]
     Semicolon,
-    /// NUL, CR, LF and their kind, escaped or not.
+    /// A control character such as NUL, CR or LF, escaped or not.
     #[error("it contains a control character")]
     Control,
     /// An escape that is not two hexadecimal digits, or bytes that are not UTF-8.
@@ -127,14 +127,14 @@ pub enum QueryError {
 }
 
 impl Query {
-    /// A query of the proxy's own.
-    pub fn of(params: impl IntoIterator<Item = (Param, Box<str>)>) -> Self {
+    /// Builds a query for a request that the proxy itself sends.
+    pub fn from_params(params: impl IntoIterator<Item = (Param, Box<str>)>) -> Self {
         let mut known: Vec<_> = params.into_iter().collect();
         known.sort_unstable_by_key(|(param, _)| *param);
         Self { known, unknown: None }
     }
 
-    /// Reads the text behind the `?`, which may be absent.
+    /// Parses the text after the `?`. `None` is an empty query.
     pub fn parse(text: Option<&str>) -> Result<Self, QueryError> {
         let mut query = Self::default();
         let Some(text) = text else { return Ok(query) };
@@ -162,13 +162,13 @@ impl Query {
         self.known.iter().map(|(param, value)| (*param, &**value))
     }
 
-    /// Length in bytes of what the upstream is sent, with its `?`.
+    /// Length in bytes of the encoded query, including the `?`.
     pub fn encoded_len(&self) -> usize {
         let value_len = |value| utf8_percent_encode(value, ESCAPED).map(str::len).sum::<usize>();
         self.params().map(|(param, value)| "?".len() + param.key().len() + "=".len() + value_len(value)).sum()
     }
 
-    /// Whether nothing was asked for in particular, known or not.
+    /// Whether there are no parameters, known or unknown.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty() && self.unknown.is_none()
     }
@@ -178,36 +178,36 @@ impl Query {
         self.unknown.as_deref()
     }
 
-    /// Whether a whole subtree is asked for.
+    /// Whether a whole subtree is requested.
     pub fn is_recursive(&self) -> bool {
         self.value(Param::Recursive).is_some()
     }
 
-    /// Whether the answer may wait for a change of the value (a hanging GET).
+    /// Whether the response may wait for the value to change (a hanging GET).
     pub fn waits_for_change(&self) -> bool {
         self.value(Param::WaitForChange).is_some()
     }
 
-    /// After how many seconds a hanging GET is to be answered in any case.
+    /// Timeout of a hanging GET, in seconds. After it, the current value is returned.
     pub fn timeout_seconds(&self) -> Option<u32> {
         self.value(Param::TimeoutSec).and_then(|seconds| seconds.parse().ok())
     }
 
-    /// The same query without one parameter.
+    /// Returns the query without a parameter.
     #[must_use]
     pub fn without(mut self, param: Param) -> Self {
         self.known.retain(|(known, _)| *known != param);
         self
     }
 
-    /// The same query with only some of its parameters.
+    /// Returns the query with only the parameters for which `keep` returns `true`.
     #[must_use]
     pub fn only(mut self, keep: impl Fn(Param) -> bool) -> Self {
         self.known.retain(|(known, _)| keep(*known));
         self
     }
 
-    /// The same query with another value for one parameter.
+    /// Returns the query with a different value for a parameter.
     #[must_use]
     pub fn with(self, param: Param, value: &str) -> Self {
         let mut query = self.without(param);
@@ -239,7 +239,7 @@ impl Param {
     }
 }
 
-/// As the upstream is to be sent it, with its `?`; nothing for an empty query.
+/// Formats the encoded query, including the `?`, as it is sent upstream. An empty query is an empty string.
 impl fmt::Display for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (param, value)) in self.params().enumerate() {
@@ -250,20 +250,20 @@ impl fmt::Display for Query {
     }
 }
 
-/// A flag is off only when it plainly says so: a bare `?recursive`, and any value that some server might take for yes,
-/// is on. Off is the empty string, which [`Query::parse`] then drops.
+/// Normalises a flag. Only explicit negatives turn it off: a bare `?recursive`, and any value that some server might
+/// treat as true, turns it on. Off is the empty string, which [`Query::parse`] drops.
 fn flag(value: &str) -> &'static str {
     let off = ["false", "off", "no", "0"].iter().any(|word| value.eq_ignore_ascii_case(word));
     if off { "" } else { "true" }
 }
 
-/// Undoes one layer of form encoding: `+` for a blank, and percent-escapes. Most texts have neither.
+/// Decodes one layer of form encoding: `+` for a space, and percent-escapes. Most texts contain neither.
 fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
     let escapes = memchr_iter(b'%', text.as_bytes()).count();
     let decoded = if escapes == 0 && !text.contains('+') {
         Cow::Borrowed(text)
     } else {
-        // Of the very size, so that nobody has to move it again.
+        // The exact size, so that converting to `Box<str>` does not reallocate.
         let mut bytes = Vec::with_capacity(text.len().saturating_sub(2 * escapes));
         unescape(text, &mut bytes).ok_or(QueryError::Encoding)?;
         Cow::Owned(String::from_utf8(bytes).map_err(|_| QueryError::Encoding)?)
@@ -274,7 +274,7 @@ fn decode(text: &str) -> Result<Cow<'_, str>, QueryError> {
     Ok(decoded)
 }
 
-/// Nothing if an escape is broken.
+/// `None` if an escape is invalid.
 fn unescape(text: &str, bytes: &mut Vec<u8>) -> Option<()> {
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -287,7 +287,7 @@ fn unescape(text: &str, bytes: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Nearly all text is ASCII, of which no letter need be decoded to know.
+/// Whether the text contains a control character. Nearly all text is ASCII, which needs no decoding.
 fn has_control(text: &str) -> bool {
     if text.is_ascii() {
         text.bytes().fold(false, |found, byte| found | byte.is_ascii_control())

@@ -10,47 +10,47 @@ use super::{Endpoint, Host, MetadataPath, Principal, Query, headers};
 /// A parsed metadata request, without a body. Layers pass it in a box, to avoid moving 300 bytes each time.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Reading is all that is let through.
+    /// GET or HEAD.
     pub method: Method,
-    /// What is asked for.
+    /// The kind of resource.
     pub endpoint: Endpoint,
-    /// The same as text.
+    /// The path that `endpoint` was derived from.
     pub path: MetadataPath,
-    /// How it is asked for.
+    /// The query parameters.
     pub query: Query,
-    /// On whose behalf.
+    /// On whose behalf the request is answered.
     pub principal: Principal,
-    /// The other end of the connection; none for a request of the proxy's own.
+    /// The client's address. `None` for the proxy's own requests.
     pub peer: Option<SocketAddr>,
-    /// Under which name the client reached us; absent only where HTTP/1.0 lets it be.
+    /// The host name that the client used for the server. `None` only for HTTP/1.0 and for the proxy's own requests.
     pub host: Option<Host>,
-    /// As sent; `upstream::forward` decides which of them go on.
+    /// All headers as received. `upstream::forward` selects those to forward.
     pub headers: HeaderMap,
 }
 
 impl Request {
-    /// Whether its answer may wait for a change of the value. A token's never does: the server answers such a request
-    /// with 400.
+    /// Whether its response may wait for the value to change. Token requests never wait: the server answers them with
+    /// 400.
     pub fn hangs(&self) -> bool {
         self.query.waits_for_change() && !matches!(self.endpoint, Endpoint::Token(_) | Endpoint::Identity(_))
     }
 
-    /// From which address, by which pods are told apart where they share what is scarce; none for the proxy's own requests.
+    /// The client's IP address, which identifies the pod when resources are shared. `None` for the proxy's own requests.
     pub fn client(&self) -> Option<IpAddr> {
         self.peer.map(|peer| peer.ip().to_canonical())
     }
 
-    /// Keeps only what goes upstream, in memory of its own. For a request that begins to wait: its path and headers share the
-    /// buffer that the connection read it into, which has up to 16 KiB.
+    /// Drops headers that are not forwarded and copies the rest. Call it before a request waits: its path and headers
+    /// share the connection's read buffer of up to 16 KiB.
     pub fn detach(&mut self) {
         self.path = self.path.detached();
-        self.headers = headers::copy_of_passed_on(&self.headers);
+        self.headers = headers::copy_forwarded(&self.headers);
         if let Some(host) = &mut self.host {
             host.detach();
         }
     }
 
-    /// A request of the proxy's own, for a path that it wrote itself.
+    /// A request that the proxy itself sends, for a path of its own.
     ///
     /// # Panics
     ///
@@ -61,11 +61,11 @@ impl Request {
         Self { endpoint, principal, ..Self::get(path, query) }
     }
 
-    /// A GET that nobody sent.
+    /// A GET without a client.
     pub fn get(path: MetadataPath, query: Query) -> Self {
         Self {
             method: Method::Get,
-            endpoint: Endpoint::of(&path),
+            endpoint: Endpoint::from_path(&path),
             path,
             query,
             principal: Principal::Node,
@@ -81,9 +81,9 @@ impl Request {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Method {
-    /// The value.
+    /// Returns the value.
     Get,
-    /// Its headers.
+    /// Returns only the headers.
     Head,
 }
 
@@ -124,20 +124,20 @@ mod tests {
     }
 
     #[test]
-    fn a_detached_request_keeps_nothing_of_the_read_buffer() {
+    fn a_detached_request_does_not_share_the_read_buffer() {
         let parts = ["/computeMetadata/v1/instance/tags", "metadata:80", "an-agent/1.0", "filler"];
         let buffer = Bytes::from(parts.join("\n"));
         let mut request = from_buffer(&buffer, parts);
         assert!(!buffer.is_unique());
         request.detach();
-        assert!(buffer.is_unique(), "what it kept is copied");
+        assert!(buffer.is_unique(), "all remaining parts are copies");
         assert_eq!((request.path.as_str(), request.host.as_ref().map(Host::as_str)), (parts[0], Some(parts[1])));
         assert_eq!(request.headers.get(USER_AGENT).map(HeaderValue::as_bytes), Some(parts[2].as_bytes()));
         assert_eq!(request.headers.len(), 1);
     }
 
     #[test]
-    fn a_value_that_no_library_sends_is_not_kept() {
+    fn a_detached_request_drops_oversized_headers() {
         let mut request =
             Request::get(MetadataPath::parse(&"/".parse().expect("a target")).expect("a path"), Query::default());
         request.headers.insert(USER_AGENT, "x".repeat(15_000).parse().expect("a value"));

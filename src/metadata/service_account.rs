@@ -1,18 +1,19 @@
-//! [`ServiceAccount`]: which of the instance's accounts a path names.
+//! [`ServiceAccount`]: the service account that a path names.
 
 use std::fmt;
 
-/// The segment behind `service-accounts/`: the alias `default`, or the account's e-mail. Both name one account.
+/// The segment after `service-accounts/`: the alias `default`, or an account's e-mail. The alias and the e-mail of the
+/// instance's own account name the same account.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ServiceAccount {
-    /// The alias of the instance's own account.
+    /// The alias for the instance's own account.
     Default,
-    /// By e-mail, as sent.
+    /// An e-mail, as sent by the client.
     Email(Box<str>),
 }
 
 impl ServiceAccount {
-    /// Reads one path segment. `default` is case-sensitive, as all of the tree is.
+    /// Parses one path segment. `default` is case-sensitive, as is every metadata path.
     pub fn from_segment(segment: &str) -> Self {
         match segment {
             "default" => Self::Default,

@@ -1,4 +1,4 @@
-//! [`Target`]: where a plain HTTP server is.
+//! [`Target`]: the address of a plain HTTP server.
 
 use std::fmt;
 

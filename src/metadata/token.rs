@@ -11,42 +11,41 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
-/// Longest life that is believed, in seconds. Google's access tokens live an hour, and twelve where an organisation's
-/// policy lets them be extended.
-pub const MAX_LIFE: u32 = 24 * 60 * 60;
+/// Maximum accepted lifetime, in seconds. Google's access tokens live one hour, or up to twelve if an organisation's
+/// policy extends them.
+pub const MAX_LIFE_SECONDS: u32 = 24 * 60 * 60;
 
-/// An access token: everything of the server's answer but its age.
+/// An access token: all of the server's response except `expires_in`.
 ///
-/// It keeps its secret: `Debug` redacts it, and memory is wiped when it is dropped, that of the bodies made from it
-/// included.
+/// `Debug` redacts the secret. Its memory is wiped on drop, and so is the memory of bodies built from it.
 #[derive(PartialEq)]
 pub struct AccessToken {
     secret: Zeroizing<String>,
     token_type: String,
-    /// Fields that the server may come to add.
+    /// Fields that the server may add in the future.
     rest: Map<String, Value>,
 }
 
-/// How a client wants to read a token.
+/// The format of a token response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// `application/json`, as by default.
+pub enum TokenFormat {
+    /// `application/json`, the default.
     Json,
-    /// `alt=text`: a line a field.
+    /// `alt=text`: one line per field.
     Text,
 }
 
-/// Why a body is no token.
+/// Why a response body is not a valid token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Not a JSON object with `access_token`, an integer `expires_in` and `token_type`.
     #[error("it is not JSON with access_token, expires_in and token_type")]
     Shape,
-    /// An `access_token` that is empty, or has characters that no token has.
+    /// An `access_token` that is empty or contains characters that no token contains.
     #[error("its access_token is empty or contains invalid characters")]
     Secret,
-    /// An `expires_in` of 0, or above [`MAX_LIFE`].
-    #[error("its expires_in is not between 1 and {MAX_LIFE}")]
+    /// An `expires_in` of 0 or above [`MAX_LIFE_SECONDS`].
+    #[error("its expires_in is not between 1 and {MAX_LIFE_SECONDS}")]
     Life,
 }
 
@@ -60,22 +59,22 @@ struct Wire {
 }
 
 impl AccessToken {
-    /// Reads an answer's body: the token, and the seconds that it has left.
+    /// Parses a response body into the token and its remaining lifetime in seconds.
     pub fn parse(body: &[u8]) -> Result<(Self, u32), TokenError> {
         let Wire { access_token: secret, expires_in, token_type, rest } =
             serde_json::from_slice(body).map_err(|_| TokenError::Shape)?;
         if secret.is_empty() || !secret.bytes().all(is_token_byte) {
             return Err(TokenError::Secret);
         }
-        if !(1..=MAX_LIFE).contains(&expires_in) {
+        if !(1..=MAX_LIFE_SECONDS).contains(&expires_in) {
             return Err(TokenError::Life);
         }
         Ok((Self { secret, token_type, rest }, expires_in))
     }
 
-    /// An answer's body with so many seconds left, in the server's order of fields.
-    pub fn body(&self, form: Form, expires_in: u32) -> Bytes {
-        // In memory of the very size: a body that outgrew it would leave a copy behind that nobody wipes.
+    /// A response body with this remaining lifetime in seconds, with the server's order of fields.
+    pub fn body(&self, form: TokenFormat, expires_in: u32) -> Bytes {
+        // Allocate the exact size: a reallocation would leave a copy behind that is not wiped.
         let mut length = Length(0);
         self.write(&mut length, form, expires_in);
         let mut body = Zeroizing::new(Vec::with_capacity(length.0));
@@ -83,18 +82,18 @@ impl AccessToken {
         Bytes::from_owner(body)
     }
 
-    /// Memory that it takes, in bytes, apart from its own fields. That of unknown fields is a rough estimate.
+    /// Heap memory in bytes. For unknown fields this is a rough estimate.
     pub fn heap(&self) -> usize {
         let mut length = Length(0);
-        self.write(&mut length, Form::Json, MAX_LIFE);
+        self.write(&mut length, TokenFormat::Json, MAX_LIFE_SECONDS);
         let rest = if self.rest.is_empty() { 0 } else { 8 * length.0 };
         length.0 + rest
     }
 
-    fn write(&self, body: &mut impl Write, form: Form, expires_in: u32) {
+    fn write(&self, body: &mut impl Write, form: TokenFormat, expires_in: u32) {
         let written = match form {
-            Form::Json => self.write_json(body, expires_in),
-            Form::Text => self.write_text(body, expires_in),
+            TokenFormat::Json => self.write_json(body, expires_in),
+            TokenFormat::Text => self.write_text(body, expires_in),
         };
         written.expect("writing to memory does not fail");
     }
@@ -114,7 +113,7 @@ impl AccessToken {
     }
 }
 
-/// Counts what is written.
+/// Counts the bytes written.
 struct Length(usize);
 
 impl Write for Length {
@@ -137,7 +136,7 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Printable ASCII that needs no escape in JSON.
+/// Whether the byte is printable ASCII that JSON does not escape.
 fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'
 }
@@ -149,24 +148,24 @@ mod tests {
     const BODY: &[u8] = br#"{"access_token":"ya29.c.secret","expires_in":3599,"token_type":"Bearer"}"#;
 
     #[test]
-    fn a_token_is_written_as_it_was_read_but_for_its_age() {
+    fn a_body_equals_the_response_except_for_expires_in() {
         let (token, expires_in) = AccessToken::parse(BODY).expect("a token");
         assert_eq!(expires_in, 3599);
-        assert_eq!(token.body(Form::Json, 3599), BODY);
+        assert_eq!(token.body(TokenFormat::Json, 3599), BODY);
         let aged = br#"{"access_token":"ya29.c.secret","expires_in":7,"token_type":"Bearer"}"#;
-        assert_eq!(token.body(Form::Json, 7), &aged[..]);
-        assert_eq!(token.body(Form::Text, 7), "access_token ya29.c.secret\nexpires_in 7\ntoken_type Bearer\n");
+        assert_eq!(token.body(TokenFormat::Json, 7), &aged[..]);
+        assert_eq!(token.body(TokenFormat::Text, 7), "access_token ya29.c.secret\nexpires_in 7\ntoken_type Bearer\n");
     }
 
     #[test]
-    fn fields_that_are_not_known_are_kept() {
+    fn unknown_fields_are_kept() {
         let body = br#"{"access_token":"a","expires_in":1,"token_type":"B\"x","new":{"x":[1,"\""]}}"#;
         let (token, _) = AccessToken::parse(body).expect("a token");
-        assert_eq!(token.body(Form::Json, 1), &body[..]);
+        assert_eq!(token.body(TokenFormat::Json, 1), &body[..]);
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn an_invalid_token_is_rejected() {
         for (body, error) in [
             ("", TokenError::Shape),
             ("<html>", TokenError::Shape),
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_tells_no_secret() {
+    fn debug_redacts_the_secret() {
         let (token, _) = AccessToken::parse(BODY).expect("a token");
         assert!(!format!("{token:?}").contains("secret\""), "{token:?}");
         assert!(!format!("{token:#?}").contains("ya29"));

@@ -1,54 +1,64 @@
-//! What a service account hands out: access tokens and identity tokens.
+//! The tokens of a service account: access tokens and identity tokens.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::answer::{Answer, HTML, JSON, TEXT, unix_now};
-use super::identity::{self, Ask};
+use super::answer::{HTML, JSON, Response, TEXT, unix_now};
+use super::identity::{self, TokenRequest};
 use super::lock::lock;
 use super::noise::Noise;
 use super::query::Query;
-use super::read::Form;
+use super::read::Format;
 use super::refusal::Refusal;
 use super::render::Etag;
 use super::state::State;
 use super::token::TokenKey;
 
-/// Parameters besides the scopes that make a token another token.
+/// Parameters other than scopes that distinguish tokens.
 const TOKEN_PARAMS: [&str; 4] = ["audience", "binding-enforcement", "bindCertificateFingerprint", "transport"];
 
-/// An access token of the account at a node, as `instance/service-accounts/default/token`.
+/// An access token of the account at a node such as `instance/service-accounts/default/token`.
 ///
-/// `bound_to` is the body of a POST: a document with a `certificate_chain`, to which Python's google-auth (2.62 and
-/// later) has a token bound.
-pub(super) fn token(state: &State, node: &str, query: &Query<'_>, bound_to: Option<&[u8]>) -> Result<Answer, Refusal> {
+/// `bound_to` is the body of a POST: a document with a `certificate_chain`. Python's google-auth (2.62 and
+/// later) sends it to have a token bound to it.
+pub(super) fn token(
+    state: &State,
+    node: &str,
+    query: &Query<'_>,
+    bound_to: Option<&[u8]>,
+) -> Result<Response, Refusal> {
     refuse_waiting(query)?;
-    let form = Form::of(query)?;
+    let form = Format::from_query(query)?;
     let key = TokenKey { account: email(state, node), params: token_params(query, bound_to)? };
     let token = lock(&state.tokens).token(key, Instant::now());
     Ok(match form {
-        Some(Form::Text) => Answer::ok(TEXT, token.text()),
-        Some(Form::Json) | None => Answer::ok(JSON, token.json()),
+        Some(Format::Text) => Response::ok(TEXT, token.text()),
+        Some(Format::Json) | None => Response::ok(JSON, token.json()),
     })
 }
 
-/// An identity token of the account at a node; each is another one.
-pub(super) fn identity(state: &State, node: &str, query: &Query<'_>) -> Result<Answer, Refusal> {
+/// An identity token of the account at a node. Every call returns a new one.
+pub(super) fn identity(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
     refuse_waiting(query)?;
     let audience = query.value("audience").unwrap_or_default();
     if audience.is_empty() {
         return Err(Refusal::Query("The parameter audience is missing or empty."));
     }
     let account = email(state, node);
-    let says = |key, word: &str| query.value(key).is_some_and(|value| value.eq_ignore_ascii_case(word));
-    let ask = Ask { account: &account, audience, full: says("format", "full"), licenses: says("licenses", "true") };
+    let is_value = |key, word: &str| query.value(key).is_some_and(|value| value.eq_ignore_ascii_case(word));
+    let ask = TokenRequest {
+        account: &account,
+        audience,
+        full: is_value("format", "full"),
+        licenses: is_value("licenses", "true"),
+    };
     let claims = identity::claims(&state.tree(), ask, unix_now());
-    Ok(Answer::ok(HTML, identity::jwt(&claims, &mut Noise::new())))
+    Ok(Response::ok(HTML, identity::jwt(&claims, &mut Noise::new())))
 }
 
-/// The account's e-mail, so that `default` and its e-mail have the same tokens.
+/// The account's e-mail: `default` and the e-mail have the same tokens.
 fn email(state: &State, node: &str) -> String {
     let account = node.rsplit_once('/').map_or(node, |(account, _)| account);
     state.tree().value(&format!("{account}/email")).to_owned()
@@ -61,7 +71,7 @@ fn refuse_waiting(query: &Query<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// One spelling for all that mean the same: scopes sorted, each once; parameters in a fixed order.
+/// Normalises the parameters: scopes sorted and without duplicates, parameters in a fixed order.
 fn token_params(query: &Query<'_>, bound_to: Option<&[u8]>) -> Result<String, Refusal> {
     let mut params = String::new();
     let mut scopes: Vec<&str> = ["scopes", "scope"]
@@ -89,7 +99,7 @@ fn token_params(query: &Query<'_>, bound_to: Option<&[u8]>) -> Result<String, Re
     Ok(params)
 }
 
-/// `enforce_scopes` can be said or left out, but not denied (Google's document).
+/// `enforce_scopes` can be set or omitted, but not negated (Google's document).
 fn enforces_scopes(query: &Query<'_>) -> Result<bool, Refusal> {
     const ON: [&str; 4] = ["true", "1", "yes", "y"];
     match query.value("enforce_scopes") {
@@ -99,11 +109,11 @@ fn enforces_scopes(query: &Query<'_>) -> Result<bool, Refusal> {
     }
 }
 
-/// A mark of the chain in a POST's body.
+/// A hash of the chain in a POST's body.
 fn certificate_chain(body: &[u8]) -> Result<Etag, Refusal> {
     let document: Option<Value> = serde_json::from_slice(body).ok();
     match document.as_ref().and_then(|document| document.get("certificate_chain")) {
-        Some(chain) => Ok(Etag::of(&chain.to_string())),
+        Some(chain) => Ok(Etag::new(&chain.to_string())),
         None => Err(Refusal::Query("The body has no certificate_chain.")),
     }
 }
@@ -117,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_one_set_of_scopes_are_one_key() {
+    fn equal_sets_of_scopes_have_the_same_key() {
         assert_eq!(params("scopes=b,a"), params("scopes=a%2Cb,a&unknown=1"));
         assert_eq!(params(""), params("scopes="));
     }
@@ -134,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_post_needs_a_chain() {
+    fn a_post_requires_a_chain() {
         assert!(token_params(&Query::parse(""), Some(b"{}")).is_err());
         assert!(token_params(&Query::parse(""), Some(b"nonsense")).is_err());
     }

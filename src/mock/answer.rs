@@ -1,4 +1,4 @@
-//! [`Answer`]: status, headers and body, and how a head is written.
+//! [`Response`]: status, headers and body, and the serialisation of the head.
 //!
 //! The order of the headers is that of the trace of 2019 in opencensus-java#1855.
 
@@ -18,31 +18,31 @@ pub(super) const HTML: &str = "text/html";
 /// Error pages.
 pub(super) const HTML_UTF8: &str = "text/html; charset=UTF-8";
 
-/// What is sent back, faults apart.
+/// A response before faults are applied.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
     pub(super) location: Option<String>,
     pub(super) etag: Option<Etag>,
-    /// Whether it says `Metadata-Flavor: Google`, which everything does that is not a fault.
+    /// Whether it has `Metadata-Flavor: Google`. Only false for a fault.
     pub(super) flavor: bool,
     pub(super) body: String,
 }
 
-/// How the end of the body is told.
+/// How the length of the body is indicated.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Length {
-    /// By `Content-Length`, in bytes.
+    /// `Content-Length` with this many bytes.
     Known(usize),
-    /// By chunked coding.
+    /// Chunked coding.
     Chunked,
-    /// By chunked coding, beside a `Content-Length` of this many bytes.
+    /// Chunked coding, together with a `Content-Length` of this many bytes.
     Both(usize),
 }
 
-impl Answer {
-    /// An answer without an etag or a location.
+impl Response {
+    /// A response without etag and location.
     pub(super) fn new(status: StatusCode, content_type: &'static str, body: String) -> Self {
         Self { status, content_type, location: None, etag: None, flavor: true, body }
     }
@@ -52,12 +52,12 @@ impl Answer {
         Self::new(StatusCode::OK, content_type, body)
     }
 
-    /// A 200 of a value that can be waited for.
+    /// A 200 with a value that supports `wait_for_change`.
     pub(super) fn value(content_type: &'static str, body: String, etag: Etag) -> Self {
         Self { etag: Some(etag), ..Self::ok(content_type, body) }
     }
 
-    /// Writes the status line and the headers. `connection` is what the `Connection` header says, if there is one.
+    /// Writes the status line and the headers. `connection` is the value of the `Connection` header, if any.
     pub(super) fn write_head(&self, length: Length, connection: Option<&str>, out: &mut Vec<u8>) {
         let reason = self.status.canonical_reason().unwrap_or("Unknown");
         line(out, format_args!("HTTP/1.1 {} {reason}", self.status.as_u16()));
@@ -100,15 +100,15 @@ fn line(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 mod tests {
     use super::*;
 
-    fn head(answer: &Answer, connection: Option<&str>) -> String {
+    fn head(answer: &Response, connection: Option<&str>) -> String {
         let mut out = Vec::new();
         answer.write_head(Length::Known(answer.body.len()), connection, &mut out);
         String::from_utf8(out).expect("ASCII")
     }
 
     #[test]
-    fn headers_stand_in_the_order_of_the_trace() {
-        let head = head(&Answer::value(TEXT, "x".into(), Etag::of("x")), None);
+    fn headers_are_in_the_order_of_the_trace() {
+        let head = head(&Response::value(TEXT, "x".into(), Etag::new("x")), None);
         let names: Vec<_> =
             head.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
         let order = ["Metadata-Flavor", "Content-Type", "ETag", "Date", "Server", "Content-Length"];
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_header_comes_only_when_there_is_something_to_say() {
-        let answer = Answer::ok(TEXT, String::new());
+    fn a_connection_header_is_sent_only_if_given() {
+        let answer = Response::ok(TEXT, String::new());
         assert!(!head(&answer, None).contains("Connection"));
         assert!(head(&answer, Some("close")).contains("\r\nConnection: close\r\n"));
     }

@@ -1,4 +1,4 @@
-//! One connection: request after request, each answered in its turn.
+//! One connection, which answers requests one by one.
 
 use std::future::Future;
 use std::io;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::answer::{Answer, Length};
+use super::answer::{Length, Response};
 use super::delivery::{Next, deliver};
 use super::fault::{Fault, GARBAGE};
-use super::head::{MAX_BODY, Request};
+use super::head::{MAX_BODY_BYTES, Request};
 use super::refusal::Refusal;
 use super::routes;
 use super::state::State;
 use super::wire::Wire;
 
-/// Serves a connection until either side ends it. It counts as open from the call on.
+/// Serves a connection until either side closes it. It counts as open from this call on.
 pub(super) fn serve(stream: TcpStream, state: Arc<State>) -> impl Future<Output = ()> {
     let open = Open::new(state);
     async move {
@@ -44,13 +44,13 @@ async fn run(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// One request, which is in flight until its answer is written or the client has left.
+/// Handles one request. It is in flight until its response is written or the client has disconnected.
 async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::Result<Next> {
     let _in_flight = state.journal.in_flight.guard();
     if let Some(reason) = request.malformed {
         return refuse(wire, Refusal::Malformed(reason), request.path()).await;
     }
-    if request.body_length > MAX_BODY {
+    if request.body_length > MAX_BODY_BYTES {
         return refuse(wire, Refusal::BodyTooLarge, request.path()).await;
     }
     if request.body_length > 0 {
@@ -71,8 +71,8 @@ async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::R
     deliver(wire, &request, &answer, fault.as_ref().map(|(fault, _)| fault)).await
 }
 
-/// The answer with the faults that are about its content or its time.
-async fn answer(state: &State, request: &Request, fault: Option<&(Fault, u64)>) -> Answer {
+/// The response, with faults that affect its content or timing.
+async fn answer(state: &State, request: &Request, fault: Option<&(Fault, u64)>) -> Response {
     let Some((fault, since)) = fault else { return routes::answer(state, request).await };
     match fault {
         Fault::Delay(delay) => sleep(*delay).await,
@@ -95,7 +95,7 @@ async fn refuse(wire: &mut Wire, refusal: Refusal, path: &str) -> io::Result<Nex
     Ok(Next::Close)
 }
 
-/// Counts a connection as open until it is dropped, even if its task never ran.
+/// Counts a connection as open until dropped, even if its task never runs.
 struct Open(Arc<State>);
 
 impl Open {

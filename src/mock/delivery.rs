@@ -1,4 +1,4 @@
-//! How an answer goes onto the wire: in one piece, unless a fault wants it otherwise.
+//! Writes responses: in one piece, unless a fault requires otherwise.
 
 use std::io;
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use http::Method;
 use tokio::time::sleep;
 
-use super::answer::{Answer, Length};
+use super::answer::{Length, Response};
 use super::fault::{Fault, STRAY};
 use super::head::{Persistence, Request};
 use super::wire::Wire;
 
 /// A huge body is sent in pieces of this many bytes.
-const PIECE: usize = 64 * 1024;
+const PIECE_BYTES: usize = 64 * 1024;
 
-/// What becomes of the connection after an answer.
+/// What to do with the connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The next request.
+    /// Read the next request.
     Keep,
-    /// The end of the stream.
+    /// Close it.
     Close,
-    /// A reset.
+    /// Reset it.
     Reset,
-    /// Nothing: the client has left.
+    /// Nothing: the client has disconnected.
     Gone,
 }
 
-/// Writes an answer to a request.
+/// Writes the response to a request.
 pub(super) async fn deliver(
     wire: &mut Wire,
     request: &Request,
-    answer: &Answer,
+    answer: &Response,
     fault: Option<&Fault>,
 ) -> io::Result<Next> {
     let body = answer.body.as_bytes();
@@ -68,7 +68,7 @@ pub(super) async fn deliver(
     })
 }
 
-/// What the `Connection` header says, and what is then done.
+/// The value of the `Connection` header, and what to do after the response.
 fn persist(persistence: Persistence) -> (Option<&'static str>, Next) {
     match persistence {
         Persistence::Keep => (None, Next::Keep),
@@ -77,8 +77,8 @@ fn persist(persistence: Persistence) -> (Option<&'static str>, Next) {
     }
 }
 
-/// Sends the head now and a piece after every pause but the last, which is left to be sent. Says whether the client is
-/// still there.
+/// Sends the head now, and a piece after each pause except the last, which remains to be sent. Returns whether
+/// the client is still connected.
 async fn slowly(wire: &mut Wire, pieces: impl Iterator<Item = &[u8]>, every: Duration) -> io::Result<bool> {
     for piece in pieces {
         wire.send().await?;
@@ -90,16 +90,16 @@ async fn slowly(wire: &mut Wire, pieces: impl Iterator<Item = &[u8]>, every: Dur
     Ok(true)
 }
 
-/// Sends that many bytes without ever holding all of them.
+/// Sends this many bytes without holding all of them in memory.
 async fn hugely(wire: &mut Wire, bytes: usize) -> io::Result<()> {
-    for from in (0..bytes).step_by(PIECE) {
-        wire.out.resize(wire.out.len() + PIECE.min(bytes - from), b'x');
+    for from in (0..bytes).step_by(PIECE_BYTES) {
+        wire.out.resize(wire.out.len() + PIECE_BYTES.min(bytes - from), b'x');
         wire.send().await?;
     }
     Ok(())
 }
 
-/// Two chunks where there is enough for two, so that whoever reads has something to put together.
+/// Writes two chunks if possible, so that the reader must join them.
 fn chunked(body: &[u8], out: &mut Vec<u8>) {
     let (first, second) = body.split_at(body.len() / 2);
     for chunk in [first, second].into_iter().filter(|chunk| !chunk.is_empty()) {

@@ -1,4 +1,4 @@
-//! [`Fault`]: the ways in which a metadata server fails, and the [`Script`] that says when.
+//! [`Fault`]: ways in which a metadata server fails, and [`Script`], which determines when.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -8,93 +8,94 @@ use http::StatusCode;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::answer::{Answer, HTML_UTF8, JSON};
+use super::answer::{HTML_UTF8, JSON, Response};
 use super::lock::lock;
 
-/// What goes wrong with an answer. Each breaks one thing and leaves the rest as it is without the fault.
+/// A fault in a response. Each breaks one thing and leaves the rest unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The usual answer, this much later.
+    /// Delays the usual response.
     Delay(Duration),
-    /// This status and body, as `text/html; charset=UTF-8`. A number that is no status becomes 500.
+    /// Responds with this status and body, as `text/html; charset=UTF-8`. An invalid status becomes 500.
     Status(u16, String),
-    /// A TCP reset before any byte.
+    /// Resets the connection before any byte.
     Reset,
-    /// The end of the stream before any byte.
+    /// Closes the connection before any byte.
     Close,
-    /// The usual head, then this many bytes of the body, then a reset.
+    /// Sends the usual head and this many bytes of the body, then resets the connection.
     CutBody {
         /// Bytes of the body that are sent.
         after: usize,
     },
-    /// As [`Fault::CutBody`], but the stream ends without a reset.
+    /// Like [`Fault::CutBody`], but closes the connection normally.
     CutBodyFin {
         /// Bytes of the body that are sent.
         after: usize,
     },
-    /// No answer until the client leaves, or the usual one after [`Handle::heal`](super::Handle::heal).
+    /// Does not respond until the client disconnects, or until [`Handle::heal`](super::Handle::heal).
     Hang,
-    /// Bytes that are not HTTP, then the end of the stream.
+    /// Sends bytes that are not HTTP, then closes the connection.
     Garbage,
-    /// The usual answer without `Metadata-Flavor`.
+    /// Omits `Metadata-Flavor`.
     NoFlavor,
-    /// A page of HTML with status 200 and `Metadata-Flavor`.
+    /// Responds with an HTML page, status 200 and `Metadata-Flavor`.
     Html,
-    /// The usual head at once, then the body piece by piece.
+    /// Sends the usual head immediately, then the body in pieces.
     SlowBody {
-        /// Bytes in a piece, at least 1.
+        /// Size of a piece, in bytes, at least 1.
         chunk: usize,
-        /// The time before each piece.
+        /// Pause before each piece.
         every: Duration,
     },
-    /// A 200 of `application/json` whose body is this long.
+    /// Responds with 200, `application/json` and a body of this size.
     HugeBody {
-        /// Bytes of the body.
+        /// Size of the body, in bytes.
         bytes: usize,
     },
-    /// The usual answer in chunked coding instead of with a `Content-Length`.
+    /// Uses chunked coding instead of `Content-Length`.
     Chunked,
-    /// As [`Fault::Chunked`], with a `Content-Length` of this many bytes beside it.
+    /// Like [`Fault::Chunked`], with an additional `Content-Length` of this many bytes.
     ChunkedAndLength {
-        /// What the header says.
+        /// Value of the header, in bytes.
         length: usize,
     },
-    /// The usual answer, and behind it bytes that nobody asked for: another whole answer, which says `MOCK-STRAY`.
+    /// Sends another whole response after the usual one, without a request. Its body is `MOCK-STRAY`.
     Stray,
-    /// A 200 of `application/json` with this body: for tokens whose `expires_in` is 0, negative, or a string.
+    /// Responds with 200, `application/json` and this body: for tokens whose `expires_in` is 0, negative, or a
+    /// string.
     Body(String),
-    /// The usual answer, then the end of the stream although nothing announced it.
+    /// Closes the connection after the usual response without announcing it.
     CloseAfter,
-    /// The usual token, but with this `expires_in`; other answers as usual.
+    /// Changes `expires_in` of tokens. Other responses are not affected.
     TokenLife(i64),
 }
 
-/// Follows an answer, on [`Fault::Stray`].
+/// Sent after a response with [`Fault::Stray`].
 pub(super) const STRAY: &[u8] =
     b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Type: application/text\r\nContent-Length: 10\r\n\r\nMOCK-STRAY";
 
-/// Not HTTP, and not the beginning of it: the first bytes of a TLS greeting.
+/// Not HTTP, nor a prefix of it: the first bytes of a TLS handshake.
 pub(super) const GARBAGE: &[u8] = b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03 this is not HTTP\r\n\r\n";
 
 const HTML_PAGE: &str = "<!DOCTYPE html>\n<html><title>Sign in</title><p>Sign in to use this network.</html>\n";
 
 impl Fault {
-    /// The answer that takes the place of the usual one.
-    pub(super) fn instead(&self) -> Option<Answer> {
+    /// The response that replaces the usual one, if any.
+    pub(super) fn instead(&self) -> Option<Response> {
         match self {
             Self::Status(status, body) => {
                 let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                Some(Answer::new(status, HTML_UTF8, body.clone()))
+                Some(Response::new(status, HTML_UTF8, body.clone()))
             }
-            Self::Html => Some(Answer::ok(HTML_UTF8, HTML_PAGE.to_owned())),
-            Self::Body(body) => Some(Answer::ok(JSON, body.clone())),
-            Self::HugeBody { .. } => Some(Answer::ok(JSON, String::new())),
+            Self::Html => Some(Response::ok(HTML_UTF8, HTML_PAGE.to_owned())),
+            Self::Body(body) => Some(Response::ok(JSON, body.clone())),
+            Self::HugeBody { .. } => Some(Response::ok(JSON, String::new())),
             _ => None,
         }
     }
 
-    /// Changes the usual answer.
-    pub(super) fn alter(&self, answer: &mut Answer) {
+    /// Changes the usual response.
+    pub(super) fn alter(&self, answer: &mut Response) {
         match self {
             Self::NoFlavor => answer.flavor = false,
             Self::TokenLife(seconds) => {
@@ -107,36 +108,36 @@ impl Fault {
     }
 }
 
-/// A token's body with another `expires_in`; nothing for what is no token.
+/// A token's body with another `expires_in`. `None` if the body is not a token.
 fn with_life(body: &str, seconds: i64) -> Option<String> {
     let token: Value = serde_json::from_str(body).ok()?;
     let access_token = token.get("access_token")?;
     Some(format!(r#"{{"access_token":{access_token},"expires_in":{seconds},"token_type":"Bearer"}}"#))
 }
 
-/// Which requests meet which fault.
+/// Determines the fault for each request.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     rules: Mutex<Rules>,
-    /// How often it was healed; whoever hangs waits for the next time.
+    /// Number of calls of `heal`. Hanging requests wait for the next one.
     heals: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Rules {
-    /// For how many more requests, and what.
+    /// Remaining numbers of requests, and their faults.
     next: VecDeque<(usize, Fault)>,
     at: Vec<(String, Fault)>,
     every: Option<Fault>,
 }
 
 impl Script {
-    /// For every request.
+    /// Sets the fault for every request.
     pub(super) fn every(&self, fault: Fault) {
         lock(&self.rules).every = Some(fault);
     }
 
-    /// For every request whose path starts with a prefix.
+    /// Sets the fault for requests whose path starts with a prefix.
     pub(super) fn at(&self, prefix: &str, fault: Fault) {
         let mut rules = lock(&self.rules);
         rules.at.retain(|(other, _)| other != prefix);
@@ -144,28 +145,28 @@ impl Script {
         rules.at.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
     }
 
-    /// For the next requests, after those that were announced before.
+    /// Sets the fault for the next requests, after those of earlier calls.
     pub(super) fn next(&self, requests: usize, fault: Fault) {
         if requests > 0 {
             lock(&self.rules).next.push_back((requests, fault));
         }
     }
 
-    /// For none any more.
+    /// Removes all faults.
     pub(super) fn heal(&self) {
         let mut rules = lock(&self.rules);
         *rules = Rules::default();
         self.heals.send_modify(|heals| *heals += 1);
     }
 
-    /// What this request meets, and the state of [`Script::healed`] at that moment.
+    /// The fault for a request, and the current state for [`Script::healed`].
     pub(super) fn fault_for(&self, path: &str) -> Option<(Fault, u64)> {
         let mut rules = lock(&self.rules);
         let fault = rules.take(path)?;
         Some((fault, *self.heals.borrow()))
     }
 
-    /// Waits until it was healed after a fault was given out.
+    /// Waits until `heal` was called after the fault was returned.
     pub(super) async fn healed(&self, since: u64) {
         let healed = self.heals.subscribe().wait_for(|heals| *heals != since).await.is_ok();
         debug_assert!(healed, "the script outlives its sender's receivers");
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_come_before_the_longest_prefix_before_all() {
+    fn faults_for_next_requests_precede_prefixes_and_the_general_fault() {
         let script = Script::default();
         script.every(Fault::Hang);
         script.at("/a", Fault::Reset);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_heal_between_the_fault_and_the_wait_is_not_missed() {
+    async fn a_heal_before_the_wait_is_not_missed() {
         let script = Script::default();
         script.every(Fault::Hang);
         let (_, since) = script.fault_for("/").expect("a fault");
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tokens_get_another_life() {
+    fn only_tokens_get_another_expires_in() {
         let token = r#"{"access_token":"t","expires_in":3599,"token_type":"Bearer"}"#;
         let negative = r#"{"access_token":"t","expires_in":-1,"token_type":"Bearer"}"#;
         assert_eq!(with_life(token, -1).as_deref(), Some(negative));

@@ -1,26 +1,26 @@
-//! Guest attributes: the part of the tree that the machine itself writes.
+//! Guest attributes: the part of the tree that the machine itself can write.
 
 use http::{Method, StatusCode};
 
-use super::answer::{Answer, TEXT};
+use super::answer::{Response, TEXT};
 use super::refusal::Refusal;
 use super::rows::ENABLE_GUEST_ATTRIBUTES;
 use super::state::State;
 use super::tree::Tree;
 
-/// Where they are, below the API version.
+/// Their directory, relative to the API version.
 pub(super) const GUEST_ATTRIBUTES: &str = "instance/guest-attributes/";
 
-/// The most that are kept.
+/// Maximum number of attributes.
 const MAX_ATTRIBUTES: usize = 1000;
 
-/// Whether guests may read and write them: an attribute of the instance says so, as on the real server.
+/// Whether guests may read and write them. As on the real server, an attribute of the instance enables this.
 pub(super) fn is_enabled(tree: &Tree) -> bool {
     tree.value(ENABLE_GUEST_ATTRIBUTES).eq_ignore_ascii_case("true")
 }
 
-/// Writes or deletes one; only `NAMESPACE/KEY` can be written.
-pub(super) fn write(state: &State, node: &str, method: &Method, body: &[u8]) -> Result<Answer, Refusal> {
+/// Writes or deletes one. Only `NAMESPACE/KEY` can be written.
+pub(super) fn write(state: &State, node: &str, method: &Method, body: &[u8]) -> Result<Response, Refusal> {
     let attribute = node.strip_prefix(GUEST_ATTRIBUTES).and_then(|attribute| attribute.split_once('/'));
     let Some((namespace, key)) = attribute else { return Err(Refusal::Method) };
     if namespace.is_empty() || key.is_empty() || key.contains('/') {
@@ -41,6 +41,6 @@ pub(super) fn write(state: &State, node: &str, method: &Method, body: &[u8]) -> 
     })
 }
 
-fn done() -> Answer {
-    Answer::new(StatusCode::OK, TEXT, String::new())
+fn done() -> Response {
+    Response::new(StatusCode::OK, TEXT, String::new())
 }

@@ -1,74 +1,76 @@
-//! [`Request`]: a head as `httparse` reads it, and the few headers that the mock acts on.
+//! [`Request`]: a head as parsed by `httparse`, and the headers that the mock uses.
 
 use http::Method;
 
 use super::refusal::Refusal;
 
-/// The longest request line with headers, in bytes.
-pub(super) const MAX_HEAD: usize = 64 * 1024;
+/// Maximum size of a request head, in bytes.
+pub(super) const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// The longest body, in bytes: the limit of one metadata value.
-pub(super) const MAX_BODY: usize = 256 * 1024;
+/// Maximum size of a request body, in bytes: the limit for a metadata value.
+pub(super) const MAX_BODY_BYTES: usize = 256 * 1024;
 
-/// The most header lines of a request.
+/// Maximum number of headers in a request.
 pub(super) const MAX_HEADERS: usize = 128;
 
-/// Whether the connection goes on after the answer, and what is said about it.
+/// Whether the connection stays open after the response, and the `Connection` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Persistence {
-    /// HTTP/1.1 as usual.
+    /// HTTP/1.1 by default.
     Keep,
-    /// HTTP/1.0 with `Connection: keep-alive`, as `ab -k` sends it and wants it confirmed.
+    /// HTTP/1.0 with `Connection: keep-alive`, which `ab -k` sends and expects in the response.
     KeepAndSay,
-    /// HTTP/1.0 as usual, or `Connection: close`.
+    /// HTTP/1.0 by default, or `Connection: close`.
     Close,
 }
 
-/// A request. What is wrong with it is found out here and told by the route.
+/// A request. Errors are recorded here and reported by the route.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) method: Method,
     target: String,
-    /// Where the path begins: behind the authority of an absolute target.
+    /// Start of the path: after the authority of an absolute target.
     path_at: usize,
     pub(super) host: Option<String>,
-    /// Whether `Metadata-Flavor: Google` or the older `X-Google-Metadata-Request: True` is there.
+    /// Whether it has `Metadata-Flavor: Google` or the older `X-Google-Metadata-Request: True`.
     pub(super) has_flavor: bool,
-    /// Whether `X-Forwarded-For` is there, with any value or none.
+    /// Whether it has `X-Forwarded-For`, with any value or none.
     pub(super) is_forwarded: bool,
     pub(super) persistence: Persistence,
-    /// What `Content-Length` says, in bytes.
+    /// Value of `Content-Length`, in bytes.
     pub(super) body_length: usize,
     pub(super) body: Vec<u8>,
-    /// Why it cannot be answered safely, if it cannot.
+    /// Why it cannot be answered safely, if so.
     pub(super) malformed: Option<&'static str>,
 }
 
 impl Request {
-    /// Reads a head off the front of `bytes`, and its length; nothing while it is incomplete.
+    /// Parses a head at the start of `bytes`. Returns it with its length, or `None` while it is incomplete.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Refusal> {
         let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut head = httparse::Request::new(&mut lines);
         match head.parse(bytes) {
-            Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD => Ok(Some((Self::of(&head), length))),
-            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => Ok(None),
+            Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => {
+                Ok(Some((Self::from_head(&head), length)))
+            }
+            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Ok(None),
             Ok(_) | Err(httparse::Error::TooManyHeaders) => Err(Refusal::HeadTooLarge),
             Err(_) => Err(Refusal::Malformed("This is not a request of HTTP/1.")),
         }
     }
 
-    /// The target as it was sent.
+    /// The target as sent.
     pub(super) fn target(&self) -> &str {
         &self.target
     }
 
-    /// The path as it was sent, without the query.
+    /// The path as sent, without the query.
     pub(super) fn path(&self) -> &str {
         let path = self.split().0;
         if path.is_empty() { "/" } else { path }
     }
 
-    /// The query without its `?`, empty when there is none.
+    /// The query without its `?`, or an empty string.
     pub(super) fn query(&self) -> &str {
         self.split().1
     }
@@ -78,7 +80,7 @@ impl Request {
         path.split_once('?').unwrap_or((path, ""))
     }
 
-    fn of(head: &httparse::Request<'_, '_>) -> Self {
+    fn from_head(head: &httparse::Request<'_, '_>) -> Self {
         let target = head.path.unwrap_or("/").to_owned();
         let path_at = path_start(&target);
         let mut request = Self {
@@ -128,7 +130,7 @@ impl Request {
     }
 }
 
-/// Where a target's path begins; nowhere in `*` or `host:port`.
+/// Start of a target's path. `None` for `*` and `host:port`.
 fn path_start(target: &str) -> Option<usize> {
     const SCHEME: &str = "http://";
     if target.starts_with('/') {
@@ -142,7 +144,7 @@ fn has_word(list: &[u8], word: &str) -> bool {
     list.split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Nothing when the lines contradict each other or are no numbers.
+/// `None` if the values contradict each other or are not numbers.
 fn body_length<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
     let Some(first) = lines.next() else { return Some(0) };
     let is_number = !first.is_empty() && first.iter().all(u8::is_ascii_digit);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_read_up_to_its_end() {
+    fn a_head_is_parsed_up_to_its_end() {
         let text = b"GET /a?b=c HTTP/1.1\r\nHost: h\r\n\r\nGET /next";
         let (request, length) = Request::parse(text).expect("well-formed").expect("complete");
         assert_eq!((request.path(), request.query(), length), ("/a", "b=c", text.len() - 9));
@@ -168,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_bounded() {
-        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_HEAD));
+    fn heads_are_limited() {
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_HEAD_BYTES));
         assert_eq!(Request::parse(long.as_bytes()).err(), Some(Refusal::HeadTooLarge));
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(MAX_HEADERS + 1));
         assert_eq!(Request::parse(many.as_bytes()).err(), Some(Refusal::HeadTooLarge));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_doubtful_length_are_malformed() {
+    fn bodies_of_ambiguous_length_are_malformed() {
         for (lines, fine) in [
             ("Content-Length: 5\r\n", true),
             ("Content-Length: 5\r\nContent-Length: 5\r\n", true),

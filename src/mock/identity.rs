@@ -1,7 +1,8 @@
-//! Identity tokens: JWTs of the right shape that no key verifies.
+//! Identity tokens: well-formed JWTs whose signature is invalid.
 //!
-//! Claims are those of Google's document "Verifying the identity of VM instances". The signature is noise of the length
-//! of a 2048-bit RSA signature, so no verifier accepts it, and no two tokens are alike, even of one second.
+//! The claims follow Google's document "Verifying the identity of VM instances". The signature is noise of the
+//! length of a 2048-bit RSA signature, so no verifier accepts it, and no two tokens are equal, even in the same
+//! second.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,36 +14,36 @@ use super::noise::Noise;
 use super::render::Etag;
 use super::tree::Tree;
 
-/// How long an identity token lives, in seconds.
-const LIFE: u64 = 3600;
+/// Lifetime of an identity token, in seconds.
+const LIFE_SECONDS: u64 = 3600;
 
-/// Bytes of an RSA signature with a 2048-bit key.
-const SIGNATURE: usize = 256;
+/// Size of an RSA signature with a 2048-bit key, in bytes.
+const SIGNATURE_BYTES: usize = 256;
 
-/// When the machine was made, in seconds since 1970.
+/// Creation time of the machine, in seconds since 1970.
 const CREATED: u64 = 1_767_225_600;
 
-/// What an identity token is asked to say.
+/// The contents of an identity token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask<'a> {
+pub(super) struct TokenRequest<'a> {
     /// The account's e-mail.
     pub(super) account: &'a str,
     pub(super) audience: &'a str,
-    /// `format=full`: say which machine it is.
+    /// `format=full`: include the machine.
     pub(super) full: bool,
-    /// `licenses=TRUE`: say which licences it has, too.
+    /// `licenses=TRUE`: include the machine's licences.
     pub(super) licenses: bool,
 }
 
-/// The claims, issued at a time in seconds since 1970.
-pub(super) fn claims(tree: &Tree, ask: Ask<'_>, issued: u64) -> Value {
+/// The claims of a token issued at this time, in seconds since 1970.
+pub(super) fn claims(tree: &Tree, ask: TokenRequest<'_>, issued: u64) -> Value {
     let number = account_number(ask.account);
     let mut claims = json!({
         "aud": ask.audience,
         "azp": number,
         "email": ask.account,
         "email_verified": true,
-        "exp": issued + LIFE,
+        "exp": issued + LIFE_SECONDS,
         "iat": issued,
         "iss": "https://accounts.google.com",
         "sub": number,
@@ -53,11 +54,11 @@ pub(super) fn claims(tree: &Tree, ask: Ask<'_>, issued: u64) -> Value {
     claims
 }
 
-/// The token: header, claims and noise.
+/// A token of header, claims and noise.
 pub(super) fn jwt(claims: &Value, noise: &mut Noise) -> String {
-    let header = json!({ "alg": "RS256", "kid": Etag::of("mock").to_string(), "typ": "JWT" });
+    let header = json!({ "alg": "RS256", "kid": Etag::new("mock").to_string(), "typ": "JWT" });
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let signature = URL_SAFE_NO_PAD.encode(noise.bytes(SIGNATURE));
+    let signature = URL_SAFE_NO_PAD.encode(noise.bytes(SIGNATURE_BYTES));
     format!("{}.{}.{signature}", part(&header), part(claims))
 }
 
@@ -77,7 +78,7 @@ fn machine(tree: &Tree, licenses: bool) -> Value {
     machine
 }
 
-/// An account's number of 21 digits, always the same for one account.
+/// An account's number of 21 digits, which depends only on the account.
 fn account_number(account: &str) -> String {
     let mut hasher = DefaultHasher::new();
     account.hash(&mut hasher);
@@ -88,18 +89,19 @@ fn account_number(account: &str) -> String {
 mod tests {
     use super::*;
 
-    const ASK: Ask<'_> = Ask { account: "a@b.c", audience: "https://aud", full: false, licenses: true };
+    const ASK: TokenRequest<'_> =
+        TokenRequest { account: "a@b.c", audience: "https://aud", full: false, licenses: true };
 
     #[test]
-    fn the_machine_is_named_only_when_asked() {
+    fn the_machine_is_included_only_on_request() {
         let tree = Tree::new();
         assert_eq!(claims(&tree, ASK, 1000).get("google"), None);
-        let full = claims(&tree, Ask { full: true, ..ASK }, 1000);
+        let full = claims(&tree, TokenRequest { full: true, ..ASK }, 1000);
         let machine = &full["google"]["compute_engine"];
         assert_eq!(machine["zone"], "us-central1-a");
         assert_eq!(machine["project_number"], 123_456_789_012_u64);
         assert_eq!(machine["license_id"][0], "6880041984096540132");
-        let unlicensed = claims(&tree, Ask { full: true, licenses: false, ..ASK }, 1000);
+        let unlicensed = claims(&tree, TokenRequest { full: true, licenses: false, ..ASK }, 1000);
         assert_eq!(unlicensed["google"]["compute_engine"].get("license_id"), None);
     }
 

@@ -1,4 +1,4 @@
-//! The journal: what was counted and what was seen.
+//! The journal: counters and recorded requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -7,33 +7,33 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::head::MAX_HEADERS;
 use super::lock::lock;
 
-/// The most requests that are remembered.
-const MAX_SEEN: usize = 10_000;
+/// Maximum number of recorded requests.
+const MAX_RECORDED: usize = 10_000;
 
-/// The most bytes of heads that are remembered; reached before [`MAX_SEEN`] only by a test of huge heads.
-const MAX_SEEN_BYTES: usize = 32 * 1024 * 1024;
+/// Maximum size of recorded heads, in bytes. Reached before [`MAX_RECORDED`] only by a test with huge heads.
+const MAX_RECORDED_BYTES: usize = 32 * 1024 * 1024;
 
-/// The most paths that have a counter; requests to others still count in the total.
+/// Maximum number of paths with a counter. Requests to other paths count only in the total.
 const MAX_PATHS: usize = 10_000;
 
-/// A request as it came in.
+/// A request as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// The method.
     pub method: String,
-    /// The target, query included.
+    /// The target, including the query.
     pub target: String,
-    /// Header lines in their order; names in the case in which they were sent.
+    /// Headers in order. Names keep their case.
     pub headers: Vec<(String, String)>,
 }
 
-impl Seen {
+impl RecordedRequest {
     /// The target without its query.
     pub fn path(&self) -> &str {
         without_query(&self.target)
     }
 
-    /// The first value of a header, whose name is matched in any case.
+    /// The first value of a header. The name is case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
@@ -48,7 +48,7 @@ impl Seen {
     }
 }
 
-/// Counters and memory of one mock.
+/// Counters and records of one mock.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     requests: AtomicU64,
@@ -61,7 +61,7 @@ pub(super) struct Journal {
 #[derive(Debug, Default)]
 struct Book {
     paths: HashMap<String, u64>,
-    /// Whole heads, which are read only when somebody looks: that is quicker than to keep them read.
+    /// Heads as received. They are parsed only on demand, which is faster than storing them parsed.
     heads: VecDeque<Box<[u8]>>,
     bytes: usize,
 }
@@ -71,13 +71,13 @@ impl Journal {
         self.connections.fetch_add(1, Relaxed);
     }
 
-    /// Notes a request by its whole head and its target.
+    /// Records a request with its head and its target.
     pub(super) fn request(&self, head: &[u8], target: &str) {
         self.requests.fetch_add(1, Relaxed);
         lock(&self.book).note(head, without_query(target));
     }
 
-    /// Notes a head that could not be read.
+    /// Counts an invalid head.
     pub(super) fn unreadable(&self) {
         self.requests.fetch_add(1, Relaxed);
     }
@@ -94,9 +94,9 @@ impl Journal {
         lock(&self.book).paths.get(path).copied().unwrap_or(0)
     }
 
-    pub(super) fn log(&self) -> Vec<Seen> {
+    pub(super) fn log(&self) -> Vec<RecordedRequest> {
         let heads = lock(&self.book).heads.clone();
-        heads.iter().filter_map(|head| Seen::read(head)).collect()
+        heads.iter().filter_map(|head| RecordedRequest::read(head)).collect()
     }
 
     pub(super) fn reset(&self) {
@@ -117,13 +117,13 @@ impl Book {
         }
         self.bytes += head.len();
         self.heads.push_back(head.into());
-        while self.heads.len() > MAX_SEEN || self.bytes > MAX_SEEN_BYTES {
+        while self.heads.len() > MAX_RECORDED || self.bytes > MAX_RECORDED_BYTES {
             self.bytes -= self.heads.pop_front().map_or(0, |head| head.len());
         }
     }
 }
 
-/// How many of something there are now, and were at most.
+/// A current count and its maximum.
 #[derive(Debug, Default)]
 pub(super) struct Gauge {
     now: AtomicU64,
@@ -131,18 +131,18 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// One more, until [`Gauge::leave`].
+    /// Adds one, until [`Gauge::leave`].
     pub(super) fn enter(&self) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         self.peak.fetch_max(now, Relaxed);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub(super) fn leave(&self) {
         self.now.fetch_sub(1, Relaxed);
     }
 
-    /// One more for as long as the guard lives.
+    /// Adds one until the guard is dropped.
     pub(super) fn guard(&self) -> GaugeGuard<'_> {
         self.enter();
         GaugeGuard(self)
@@ -161,7 +161,7 @@ impl Gauge {
     }
 }
 
-/// Counts in a [`Gauge`] until it is dropped.
+/// Counts in a [`Gauge`] until dropped.
 #[derive(Debug)]
 pub(super) struct GaugeGuard<'a>(&'a Gauge);
 
@@ -180,24 +180,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_keeps_the_last_requests_as_they_came() {
+    fn the_log_contains_the_last_requests_unchanged() {
         let journal = Journal::default();
-        for number in 0..=MAX_SEEN {
+        for number in 0..=MAX_RECORDED {
             let target = format!("/{number}?q");
             journal.request(format!("GET {target} HTTP/1.1\r\nhOST: h\r\n\r\n").as_bytes(), &target);
         }
         let log = journal.log();
-        assert_eq!((log.len(), journal.requests()), (MAX_SEEN, 10_001));
+        assert_eq!((log.len(), journal.requests()), (MAX_RECORDED, 10_001));
         assert_eq!((log[0].path(), log[0].target.as_str()), ("/1", "/1?q"));
         assert_eq!(log[0].headers, [("hOST".to_owned(), "h".to_owned())]);
         assert_eq!((log[0].header("Host"), log[0].header("Via")), (Some("h"), None));
-        assert_eq!((journal.requests_to("/1"), journal.requests_to("/10000")), (1, 0), "paths are bounded");
+        assert_eq!(
+            (journal.requests_to("/1"), journal.requests_to("/10000")),
+            (1, 0),
+            "the number of paths is limited"
+        );
     }
 
     #[test]
-    fn the_log_is_bounded_in_bytes() {
+    fn the_log_is_limited_in_bytes() {
         let journal = Journal::default();
-        let head = vec![b'x'; MAX_SEEN_BYTES / 2];
+        let head = vec![b'x'; MAX_RECORDED_BYTES / 2];
         for _ in 0..3 {
             journal.request(&head, "/");
         }
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_keeps_what_is_going_on() {
+    fn a_reset_keeps_current_counts() {
         let journal = Journal::default();
         let _first = journal.in_flight.guard();
         drop(journal.in_flight.guard());

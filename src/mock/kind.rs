@@ -1,22 +1,23 @@
-//! [`Kind`]: how a value is stored and how it shows.
+//! [`Kind`]: how a value is stored and formatted.
 
-/// How a value is stored and how it shows.
+/// How a value is stored and formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Plain text, a string in JSON.
     Text,
     /// Digits, a number in JSON.
     Number,
-    /// Lines, each an item; as text every item ends in a newline.
+    /// One item per line. As text, every item ends in a newline.
     Lines,
-    /// Lines that are shown as a JSON array unless text is asked for; only `instance/tags` is so (the emulator).
+    /// One item per line, returned as a JSON array unless text is requested. Only `instance/tags` (the
+    /// emulator).
     JsonLines,
-    /// A document that is JSON already.
+    /// A JSON document.
     Json,
-    /// Made for each request, listed, never part of a recursive answer (the emulator).
+    /// Generated for each request. Included in listings, but not in recursive responses (the emulator).
     Token,
-    /// As [`Kind::Token`].
+    /// Like [`Kind::Token`].
     Identity,
-    /// No leaf: keeps a directory alive that may be empty. Its path ends in `/`.
+    /// Not a leaf: keeps a directory that may be empty. Its path ends in `/`.
     Directory,
 }

@@ -1,7 +1,7 @@
-//! The trees of before v1, which asked for no header and gave the same secrets away: how SSRF worked in 2018.
+//! The trees before v1, which required no header and contained the same secrets: how SSRF worked in 2018.
 //!
-//! Their paths are known from the tests of Google's k8s-metadata-proxy. The mock serves its one tree under them; what
-//! their answers looked like in detail is not followed.
+//! Their paths are known from the tests of Google's k8s-metadata-proxy. The mock serves its tree under them;
+//! the details of their responses are not reproduced.
 
 use std::borrow::Cow;
 
@@ -10,19 +10,19 @@ use super::query::Query;
 use super::rows::DISABLE_LEGACY_ENDPOINTS;
 use super::tree::{SERVICE_ACCOUNTS, Tree};
 
-/// Whether a path belongs to one of the old trees.
+/// Whether a path belongs to a legacy tree.
 pub(super) fn is_legacy(path: &str) -> bool {
     ["/0.1", "/computeMetadata/v1beta1"]
         .iter()
         .any(|tree| path.strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Whether the old trees are served.
+/// Whether the legacy trees are served.
 pub(super) fn is_on(tree: &Tree) -> bool {
     tree.value(DISABLE_LEGACY_ENDPOINTS).eq_ignore_ascii_case("false")
 }
 
-/// What a path of the old trees means.
+/// Resolves a path of a legacy tree.
 pub(super) fn place<'a>(path: &'a str, query: &Query<'_>) -> Place<'a> {
     if path == "/0.1/" {
         return Place::Listing("meta-data/\n");
@@ -41,7 +41,7 @@ pub(super) fn place<'a>(path: &'a str, query: &Query<'_>) -> Place<'a> {
     }
 }
 
-/// `acquire` was the token's name.
+/// Replaces `acquire`, the former name of the token.
 fn token_for_acquire(node: Cow<'_, str>) -> Cow<'_, str> {
     match node.strip_suffix("/acquire") {
         Some(account) if account.starts_with(SERVICE_ACCOUNTS) => Cow::Owned(format!("{account}/token")),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_paths_lead_into_the_one_tree() {
+    fn legacy_paths_lead_into_the_tree() {
         let token = "instance/service-accounts/default/token";
         for (path, node) in [
             ("/computeMetadata/v1beta1/instance/attributes/kube-env", "instance/attributes/kube-env"),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_begin_so_are_not_old() {
+    fn similar_paths_are_not_legacy() {
         for path in ["/0.10/", "/computeMetadata/v1beta10/", "/computeMetadata/v1/", "/"] {
             assert!(!is_legacy(path), "{path}");
         }

@@ -1,16 +1,16 @@
-//! A metadata server to test against: what Google's server answers, with every way in which it can fail.
+//! A mock metadata server: responds as Google's server does, and can fail in every way.
 //!
-//! It exists for the demo, the tests and the benches (cargo feature `mock`) and is in no production build. It shares no
-//! code with the proxy, so that a mistake in the proxy's reading of a path or query is not repeated here, and it writes
-//! its answers by hand on a [`TcpStream`](tokio::net::TcpStream), so that any answer can be broken at any byte.
+//! It is for the demo, the tests and the benches (cargo feature `mock`) and not part of production builds. It
+//! shares no code with the proxy, so that a mistake in the proxy's parsing is not repeated here. It writes
+//! responses directly to a [`TcpStream`](tokio::net::TcpStream), so that any of them can be broken at any byte.
 //!
-//! What it answers follows, in this order: Google's document "View and query VM metadata"; header traces of real servers
-//! (2019, in opencensus-java#1855; 2025, in gcp-metadata#657); Google's own emulator of 2016, a Python program, called
-//! "the emulator" below; and what client libraries insist on. Where none of them tells, a query is read the way that
-//! gives away more, so that a proxy in front of it which lets too much through is caught.
+//! Its behaviour follows, in this order: Google's document "View and query VM metadata"; header traces of real
+//! servers (2019, in opencensus-java#1855; 2025, in gcp-metadata#657); Google's own emulator of 2016, a Python
+//! program, called "the emulator" below; and the requirements of client libraries. Where none of them decides,
+//! a query is read in the way that reveals more, which exposes a proxy that lets too much through.
 //!
-//! To read: `rows` is the tree as data, `tree` and `render` are what can be asked of it, `routes` goes from a request to
-//! an answer, `connection` and `delivery` put it on the wire, and `fault` is how it goes wrong.
+//! Where to start: `rows` is the tree as data, `tree` and `render` read it, `routes` maps requests to
+//! responses, `connection` and `delivery` send them, and `fault` breaks them.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -63,29 +63,30 @@ use tokio::task::JoinSet;
 
 pub use fault::Fault;
 pub use handle::Handle;
-pub use journal::Seen;
+pub use journal::RecordedRequest;
 pub use rows::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, SECRET_MARKER, secret_paths};
 pub use token::TokenPolicy;
 
 use state::State;
 
-/// Connections that the kernel may hold before they are accepted; a load test opens thousands at once.
+/// Listen backlog. Load tests open thousands of connections at once.
 const BACKLOG: u32 = 4096;
 
-/// How long to wait when no connection can be accepted, mostly for want of file descriptors.
+/// Pause after an `accept` error, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// A metadata server that has its address but does not serve yet.
+/// A metadata server that is bound but does not serve yet.
 #[derive(Debug)]
 pub struct Mock {
     listener: TcpListener,
     state: Arc<State>,
-    /// Dropped last, which tells [`Handle::stop`] that everything is closed.
+    /// Dropped last, which signals [`Handle::stop`] that everything is closed.
     alive: watch::Sender<()>,
 }
 
 impl Mock {
-    /// Takes an address; port 0 takes any free port. An address that another mock has just given up can be taken at once.
+    /// Binds an address. Port 0 binds any free port. An address that another mock has just released can be
+    /// bound immediately.
     #[expect(clippy::unused_async, reason = "only a runtime can bind it, as with tokio's TcpListener")]
     pub async fn bind(addr: SocketAddr) -> io::Result<Self> {
         let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -96,17 +97,18 @@ impl Mock {
         Ok(Self { listener, state, alive: watch::Sender::new(()) })
     }
 
-    /// Binds a free port of 127.0.0.1 and serves on a task of its own, until [`Handle::stop`] or the runtime's end.
+    /// Binds a free port of 127.0.0.1 and serves in a separate task, until [`Handle::stop`] or the end of the
+    /// runtime.
     ///
     /// # Panics
     ///
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start() -> Handle {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self::start_on(addr).await.expect("a free port on the loopback address can be bound")
     }
 
-    /// Binds an address and serves on a task of its own, until [`Handle::stop`] or the runtime's end.
+    /// Binds an address and serves in a separate task, until [`Handle::stop`] or the end of the runtime.
     pub async fn start_on(addr: SocketAddr) -> io::Result<Handle> {
         let mock = Self::bind(addr).await?;
         let handle = mock.handle();
@@ -114,17 +116,18 @@ impl Mock {
         Ok(handle)
     }
 
-    /// Where it listens.
+    /// The address it is bound to.
     pub fn local_addr(&self) -> SocketAddr {
         self.state.addr
     }
 
-    /// What a test holds: the counters, and the script of faults and values.
+    /// The handle for tests: counters, faults and values.
     pub fn handle(&self) -> Handle {
         Handle::new(Arc::clone(&self.state), self.alive.subscribe())
     }
 
-    /// Serves until `shutdown` resolves or [`Handle::stop`] is called, then closes every connection, idle or not.
+    /// Serves until `shutdown` resolves or [`Handle::stop`] is called, then closes all connections, idle or
+    /// not.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, state, alive } = self;
         let mut connections = JoinSet::new();

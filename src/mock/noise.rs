@@ -1,11 +1,11 @@
-//! [`Noise`]: bytes that look random and need not be.
+//! [`Noise`]: pseudo-random bytes.
 
 /// A pseudo-random sequence.
 #[derive(Debug, Clone)]
 pub(super) struct Noise(fastrand::Rng);
 
 impl Noise {
-    /// A sequence unlike that of any other mock, so that a restarted mock repeats no token.
+    /// A sequence that differs from that of any other mock, so that a restarted mock repeats no token.
     pub(super) fn new() -> Self {
         Self(fastrand::Rng::new())
     }

@@ -1,23 +1,23 @@
-//! [`Place`]: what a path means.
+//! [`Place`]: the meaning of a path.
 
 use std::borrow::Cow;
 
-/// What a path means.
+/// The meaning of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
     /// A directory above the API versions.
     Listing(&'static str),
-    /// Such a directory without its final slash.
+    /// Such a directory without its trailing slash.
     WithoutSlash,
-    /// Below an API version, whether something is there or not.
+    /// Below an API version. It may not exist.
     Node(Cow<'a, str>),
-    /// Under no API version that there is.
+    /// Not under any API version.
     Nowhere,
 }
 
 impl<'a> Place<'a> {
-    /// Reads a path outside the trees of before v1.
-    pub(super) fn of(path: &'a str) -> Self {
+    /// Resolves a path outside the legacy trees.
+    pub(super) fn from_path(path: &'a str) -> Self {
         match path {
             "/" => Self::Listing("0.1/\ncomputeMetadata/\n"),
             "/computeMetadata/" => Self::Listing("v1/\nv1beta1/\n"),

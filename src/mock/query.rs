@@ -1,37 +1,37 @@
-//! [`Query`]: a request's parameters as the emulator read them, which is more forgiving than the proxy is.
+//! [`Query`]: a request's parameters as the emulator parsed them, more leniently than the proxy.
 
 use std::borrow::Cow;
 
-/// Parameters in the order sent, decoded. The first of a name counts.
+/// Decoded parameters in the order sent. The first of a name counts.
 ///
-/// `;` separates as `&` does, as in Python's parsers of the emulator's day; and a flag without a value is on, since
-/// Google's k8s-metadata-proxy once had to close a hole that `?recursive` made. Both readings give away more.
+/// `;` is a separator like `&`, as in Python's parsers at the time of the emulator. A flag without a value is
+/// on: Google's k8s-metadata-proxy once had to close a hole opened by `?recursive`. Both readings reveal more.
 #[derive(Debug)]
 pub(super) struct Query<'a> {
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> Query<'a> {
-    /// Reads the text behind the `?`.
+    /// Parses the text after the `?`.
     pub(super) fn parse(text: &'a str) -> Self {
         let pairs = text.split(['&', ';']).filter(|pair| !pair.is_empty());
         let split = |pair: &'a str| pair.split_once('=').unwrap_or((pair, ""));
         Self { pairs: pairs.map(split).map(|(key, value)| (decode(key), decode(value))).collect() }
     }
 
-    /// A parameter's value, empty for one without.
+    /// A parameter's value, or an empty string.
     pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(name, _)| name == key).map(|(_, value)| &**value)
     }
 
-    /// Whether a flag is on: `true`, `on`, `yes`, `1`, in any case, or no value at all.
+    /// Whether a flag is on: `true`, `on`, `yes`, `1`, in any case, or without a value.
     pub(super) fn flag(&self, key: &str) -> bool {
         const ON: [&str; 5] = ["true", "on", "yes", "1", ""];
         self.value(key).is_some_and(|value| ON.iter().any(|on| value.eq_ignore_ascii_case(on)))
     }
 }
 
-/// Undoes form encoding; what is no proper escape stays as it is.
+/// Decodes form encoding. Invalid escapes are kept.
 fn decode(text: &str) -> Cow<'_, str> {
     if !text.contains(['%', '+']) {
         return Cow::Borrowed(text);

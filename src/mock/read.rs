@@ -1,27 +1,27 @@
-//! Leaves, listings and recursive reads, and waiting for them to change.
+//! Reads of leaves, listings and subtrees, and waiting for changes.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::answer::{Answer, JSON, TEXT};
+use super::answer::{JSON, Response, TEXT};
 use super::query::Query;
 use super::refusal::Refusal;
 use super::render::Etag;
 use super::state::State;
 use super::tree::Tree;
 
-/// What `alt` asks for.
+/// The value of `alt`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Format {
     Json,
     Text,
 }
 
-impl Form {
-    /// The form asked for, if one is. Other words than `json` and `text` are refused; the real server's answer to them
-    /// is not known.
-    pub(super) fn of(query: &Query<'_>) -> Result<Option<Self>, Refusal> {
+impl Format {
+    /// The requested format, if any. Values other than `json` and `text` are refused; the real server's
+    /// response to them is not known.
+    pub(super) fn from_query(query: &Query<'_>) -> Result<Option<Self>, Refusal> {
         match query.value("alt") {
             None => Ok(None),
             Some("json") => Ok(Some(Self::Json)),
@@ -31,12 +31,12 @@ impl Form {
     }
 }
 
-/// The answer for a node that is there: a directory when its path is empty or ends in `/`, else a leaf.
-pub(super) async fn read(state: &State, node: &str, query: &Query<'_>) -> Result<Answer, Refusal> {
-    let form = Form::of(query)?;
+/// The response for an existing node: a directory if its path is empty or ends in `/`, otherwise a leaf.
+pub(super) async fn read(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+    let form = Format::from_query(query)?;
     let waits = query.flag("wait_for_change");
     if is_directory(node) && !query.flag("recursive") {
-        // The emulator refuses both on a plain listing, and Google's document the latter.
+        // The emulator refuses both for a plain listing, and Google's document the latter.
         return match (form, waits) {
             (None, false) => listing(&state.tree(), node),
             (Some(_), _) => Err(Refusal::Query("A listing has no alt; ask for it with recursive=true.")),
@@ -46,13 +46,14 @@ pub(super) async fn read(state: &State, node: &str, query: &Query<'_>) -> Result
     if waits { change(state, node, query).await } else { render(&state.tree(), node, form) }
 }
 
-/// Waits until the node's etag is another one than the client's, or for `timeout_sec`, which ends in a plain 200 too.
-async fn change(state: &State, node: &str, query: &Query<'_>) -> Result<Answer, Refusal> {
-    let form = Form::of(query)?;
+/// Waits until the node's etag differs from the client's, or until `timeout_sec` has passed, which is also
+/// answered with 200.
+async fn change(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+    let form = Format::from_query(query)?;
     let limit = seconds(query)?;
     let mut changes = state.changes.subscribe();
     let current = || render(&state.tree(), node, form);
-    let etag = |answer: &Answer| answer.etag.map(|etag| etag.to_string());
+    let etag = |answer: &Response| answer.etag.map(|etag| etag.to_string());
     let known = match query.value("last_etag") {
         Some(last) => Some(last.to_owned()),
         None => etag(&current()?),
@@ -77,34 +78,34 @@ fn seconds(query: &Query<'_>) -> Result<Option<Duration>, Refusal> {
     Ok(Some(Duration::from_secs(seconds.into())))
 }
 
-fn listing(tree: &Tree, directory: &str) -> Result<Answer, Refusal> {
+fn listing(tree: &Tree, directory: &str) -> Result<Response, Refusal> {
     if !tree.is_directory(directory) {
         return Err(Refusal::Missing);
     }
     let listing = tree.listing(directory);
-    let etag = Etag::of(&listing);
-    Ok(Answer::value(TEXT, listing, etag))
+    let etag = Etag::new(&listing);
+    Ok(Response::value(TEXT, listing, etag))
 }
 
-/// The node now. Its etag does not depend on the form.
-fn render(tree: &Tree, node: &str, form: Option<Form>) -> Result<Answer, Refusal> {
+/// The current response for the node. Its etag does not depend on the format.
+fn render(tree: &Tree, node: &str, form: Option<Format>) -> Result<Response, Refusal> {
     if is_directory(node) {
         if !tree.is_directory(node) {
             return Err(Refusal::Missing);
         }
         let json = tree.json(node).to_string();
-        let etag = Etag::of_all(&json);
+        let etag = Etag::from_directory(&json);
         return Ok(match form {
-            Some(Form::Text) => Answer::value(TEXT, tree.lines(node), etag),
-            Some(Form::Json) | None => Answer::value(JSON, json, etag),
+            Some(Format::Text) => Response::value(TEXT, tree.lines(node), etag),
+            Some(Format::Json) | None => Response::value(JSON, json, etag),
         });
     }
     let leaf = tree.leaf(node).ok_or(Refusal::Missing)?;
-    let etag = Etag::of(&leaf.value);
-    let form = form.unwrap_or(if leaf.is_json() { Form::Json } else { Form::Text });
+    let etag = Etag::new(&leaf.value);
+    let form = form.unwrap_or(if leaf.is_json() { Format::Json } else { Format::Text });
     Ok(match form {
-        Form::Json => Answer::value(JSON, leaf.json().to_string(), etag),
-        Form::Text => Answer::value(TEXT, leaf.text(), etag),
+        Format::Json => Response::value(JSON, leaf.json().to_string(), etag),
+        Format::Text => Response::value(TEXT, leaf.text(), etag),
     })
 }
 

@@ -1,42 +1,42 @@
-//! [`Refusal`]: every answer that is not what was asked for, as the server's HTML pages.
+//! [`Refusal`]: all error responses, as HTML pages.
 //!
-//! The server's own words are not copied; what its pages hold is known from gcp-metadata#657, Google's hardening
-//! workshop for GKE and the emulator: the status, the path, and the reason.
+//! The server's text is not copied. The contents of its pages are known from gcp-metadata#657, Google's
+//! hardening workshop for GKE and the emulator: the status, the path, and the reason.
 
 use http::StatusCode;
 
-use super::answer::{Answer, HTML_UTF8};
+use super::answer::{HTML_UTF8, Response};
 
-/// Why a request gets no value.
+/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Nothing is there.
+    /// The path does not exist.
     Missing,
-    /// No `Metadata-Flavor: Google`.
+    /// `Metadata-Flavor: Google` is missing.
     Flavor,
-    /// `X-Forwarded-For` is there, in whatever form.
+    /// `X-Forwarded-For` is present, with any value.
     Forwarded,
-    /// A method that the path does not have.
+    /// A method that the path does not support.
     Method,
-    /// A query that makes no sense here, and why.
+    /// An invalid query, with the reason.
     Query(&'static str),
-    /// A head that is no request, and why; the connection is closed after it.
+    /// An invalid head, with the reason. The connection is closed afterwards.
     Malformed(&'static str),
-    /// A head above [`MAX_HEAD`](super::head::MAX_HEAD).
+    /// A head larger than [`MAX_HEAD_BYTES`](super::head::MAX_HEAD_BYTES).
     HeadTooLarge,
-    /// A body above [`MAX_BODY`](super::head::MAX_BODY).
+    /// A body larger than [`MAX_BODY_BYTES`](super::head::MAX_BODY_BYTES).
     BodyTooLarge,
-    /// Guests may not write, as `enable-guest-attributes` says.
+    /// Guests may not write: `enable-guest-attributes` is off.
     GuestAttributesDisabled,
-    /// More guest attributes than the mock keeps.
+    /// Too many guest attributes.
     GuestAttributesFull,
     /// The machine has no workload certificates.
     NotConfigured,
 }
 
 impl Refusal {
-    /// The page, for a path as the client sent it.
-    pub(super) fn answer(self, path: &str) -> Answer {
+    /// The page for a path as sent by the client.
+    pub(super) fn answer(self, path: &str) -> Response {
         let status = self.status();
         let (code, reason) = (status.as_u16(), status.canonical_reason().unwrap_or("Unknown"));
         let (path, text) = (escaped(path), self.text());
@@ -44,7 +44,7 @@ impl Refusal {
             "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Error {code} ({reason})</title>\n\
              <h1>{code} {reason}</h1>\n<p>The metadata server cannot answer for <code>{path}</code>.\n<p>{text}\n</html>\n"
         );
-        Answer::new(status, HTML_UTF8, page)
+        Response::new(status, HTML_UTF8, page)
     }
 
     fn status(self) -> StatusCode {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_cannot_be_scripted_by_its_path() {
+    fn the_path_is_escaped_in_the_page() {
         let answer = Refusal::Missing.answer("/<script>");
         assert_eq!(answer.status, 404);
         assert!(answer.body.contains("/&lt;script&gt;") && !answer.body.contains("<script>"));

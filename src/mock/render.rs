@@ -13,14 +13,15 @@ use super::tree::{Leaf, Tree};
 const INDEXED: [&str; 6] =
     ["access-configs/", "disks/", "forwarded-ips/", "ip-aliases/", "network-interfaces/", "target-instance-ips/"];
 
-/// Licences are numbered too, but only directly under the instance.
+/// Licences are numbered too, but only directly below the instance.
 const LICENSES: &str = "instance/licenses/";
 
-/// A value's mark: equal for equal content, whatever its form, and different for a directory's listing and its content.
+/// A hash of content: equal for equal content in any format, and different for the listing and the content of a
+/// directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Etag(u64);
 
-/// Sixteen lower-case hexadecimal digits; the server sends them without quotes.
+/// Sixteen lower-case hexadecimal digits. The server sends them without quotes.
 impl fmt::Display for Etag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -28,25 +29,25 @@ impl fmt::Display for Etag {
 }
 
 impl Etag {
-    /// The mark of a leaf's value or a listing.
-    pub(super) fn of(content: &str) -> Self {
-        Self::marked(content, "value")
+    /// The etag of a leaf's value or a listing.
+    pub(super) fn new(content: &str) -> Self {
+        Self::hash(content, "value")
     }
 
-    /// The mark of everything below a directory, from its JSON form.
-    pub(super) fn of_all(content: &str) -> Self {
-        Self::marked(content, "recursive")
+    /// The etag of everything below a directory, from its JSON format.
+    pub(super) fn from_directory(content: &str) -> Self {
+        Self::hash(content, "recursive")
     }
 
-    fn marked(content: &str, mark: &str) -> Self {
+    fn hash(content: &str, kind: &str) -> Self {
         let mut hasher = DefaultHasher::new();
-        (mark, content).hash(&mut hasher);
+        (kind, content).hash(&mut hasher);
         Self(hasher.finish())
     }
 }
 
 impl Leaf {
-    /// The form of `alt=text`.
+    /// The value in the format `alt=text`.
     pub(super) fn text(&self) -> String {
         match self.kind {
             Kind::Lines | Kind::JsonLines => self.value.lines().flat_map(|item| [item, "\n"]).collect(),
@@ -54,7 +55,7 @@ impl Leaf {
         }
     }
 
-    /// The form of `alt=json`.
+    /// The value in the format `alt=json`.
     pub(super) fn json(&self) -> Value {
         let text = || Value::from(self.value.as_str());
         match self.kind {
@@ -65,25 +66,25 @@ impl Leaf {
         }
     }
 
-    /// Whether it is JSON when no form is asked for.
+    /// Whether it is JSON by default.
     pub(super) fn is_json(&self) -> bool {
         matches!(self.kind, Kind::Json | Kind::JsonLines)
     }
 
-    /// Whether a recursive answer holds it.
+    /// Whether recursive responses include it.
     fn is_recursed(&self) -> bool {
         !matches!(self.kind, Kind::Token | Kind::Identity | Kind::Directory)
     }
 }
 
 impl Tree {
-    /// The names in a directory, sorted, one a line, those of directories with a final `/`.
+    /// The names in a directory, sorted, one per line, directories with a trailing `/`.
     pub(super) fn listing(&self, directory: &str) -> String {
         let entry = |(name, is_directory): (&str, bool)| format!("{name}{}\n", if is_directory { "/" } else { "" });
         self.children(directory).into_iter().map(entry).collect()
     }
 
-    /// Everything below a directory as `path value` lines; a leaf of several lines has a line an item.
+    /// Everything below a directory as lines of `path value`. A leaf of several items has one line per item.
     pub(super) fn lines(&self, directory: &str) -> String {
         let mut lines = String::new();
         for (path, leaf) in self.below(directory).filter(|(_, leaf)| leaf.is_recursed()) {
@@ -96,8 +97,8 @@ impl Tree {
         lines
     }
 
-    /// Everything below a directory as JSON: numbered directories are arrays, the server's own names are in camel case,
-    /// and users' names (attributes, accounts) stay as they are.
+    /// Everything below a directory as JSON. Numbered directories are arrays, the server's own names are in
+    /// camel case, and users' names (attributes, accounts) are unchanged.
     pub(super) fn json(&self, directory: &str) -> Value {
         let children = self.children(directory);
         let values = children
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_a_line_for_every_item() {
+    fn text_has_one_line_per_item() {
         let mut tree = Tree::new();
         tree.set("instance/service-accounts/default/scopes", "a\nb");
         let lines = tree.lines("instance/service-accounts/default/");
@@ -189,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn etags_tell_content_and_recursion_apart() {
-        assert_ne!(Etag::of("a"), Etag::of("b"));
-        assert_ne!(Etag::of("a"), Etag::of_all("a"));
+    fn etags_depend_on_content_and_recursion() {
+        assert_ne!(Etag::new("a"), Etag::new("b"));
+        assert_ne!(Etag::new("a"), Etag::from_directory("a"));
         assert_eq!(Etag(255).to_string(), "00000000000000ff");
     }
 

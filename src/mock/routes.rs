@@ -1,10 +1,10 @@
-//! From a request to an answer: what a path means, who may ask, and what the methods do.
+//! Maps requests to responses: paths, access checks and methods.
 
 use std::borrow::Cow;
 
 use http::{Method, StatusCode};
 
-use super::answer::{Answer, HTML, TEXT};
+use super::answer::{HTML, Response, TEXT};
 use super::guest::{self, GUEST_ATTRIBUTES};
 use super::head::Request;
 use super::kind::Kind;
@@ -19,15 +19,15 @@ use super::{account, legacy, read};
 /// Its directory answers 412 while workload certificates are not configured (the guest agent's source).
 const WORKLOAD_CERTIFICATES_DIRECTORY: &str = "instance/gce-workload-certificates/";
 
-/// Where a request without `Host`, which only HTTP/1.0 may send, is redirected to.
+/// The host to redirect a request without `Host` to, which only HTTP/1.0 may send.
 const OWN_HOST: &str = "169.254.169.254";
 
-/// The answer, after however long it takes: only a request that waits for a change takes any time.
-pub(super) async fn answer(state: &State, request: &Request) -> Answer {
+/// The response. Only requests that wait for a change take time.
+pub(super) async fn answer(state: &State, request: &Request) -> Response {
     routed(state, request).await.unwrap_or_else(|refusal| refusal.answer(request.path()))
 }
 
-async fn routed(state: &State, request: &Request) -> Result<Answer, Refusal> {
+async fn routed(state: &State, request: &Request) -> Result<Response, Refusal> {
     let path = single_slashes(request.path());
     let query = Query::parse(request.query());
     let place = if legacy::is_legacy(&path) {
@@ -37,19 +37,19 @@ async fn routed(state: &State, request: &Request) -> Result<Answer, Refusal> {
         legacy::place(&path, &query)
     } else {
         admit(request, &path)?;
-        Place::of(&path)
+        Place::from_path(&path)
     };
     match place {
         Place::Node(node) => self::node(state, request, &node, &query).await,
         _ if !is_read(&request.method) => Err(Refusal::Method),
-        Place::Listing(text) => Ok(Answer::ok(TEXT, text.to_owned())),
+        Place::Listing(text) => Ok(Response::ok(TEXT, text.to_owned())),
         Place::WithoutSlash => Ok(redirect(request)),
         Place::Nowhere => Err(Refusal::Missing),
     }
 }
 
-/// Everything needs the header but `/`, where Go's and gsutil's libraries look for the answer's header only. A request
-/// that came through a proxy is refused even there.
+/// Checks the headers. `/` requires no flavor, because Go's and gsutil's libraries only look for the response
+/// header there. A request that came through a proxy is refused everywhere.
 fn admit(request: &Request, path: &str) -> Result<(), Refusal> {
     if request.is_forwarded {
         return Err(Refusal::Forwarded);
@@ -60,33 +60,35 @@ fn admit(request: &Request, path: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-async fn node(state: &State, request: &Request, node: &str, query: &Query<'_>) -> Result<Answer, Refusal> {
-    let found = Found::at(&state.tree(), node)?;
+async fn node(state: &State, request: &Request, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
+    let found = Resource::at(&state.tree(), node)?;
     let method = &request.method;
     match found {
-        Found::Leaf(Kind::Token) if is_read(method) => account::token(state, node, query, None),
-        Found::Leaf(Kind::Token) if method == Method::POST => account::token(state, node, query, Some(&request.body)),
-        Found::Leaf(Kind::Identity) if is_read(method) || method == Method::POST => {
+        Resource::Leaf(Kind::Token) if is_read(method) => account::token(state, node, query, None),
+        Resource::Leaf(Kind::Token) if method == Method::POST => {
+            account::token(state, node, query, Some(&request.body))
+        }
+        Resource::Leaf(Kind::Identity) if is_read(method) || method == Method::POST => {
             account::identity(state, node, query)
         }
         _ if is_write(method) => guest::write(state, node, method, &request.body),
         _ if !is_read(method) => Err(Refusal::Method),
-        Found::Leaf(_) | Found::Directory => read::read(state, node, query).await,
-        Found::WithoutSlash => Ok(redirect(request)),
-        Found::Nothing => Err(Refusal::Missing),
+        Resource::Leaf(_) | Resource::Directory => read::read(state, node, query).await,
+        Resource::WithoutSlash => Ok(redirect(request)),
+        Resource::Nothing => Err(Refusal::Missing),
     }
 }
 
-/// What is at a node.
-enum Found {
+/// The resource at a node.
+enum Resource {
     Leaf(Kind),
     Directory,
     WithoutSlash,
     Nothing,
 }
 
-impl Found {
-    /// Looks; directories that are switched off are refused whatever is in them.
+impl Resource {
+    /// Finds it. Disabled directories are refused, whatever they contain.
     fn at(tree: &Tree, node: &str) -> Result<Self, Refusal> {
         if node.starts_with(GUEST_ATTRIBUTES) && !guest::is_enabled(tree) {
             return Err(Refusal::GuestAttributesDisabled);
@@ -103,18 +105,18 @@ impl Found {
     }
 }
 
-/// To the same path with a slash, by the name that the client used, with the query kept (traces of 2017, in
+/// Redirects to the same path with a slash, with the client's host name and the query (traces of 2017, in
 /// `gce_metadata_server`'s third issue and gax-dotnet#410). The body is the new path.
-fn redirect(request: &Request) -> Answer {
+fn redirect(request: &Request) -> Response {
     let host = request.host.as_deref().unwrap_or(OWN_HOST);
     let path = format!("{}/", request.path());
     let query = request.query();
     let mark = if query.is_empty() { "" } else { "?" };
     let location = format!("http://{host}{path}{mark}{query}");
-    Answer { location: Some(location), ..Answer::new(StatusCode::MOVED_PERMANENTLY, HTML, path + "\n") }
+    Response { location: Some(location), ..Response::new(StatusCode::MOVED_PERMANENTLY, HTML, path + "\n") }
 }
 
-/// The emulator takes two slashes for one. Escapes and dots, on the other hand, are no names of anything.
+/// Merges slashes, as the emulator does. Escapes and dots are not decoded.
 fn single_slashes(path: &str) -> Cow<'_, str> {
     if !path.contains("//") {
         return Cow::Borrowed(path);

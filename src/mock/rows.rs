@@ -1,37 +1,39 @@
-//! The tree as data: every path that the mock serves under `/computeMetadata/v1/`, and its first value.
+//! The tree as data: every path that the mock serves under `/computeMetadata/v1/`, and its initial value.
 //!
-//! Names follow Google's document "View and query VM metadata", the guest agent and the emulator; the values are made up.
+//! Names follow Google's document "View and query VM metadata", the guest agent and the emulator. The values
+//! are invented.
 
 use super::kind::Kind::{self, Directory, Json, JsonLines, Lines, Number, Text};
 
-/// Stands in the value of everything that no pod should see, and in nothing else.
+/// Contained in all values that no pod should see, and in no others.
 pub const SECRET_MARKER: &str = "MOCK-SECRET";
 
-/// The e-mail of the account that `default` names too, in the form of Compute Engine's own default account.
+/// The e-mail of the account that `default` stands for, in the format of Compute Engine's default account.
 pub const DEFAULT_ACCOUNT: &str = "123456789012-compute@developer.gserviceaccount.com";
 
 /// The e-mail of a second account.
 pub const BUILDER_ACCOUNT: &str = "builder@mock-project.iam.gserviceaccount.com";
 
-/// The scopes of every account, one a line.
+/// The scopes of every account, one per line.
 pub(super) const SCOPES: &str = "https://www.googleapis.com/auth/cloud-platform\n\
     https://www.googleapis.com/auth/devstorage.read_only\n\
     https://www.googleapis.com/auth/userinfo.email";
 
-/// The instance attribute that lets guests write under `instance/guest-attributes/` when it says `TRUE`.
+/// The instance attribute that allows guests to write under `instance/guest-attributes/` if it is `TRUE`.
 pub(super) const ENABLE_GUEST_ATTRIBUTES: &str = "instance/attributes/enable-guest-attributes";
 
-/// The instance attribute that shuts the trees of before v1 off unless it says `false`; Google's name for the switch.
+/// The instance attribute that disables the legacy trees unless it is `false`. The name is Google's.
 pub(super) const DISABLE_LEGACY_ENDPOINTS: &str = "instance/attributes/disable-legacy-endpoints";
 
-/// While this leaf exists, workload certificates count as configured; without it their directory answers 412.
+/// If this leaf exists, workload certificates are configured. Otherwise their directory answers 412.
 pub(super) const WORKLOAD_CERTIFICATES: &str = "instance/gce-workload-certificates/config-status";
 
-/// A path below the API version, what is there, and its first value. Directories end in `/` and are only listed when
-/// they could be empty.
+/// A path relative to the API version, its kind, and its initial value. Directories end in `/` and are listed
+/// only if they may be empty.
 pub(super) type Row = (&'static str, Kind, &'static str);
 
-/// What the real server serves to anybody with the right header and what gives nothing away but the machine's shape.
+/// Values that the real server returns to any client with the right header and that reveal nothing except the
+/// shape of the machine.
 pub(super) const PLAIN: &[Row] = &[
     ("instance/attributes/", Directory, ""),
     ("instance/attributes/cluster-location", Text, "us-central1"),
@@ -86,8 +88,8 @@ pub(super) const PLAIN: &[Row] = &[
     ("universe/universe-domain", Text, "googleapis.com"),
 ];
 
-/// What a pod has no business with: bootstrap secrets, scripts, keys, certificates, users, and whatever a customer put
-/// into an attribute. Every value holds the [`SECRET_MARKER`].
+/// Values that pods must not read: bootstrap secrets, scripts, keys, certificates, users, and any custom
+/// attributes. Every value contains the [`SECRET_MARKER`].
 pub(super) const SECRET: &[Row] = &[
     ("instance/attributes/bootstrap-kubeconfig", Text, KUBECONFIG),
     ("instance/attributes/common-psm1", Text, "# MOCK-SECRET common-psm1"),
@@ -130,7 +132,7 @@ pub(super) const SECRET: &[Row] = &[
     ("project/attributes/sshKeys", Text, SSH_KEYS),
 ];
 
-/// Every path that is secret when the mock starts, below `/computeMetadata/v1/`, as `instance/attributes/kube-env` is.
+/// All initially secret paths, relative to `/computeMetadata/v1/`, such as `instance/attributes/kube-env`.
 pub fn secret_paths() -> impl Iterator<Item = &'static str> {
     SECRET.iter().map(|(path, _, _)| *path)
 }
@@ -154,9 +156,10 @@ const AUTO_MTLS: &str = "{\"s2a\":{\"plaintext_address\":\"MOCK-SECRET:9001\",\"
 mod tests {
     use super::*;
 
-    /// A proxy's tests look for the marker; a secret without it would leak unseen, a plain value with it would not pass.
+    /// Tests search for the marker: a secret without it could leak unnoticed, and a plain value with it would
+    /// fail them.
     #[test]
-    fn exactly_the_secrets_hold_the_marker() {
+    fn exactly_the_secrets_contain_the_marker() {
         for (path, _, value) in SECRET {
             assert!(value.contains(SECRET_MARKER) && !path.contains(SECRET_MARKER), "{path}");
         }
@@ -166,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn no_path_is_given_twice() {
+    fn paths_are_unique() {
         let mut paths: Vec<_> = PLAIN.iter().chain(SECRET).map(|(path, _, _)| path).collect();
         paths.sort_unstable();
         assert!(paths.windows(2).all(|pair| pair[0] != pair[1]));
     }
 
     #[test]
-    fn what_is_called_json_is_json() {
+    fn json_values_are_valid_json() {
         for (path, kind, value) in PLAIN.iter().chain(SECRET) {
             if *kind == Json {
                 assert!(serde_json::from_str::<serde_json::Value>(value).is_ok(), "{path}");

@@ -1,4 +1,4 @@
-//! [`State`]: what connections and the [`Handle`](super::Handle) share.
+//! [`State`]: shared by the connections and the [`Handle`](super::Handle).
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,16 +10,16 @@ use super::journal::Journal;
 use super::token::TokenStore;
 use super::tree::Tree;
 
-/// One mock. No lock is held across an await.
+/// The state of one mock. No lock is held across an await.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) addr: SocketAddr,
     pub(super) journal: Journal,
     pub(super) script: Script,
     pub(super) tokens: Mutex<TokenStore>,
-    /// Becomes true when the handle says stop.
+    /// Becomes true when the handle requests a stop.
     pub(super) stop: watch::Sender<bool>,
-    /// Marked whenever the tree changes.
+    /// Notified whenever the tree changes.
     pub(super) changes: watch::Sender<()>,
     tree: RwLock<Tree>,
 }
@@ -37,12 +37,12 @@ impl State {
         }
     }
 
-    /// The tree to read.
+    /// The tree, for reading.
     pub(super) fn tree(&self) -> RwLockReadGuard<'_, Tree> {
         self.tree.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the tree and wakes whoever waits for a change.
+    /// Changes the tree and wakes requests that wait for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Tree) -> T) -> T {
         let mut tree: RwLockWriteGuard<'_, Tree> = self.tree.write().unwrap_or_else(PoisonError::into_inner);
         let outcome = change(&mut tree);

@@ -1,8 +1,8 @@
-//! Access tokens: minted, kept until they are nearly over, handed out with the time that they have left.
+//! Access tokens: minted, stored until they nearly expire, and returned with their remaining lifetime.
 //!
-//! As on the real server, asking again gives the same token with a smaller `expires_in`, until about five minutes remain
-//! (Google's document on authenticating workloads; the comments of client libraries say four). No request can make it
-//! mint earlier, which is what makes storms of requests in a token's last minutes.
+//! As on the real server, a repeated request returns the same token with a smaller `expires_in`, until about
+//! five minutes remain (Google's document on authenticating workloads; comments in client libraries say four).
+//! No request can trigger an earlier renewal, which causes the storms of requests in a token's last minutes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,21 +13,22 @@ use tokio::time::Instant;
 
 use super::noise::Noise;
 
-/// About as long as a real token.
-const TOKEN_LENGTH: usize = 180;
+/// Length of a token in bytes, similar to that of a real one.
+const TOKEN_BYTES: usize = 180;
 
-/// Above this many keys the whole store is forgotten: only a client that invents scopes gets there.
+/// Maximum number of keys. Beyond that all tokens are forgotten; only clients that invent scopes get there.
 const MAX_KEYS: usize = 10_000;
 
-/// When tokens are minted and how long they live.
+/// When tokens are minted, and their lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenPolicy {
-    /// What a new token has to live; whole seconds count. 3599 s unless set, as the server says first of its hour.
+    /// Lifetime of a new token, in whole seconds. Default: 3599 s, the first value that the real server reports
+    /// for an hour.
     pub life: Duration,
-    /// A token with no more than this left is replaced when it is next asked for. 300 s unless set. At `life` or above,
-    /// every request gets a new token.
+    /// A token with at most this remaining lifetime is replaced at the next request. Default: 300 s. At `life`
+    /// or above, every request gets a new token.
     pub remint_at: Duration,
-    /// Hand out the same token until its last second is over, whatever `remint_at` says.
+    /// Return the same token until it expires, regardless of `remint_at`.
     pub stuck: bool,
 }
 
@@ -37,16 +38,16 @@ impl Default for TokenPolicy {
     }
 }
 
-/// What has a token of its own.
+/// Identifies a token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TokenKey {
     /// The account's e-mail.
     pub(super) account: String,
-    /// The parameters that tell tokens apart, in one spelling.
+    /// The parameters that distinguish tokens, normalised.
     pub(super) params: String,
 }
 
-/// A token as one answer gives it.
+/// A token in a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) access_token: String,
@@ -55,20 +56,20 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// The answer's body, in the server's order and spacing. Nothing in a token needs an escape.
+    /// The response body, with the server's order and spacing. Tokens contain nothing to escape.
     pub(super) fn json(&self) -> String {
         let Self { access_token, expires_in } = self;
         format!(r#"{{"access_token":"{access_token}","expires_in":{expires_in},"token_type":"Bearer"}}"#)
     }
 
-    /// The body for `alt=text`.
+    /// The response body for `alt=text`.
     pub(super) fn text(&self) -> String {
         let Self { access_token, expires_in } = self;
         format!("access_token {access_token}\nexpires_in {expires_in}\ntoken_type Bearer\n")
     }
 }
 
-/// Every token that is alive. It reads no clock: the time is an argument.
+/// All valid tokens. The current time is passed as an argument.
 #[derive(Debug)]
 pub(super) struct TokenStore {
     pub(super) policy: TokenPolicy,
@@ -83,7 +84,7 @@ impl TokenStore {
         Self { policy: TokenPolicy::default(), minted: HashMap::new(), serial: 0, noise: Noise::new() }
     }
 
-    /// The token of a key at a time, a new one when the policy says so.
+    /// The token of a key at this time. Mints a new one if the policy requires it.
     pub(super) fn token(&mut self, key: TokenKey, now: Instant) -> Token {
         let keep = if self.policy.stuck { Duration::ZERO } else { self.policy.remint_at };
         if let Some((access_token, expiry)) = self.minted.get(&key) {
@@ -95,7 +96,7 @@ impl TokenStore {
         self.mint(key, now)
     }
 
-    /// Forgets every token, so that the next answers are new ones.
+    /// Forgets all tokens, so that the next responses have new ones.
     pub(super) fn rotate(&mut self) {
         self.minted.clear();
     }
@@ -106,7 +107,7 @@ impl TokenStore {
         }
         self.serial += 1;
         let mut access_token = format!("ya29.mock-{}-{:06}-", key.account, self.serial);
-        let missing = TOKEN_LENGTH.saturating_sub(access_token.len()).max(16);
+        let missing = TOKEN_BYTES.saturating_sub(access_token.len()).max(16);
         access_token.push_str(&URL_SAFE_NO_PAD.encode(self.noise.bytes(missing))[..missing]);
         self.minted.insert(key, (access_token.clone(), now + self.policy.life));
         Token { access_token, expires_in: self.policy.life.as_secs().max(1) }
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stuck_store_says_one_second_and_then_mints() {
+    fn a_stuck_token_is_returned_until_it_expires() {
         let (mut store, start) = (TokenStore::new(), Instant::now());
         store.policy = TokenPolicy { life: Duration::from_secs(20), stuck: true, ..TokenPolicy::default() };
         let first = store.token(key(""), start);
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_and_every_store_has_its_own_tokens() {
+    fn tokens_differ_between_keys_and_stores() {
         let (mut store, start) = (TokenStore::new(), Instant::now());
         let first = store.token(key(""), start).access_token;
         assert_ne!(store.token(key("scopes=x"), start).access_token, first);
@@ -161,10 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_looks_like_one() {
+    fn a_token_has_a_realistic_shape() {
         let token = TokenStore::new().token(key(""), Instant::now());
         assert!(token.access_token.starts_with("ya29.mock-a@b.c-000001-"));
-        assert_eq!(token.access_token.len(), TOKEN_LENGTH);
+        assert_eq!(token.access_token.len(), TOKEN_BYTES);
         let value: serde_json::Value = serde_json::from_str(&token.json()).expect("JSON");
         assert_eq!(value["access_token"], token.access_token.as_str());
     }

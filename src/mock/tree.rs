@@ -1,28 +1,28 @@
-//! [`Tree`]: what is where. A flat, sorted map of paths; directories are what the paths make of them.
+//! [`Tree`]: a flat, sorted map of paths to values. Directories follow from the paths.
 
 use std::collections::BTreeMap;
 
 use super::kind::Kind;
 use super::rows::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, PLAIN, SCOPES, SECRET};
 
-/// Where the accounts are, below the API version.
+/// The directory of accounts, relative to the API version.
 pub(super) const SERVICE_ACCOUNTS: &str = "instance/service-accounts/";
 
-/// A path's value.
+/// The value of a path.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
     pub(super) kind: Kind,
     pub(super) value: String,
 }
 
-/// Every leaf by its path below the API version, without a slash in front.
+/// All leaves by path, relative to the API version, without a leading slash.
 #[derive(Debug)]
 pub(super) struct Tree {
     nodes: BTreeMap<String, Leaf>,
 }
 
 impl Tree {
-    /// The tree of a fresh mock.
+    /// The initial tree of a mock.
     pub(super) fn new() -> Self {
         let rows = PLAIN.iter().chain(SECRET);
         let leaf = |kind: Kind, value: &str| Leaf { kind, value: value.to_owned() };
@@ -39,23 +39,23 @@ impl Tree {
         self.nodes.get(path).filter(|leaf| leaf.kind != Kind::Directory)
     }
 
-    /// The value at a path, empty when there is none.
+    /// The value at a path, or an empty string.
     pub(super) fn value(&self, path: &str) -> &str {
         self.leaf(path).map_or("", |leaf| &leaf.value)
     }
 
-    /// Whether a path, which ends in `/` or is empty for the top, is a directory.
+    /// Whether a path is a directory. The path ends in `/` or is empty for the root.
     pub(super) fn is_directory(&self, directory: &str) -> bool {
         self.below(directory).next().is_some()
     }
 
-    /// Everything in and below a directory, by the path from there.
+    /// Everything below a directory, by relative path.
     pub(super) fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a Leaf)> {
         let nodes = self.nodes.range::<str, _>((std::ops::Bound::Included(directory), std::ops::Bound::Unbounded));
         nodes.map_while(move |(path, leaf)| Some((path.strip_prefix(directory)?, leaf)))
     }
 
-    /// Gives a leaf a value; a new leaf is text. What `default` and its e-mail name stays the same.
+    /// Sets the value of a leaf. A new leaf is text. `default` and its e-mail stay in sync.
     pub(super) fn set(&mut self, path: &str, value: &str) {
         for path in [Some(path.to_owned()), twin(path)].into_iter().flatten() {
             let leaf = self.nodes.entry(path).or_insert(Leaf { kind: Kind::Text, value: String::new() });
@@ -63,7 +63,7 @@ impl Tree {
         }
     }
 
-    /// Takes a leaf away, or a directory with everything in it. Says whether there was anything.
+    /// Removes a leaf, or a directory with its contents. Returns whether it existed.
     pub(super) fn remove(&mut self, path: &str) -> bool {
         let before = self.nodes.len();
         for path in [Some(path.to_owned()), twin(path)].into_iter().flatten() {
@@ -88,7 +88,7 @@ impl Tree {
     }
 }
 
-/// The same leaf under the default account's other name.
+/// The path of the same leaf under the default account's other name.
 fn twin(path: &str) -> Option<String> {
     let (name, child) = path.strip_prefix(SERVICE_ACCOUNTS)?.split_once('/')?;
     let other = match name {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_begins_like_a_directory_is_not_one() {
+    fn a_prefix_of_a_directory_name_is_not_a_directory() {
         let tree = Tree::new();
         assert!(tree.is_directory("instance/"));
         assert!(tree.is_directory(""));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_directory_takes_only_its_own_leaves_along() {
+    fn removing_a_directory_removes_only_its_leaves() {
         let mut tree = Tree::new();
         assert!(tree.remove("instance/disks/0"));
         assert!(!tree.remove("instance/disks/0"));

@@ -1,4 +1,4 @@
-//! [`Wire`]: a connection's socket with what was read from it and what is to be written.
+//! [`Wire`]: a connection's socket with its buffers.
 
 use std::future::Future;
 use std::io;
@@ -9,25 +9,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::head::{MAX_HEAD, Request};
+use super::head::{MAX_HEAD_BYTES, Request};
 use super::journal::Journal;
 use super::refusal::Refusal;
 
-/// How much is asked of the socket at once; a usual head fits.
-const READ: usize = 1024;
+/// Bytes to read at a time. Most heads fit.
+const READ_BYTES: usize = 1024;
 
-/// A larger buffer is given back after the answer, so that thousands of idle connections stay small.
-const KEEP: usize = 16 * 1024;
+/// Larger buffers are freed after the response, to keep thousands of idle connections small.
+const MAX_IDLE_BUFFER_BYTES: usize = 16 * 1024;
 
-/// How long the client's own end is awaited after ours; to close earlier, with bytes unread, would be a reset.
-const LINGER: Duration = Duration::from_secs(1);
+/// Maximum time to wait for the client to close. Closing earlier, with unread bytes, would be a reset.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: TcpStream,
     read: BytesMut,
-    /// The answer being put together.
+    /// The response being built.
     pub(super) out: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Wire {
         Self { stream, read: BytesMut::new(), out: Vec::new() }
     }
 
-    /// The next request's head, noted in the journal; nothing when the client has left.
+    /// Reads the next request's head and records it in the journal. `None` if the client has disconnected.
     pub(super) async fn request(&mut self, journal: &Journal) -> io::Result<Option<Result<Request, Refusal>>> {
         loop {
             match Request::parse(&self.read) {
@@ -57,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// A body of that many bytes.
+    /// Reads a body of this many bytes.
     pub(super) async fn body(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.read.len() < length {
             if self.fill().await? == 0 {
@@ -67,7 +67,7 @@ impl Wire {
         Ok(self.read.split_to(length).to_vec())
     }
 
-    /// Does something unless the client leaves before it is done. What the client sends meanwhile is kept.
+    /// Runs `work`, and returns `None` if the client disconnects first. Bytes that arrive meanwhile are kept.
     pub(super) async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -76,20 +76,20 @@ impl Wire {
         }
     }
 
-    /// Sends what is in `out` and empties it.
+    /// Sends the contents of `out` and empties it.
     pub(super) async fn send(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.out).await?;
         self.out.clear();
-        self.out.shrink_to(KEEP);
+        self.out.shrink_to(MAX_IDLE_BUFFER_BYTES);
         Ok(())
     }
 
-    /// Ends the connection with a reset, whatever is still to be sent or read.
+    /// Resets the connection, discarding unsent and unread bytes.
     pub(super) fn reset(self) -> io::Result<()> {
         self.stream.set_zero_linger()
     }
 
-    /// Ends the stream, and closes when the client has ended its own, or soon.
+    /// Sends FIN, and closes the socket when the client has closed its side, or after a timeout.
     pub(super) async fn finish(mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
         let drain = async {
@@ -100,13 +100,13 @@ impl Wire {
                 }
             }
         };
-        // Either end is fine: the client has been told.
-        let _ = timeout(LINGER, drain).await;
+        // The response was sent, so errors do not matter.
+        let _ = timeout(LINGER_TIMEOUT, drain).await;
         Ok(())
     }
 
     async fn gone(&mut self) {
-        while self.read.len() < MAX_HEAD {
+        while self.read.len() < MAX_HEAD_BYTES {
             if !matches!(self.fill().await, Ok(1..)) {
                 return;
             }
@@ -115,7 +115,7 @@ impl Wire {
     }
 
     async fn fill(&mut self) -> io::Result<usize> {
-        self.read.reserve(READ);
+        self.read.reserve(READ_BYTES);
         self.stream.read_buf(&mut self.read).await
     }
 }

@@ -1,11 +1,11 @@
-//! Folding: a name in the most lenient reading, without case and hyphens.
+//! Folding: the most lenient reading of a name, without case and hyphens.
 
-/// Folding keeps ASCII what it is, and patterns hold nothing else.
+/// The folded form of a name from a pattern, which is ASCII, as is its folded form.
 pub(super) fn folded(name: &str) -> Box<str> {
     fold(name.as_bytes()).map(char::from).collect()
 }
 
-/// A table, since every letter of every path is looked up.
+/// A table, because every byte of every path is looked up.
 const LOWER_CASE: [u8; 256] = {
     let mut lower = [0; 256];
     let mut byte = 0;
@@ -17,8 +17,8 @@ const LOWER_CASE: [u8; 256] = {
     lower
 };
 
-/// A name in the most lenient reading: without case and hyphens. Of a name of hyphens nothing is left, but it is a name
-/// still, which `*` matches.
+/// Folds a name: without case and hyphens. A name that consists of hyphens becomes empty, but it is still a
+/// name, which `*` matches.
 pub(super) fn fold(name: &[u8]) -> impl Iterator<Item = u8> {
     name.iter().filter(|byte| **byte != b'-').map(|byte| LOWER_CASE[usize::from(*byte)])
 }

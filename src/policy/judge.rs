@@ -5,12 +5,12 @@ use std::fmt;
 
 use super::document::{Listings, OtherKeys, Rule, Ruling, Tree};
 use super::pattern::TOPS;
-use super::trie::Found;
+use super::trie::Matches;
 use super::{Answer, Order, Policy, Recursive};
 use crate::metadata::query::Param;
 use crate::metadata::{Endpoint, MetadataPath, Method, Query, Request};
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Decision<'a> {
     /// Forward it unchanged.
@@ -48,7 +48,8 @@ pub enum Cause<'a> {
     Unreadable,
 }
 
-/// A path as rules see it: below the API version, in the layout of v1, without a slash at either end.
+/// A path as matched by rules: relative to the API version, in the layout of v1, without leading or trailing
+/// slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject<'a> {
     tree: Option<Tree>,
@@ -56,8 +57,8 @@ pub struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// Reads it off a path that is no API version that nobody knows.
-    pub fn of(path: &'a MetadataPath) -> Self {
+    /// Converts a path. The API version may be unknown.
+    pub fn new(path: &'a MetadataPath) -> Self {
         if let Some(below) = path.as_str().strip_prefix("/computeMetadata/v1/") {
             return Self { tree: Some(Tree::V1), path: Cow::Borrowed(below.strip_suffix('/').unwrap_or(below)) };
         }
@@ -72,15 +73,15 @@ impl<'a> Subject<'a> {
         Self { tree, path: below }
     }
 
-    /// As rules are matched against it.
+    /// The text that rules match.
     pub fn as_str(&self) -> &str {
         &self.path
     }
 }
 
-/// A path below `0.1/meta-data`, which is v1's `instance`. What has a name of v1's top is taken for that, in case that
-/// some server mounts its whole tree there. `auth-token` names its account in the query, so it is the token of an
-/// account of which only `*` knows.
+/// Converts a path below `0.1/meta-data`, which is v1's `instance`. A name from the top level of v1 is kept, in
+/// case some server mounts its whole tree there. `auth-token` names its account in the query, so it becomes the
+/// token of the account `*`.
 fn below_instance(below: &str) -> Cow<'_, str> {
     match below.split('/').next().unwrap_or_default() {
         "" => "instance".into(),
@@ -90,7 +91,7 @@ fn below_instance(below: &str) -> Cow<'_, str> {
     }
 }
 
-/// `acquire` was the token's name before v1.
+/// Replaces `acquire`, the name of the token before v1.
 fn with_token(path: Cow<'_, str>) -> Cow<'_, str> {
     let mut names = path.splitn(5, '/');
     match (names.next(), names.next(), names.next(), names.next()) {
@@ -104,9 +105,9 @@ fn with_token(path: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 impl Policy {
-    /// Judges a request.
+    /// Decides about a request.
     pub fn judge<'a>(&'a self, request: &'a Request) -> Decision<'a> {
-        let subject = Subject::of(&request.path);
+        let subject = Subject::new(&request.path);
         if request.endpoint == Endpoint::Unknown {
             return Decision::Conceal(Cause::UnknownVersion);
         }
@@ -126,12 +127,12 @@ impl Policy {
         decision
     }
 
-    /// Whether a query parameter goes on.
+    /// Whether a query parameter is forwarded.
     pub fn passes(&self, param: Param) -> bool {
         self.query_keys.contains(&param)
     }
 
-    /// The query that goes on: keys that are not let through are left out.
+    /// Removes parameters that are not forwarded.
     pub fn trim(&self, query: Query) -> Query {
         if query.params().all(|(param, _)| self.passes(param)) {
             return query;
@@ -139,13 +140,13 @@ impl Policy {
         query.only(|param| self.passes(param))
     }
 
-    /// The rule that decides about a path, if any does.
+    /// The first rule that matches a path, if any.
     pub fn rule_for(&self, subject: &str) -> Option<&Rule> {
         let found = self.patterns.walk(subject);
         [found.allowed_by, found.concealed_by].into_iter().flatten().min().map(|order| &self.rules[order])
     }
 
-    /// Where the rule stands that is the cause, counted from 1; 0 if it is none.
+    /// Position of the rule that is the cause, from 1. 0 if the cause is not a rule.
     pub fn place_of(&self, cause: Cause<'_>) -> usize {
         match cause {
             Cause::Rule(rule) => self.rules.iter().position(|known| std::ptr::eq(known, rule)).map_or(0, |at| at + 1),
@@ -159,7 +160,7 @@ impl Policy {
         self.ruling(found.allowed_by, found.concealed_by) == Ruling::Allow
     }
 
-    /// Whether a directory is served, if only as the way to something below it.
+    /// Whether a directory is served, including one that is only the way to an allowed path.
     pub fn leads_through(&self, subject: &str) -> bool {
         let found = self.patterns.walk(subject);
         self.ruling(found.leads_to, found.concealed_by) == Ruling::Allow
@@ -175,13 +176,14 @@ impl Policy {
 
     fn judge_path<'a>(&'a self, subject: &Subject<'_>, request: &Request) -> Decision<'a> {
         let path = subject.as_str();
-        // One that is not let through is refused or dropped; either way the answer is not recursive.
+        // A `recursive` that the policy does not accept is refused or dropped, so the response is not
+        // recursive.
         let recursive = request.query.is_recursive() && self.query_keys.contains(&Param::Recursive);
         if subject.tree.is_none() {
-            // Above the API versions there is nothing to conceal but what a recursive answer would reach.
+            // Above the API versions, only a recursive response could contain anything to conceal.
             return if recursive { Decision::Conceal(Cause::Recursive) } else { Decision::Allow };
         }
-        let Found { allowed_by, leads_to, concealed_by } = match request.path.common() {
+        let Matches { allowed_by, leads_to, concealed_by } = match request.path.common() {
             Some(common) => self.common[common as usize],
             None => self.patterns.walk(path),
         };
@@ -207,7 +209,7 @@ impl Policy {
         }
     }
 
-    /// Of the first rule that allows and the first that conceals, the earlier.
+    /// The ruling of the earlier of these rules, or that for unmatched paths.
     fn ruling(&self, allowed_by: Option<Order>, concealed_by: Option<Order>) -> Ruling {
         match (allowed_by, concealed_by) {
             (Some(allowed), Some(concealed)) if allowed < concealed => Ruling::Allow,

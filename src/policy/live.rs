@@ -8,10 +8,11 @@ use tokio::time::MissedTickBehavior;
 
 use super::{Choice, LoadError, Policy, Source};
 
-/// Interval to check the file. The kubelet takes up to a minute to update a `ConfigMap` in a pod anyway.
+/// Interval between checks of the file. The kubelet takes up to a minute to update a `ConfigMap` in a pod
+/// anyway.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The policy in force. Reading it takes no lock; each request is judged by one policy from beginning to end.
+/// The policy in force. Reading it takes no lock. A request uses the same policy from beginning to end.
 #[derive(Debug)]
 pub struct LivePolicy {
     policy: ArcSwap<Policy>,
@@ -19,17 +20,17 @@ pub struct LivePolicy {
 }
 
 impl LivePolicy {
-    /// The chosen policy as it is now.
+    /// Loads the chosen policy.
     pub fn load(choice: Choice) -> Result<Self, LoadError> {
         Ok(Self { policy: ArcSwap::from_pointee(choice.load()?), choice })
     }
 
-    /// The policy in force, to be held for no longer than a decision takes.
+    /// The policy in force, for a single decision.
     pub fn current(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
 
-    /// The policy in force, to be held for as long as a request takes.
+    /// The policy in force, for the duration of a request.
     pub fn hold(&self) -> Arc<Policy> {
         self.policy.load_full()
     }
@@ -43,20 +44,20 @@ impl LivePolicy {
         if let Source::BuiltIn(_) = self.choice.source {
             return;
         }
-        let mut looks = tokio::time::interval(CHECK_INTERVAL);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seen = Seen::Policy(self.current().hash().to_owned());
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = Content::Policy(self.current().hash().to_owned());
         loop {
-            looks.tick().await;
-            seen = self.look(&seen, &mut report);
+            checks.tick().await;
+            seen = self.check(&seen, &mut report);
         }
     }
 
-    fn look(&self, seen: &Seen, mut report: impl FnMut(Reloaded<'_>)) -> Seen {
+    fn check(&self, seen: &Content, mut report: impl FnMut(Reloaded<'_>)) -> Content {
         let found = self.choice.load();
         let now = match &found {
-            Ok(policy) => Seen::Policy(policy.hash().to_owned()),
-            Err(error) => Seen::Mistake(error.to_string()),
+            Ok(policy) => Content::Policy(policy.hash().to_owned()),
+            Err(error) => Content::Invalid(error.to_string()),
         };
         if now == *seen {
             return now;
@@ -73,7 +74,7 @@ impl LivePolicy {
     }
 }
 
-/// What came of a change of the policy's file.
+/// Result of a change of the policy file.
 #[derive(Debug)]
 pub enum Reloaded<'a> {
     /// This policy is in force now.
@@ -82,18 +83,18 @@ pub enum Reloaded<'a> {
     Rejected {
         /// Why.
         error: &'a LoadError,
-        /// The policy that stays in force.
+        /// The policy that remains in force.
         in_force: &'a Policy,
     },
 }
 
-/// What the file held when it was last looked at.
+/// The content of the file when it was last checked.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum Content {
     /// A policy, by its hash.
     Policy(String),
-    /// Something else, and what was said of it.
-    Mistake(String),
+    /// An error, by its message.
+    Invalid(String),
 }
 
 #[cfg(test)]
@@ -105,9 +106,10 @@ mod tests {
 
     const HEAD: &str = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nextends: strict\n";
 
-    /// A mounted `ConfigMap`: the file is a link into a directory that is itself a link, and the latter is swapped.
+    /// Like a mounted `ConfigMap`: the file is a link into a directory that is itself a link, and the latter is
+    /// swapped.
     #[test]
-    fn a_changed_configmap_is_taken_over_and_a_broken_one_is_not() {
+    fn a_valid_change_is_applied_and_an_invalid_one_rejected() {
         let mount = std::env::temp_dir().join(format!("metadata-proxy-policy-{}", std::process::id()));
         let publish = |generation: &str, text: &str| {
             let data = mount.join(generation);
@@ -122,8 +124,8 @@ mod tests {
         let choice = Choice { source: Source::File(mount.join("policy.yaml")), recursive: None };
         let live = LivePolicy::load(choice).expect("a policy");
         let mut reports = Vec::new();
-        let mut look = |seen: &Seen| {
-            let now = live.look(seen, |reloaded| {
+        let mut check = |seen: &Content| {
+            let now = live.check(seen, |reloaded| {
                 reports.push(match reloaded {
                     Reloaded::Applied(policy) => format!("{} applied", policy.version()),
                     Reloaded::Rejected { in_force, .. } => format!("rejected, {} in force", in_force.version()),
@@ -131,23 +133,23 @@ mod tests {
             });
             (now, std::mem::take(&mut reports), live.current().version().to_owned())
         };
-        let seen = Seen::Policy(live.current().hash().to_owned());
+        let seen = Content::Policy(live.current().hash().to_owned());
         publish("2", &format!("{HEAD}version: '2'\n"));
-        let (seen, reports, version) = look(&seen);
+        let (seen, reports, version) = check(&seen);
         assert_eq!((reports, version.as_str()), (vec!["2 applied".to_owned()], "2"));
 
         publish("3", &format!("{HEAD}version: '3'\nrulez: []\n"));
-        let (seen, reports, version) = look(&seen);
+        let (seen, reports, version) = check(&seen);
         assert_eq!(
             (reports, version.as_str()),
             (vec!["rejected, 2 in force".to_owned()], "2"),
-            "a broken file changes nothing"
+            "an invalid file changes nothing"
         );
-        let (seen, reports, _) = look(&seen);
+        let (seen, reports, _) = check(&seen);
         assert!(reports.is_empty(), "reported once");
 
         publish("4", &format!("{HEAD}version: '2'\n"));
-        let (_, reports, _) = look(&seen);
+        let (_, reports, _) = check(&seen);
         assert_eq!(reports, ["2 applied"]);
         fs::remove_dir_all(&mount).expect("removed");
     }

@@ -13,22 +13,22 @@ use super::{Policy, Recursive};
 /// The JSON schema of policy files.
 pub const SCHEMA: &str = include_str!("../../policies/schema.json");
 
-/// Maximum size of a policy file, in bytes. One with every key in Google's documentation has 5 KB.
+/// Maximum size of a policy file, in bytes. One that lists every key in Google's documentation takes 5 KB.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// The selected policy.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// Where it comes from.
+    /// Where it is loaded from.
     pub source: Source,
-    /// What becomes of recursive reads, whatever the policy says.
+    /// Overrides how the policy handles recursive reads.
     pub recursive: Option<Recursive>,
 }
 
-/// Where a policy comes from.
+/// Where a policy is loaded from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The binary.
+    /// A policy in the binary.
     BuiltIn(BuiltIn),
     /// A file.
     File(PathBuf),
@@ -62,7 +62,7 @@ pub enum LoadError {
     },
 }
 
-/// `compat`, as it is.
+/// `compat`, unmodified.
 impl Default for Choice {
     fn default() -> Self {
         Self { source: Source::BuiltIn(BuiltIn::Compat), recursive: None }
@@ -89,7 +89,7 @@ impl Choice {
 
 impl Source {
     /// Parses the flag's value: `compat`, `strict`, or a path.
-    pub fn named(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::File(text.into()), Self::BuiltIn)
     }
 
@@ -117,7 +117,7 @@ impl Source {
     }
 }
 
-/// As it is typed.
+/// Formats the value of the flag.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -167,14 +167,14 @@ mod tests {
         Choice { source: Source::File("p.yaml".into()), recursive: None }.compile(text)
     }
 
-    fn mistake(rest: &str) -> String {
+    fn error_of(rest: &str) -> String {
         let text =
             format!("apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n{rest}");
-        compile(&text).expect_err("a mistake").to_string()
+        compile(&text).expect_err("invalid").to_string()
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place_and_what_was_expected() {
+    fn errors_contain_the_position_and_what_was_expected() {
         let default_token =
             "rules:\n  - paths: [instance/service-accounts/default/token]\n    verdict: conceal\n    reason: x\n";
         for (rest, expected) in [
@@ -204,14 +204,14 @@ mod tests {
                 "p.yaml:6:5: instance/service-accounts/default/token conceals only one of an account's two names",
             ),
         ] {
-            let mistake = mistake(rest);
-            assert!(mistake.starts_with(expected), "{mistake}");
-            assert!(mistake.ends_with("(for the format, see `gce-metadata-proxy policy schema`)"), "{mistake}");
+            let error = error_of(rest);
+            assert!(error.starts_with(expected), "{error}");
+            assert!(error.ends_with("(for the format, see `gce-metadata-proxy policy schema`)"), "{error}");
         }
     }
 
     #[test]
-    fn a_policy_that_extends_nothing_and_says_nothing_is_closed() {
+    fn an_empty_policy_conceals_everything() {
         let policy = compile("apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: none\nversion: '1'\n");
         let policy = policy.expect("a policy");
         assert!(!policy.shows("instance/id") && !policy.leads_through("instance"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policys_own_rules_come_before_those_that_it_extends() {
+    fn a_policys_own_rules_precede_inherited_ones() {
         let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '7'\nextends: strict\n\
                     rules:\n  - paths: [instance/tags]\n    verdict: allow\n  - paths: [instance/id]\n    verdict: conceal\n    reason: x\n";
         let policy = compile(text).expect("a policy");
@@ -229,30 +229,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_says_of_recursive_reads_wins() {
-        let choice = Choice { source: Source::named("compat"), recursive: Some(Recursive::Redact) };
+    fn the_choice_overrides_recursive_reads() {
+        let choice = Choice { source: Source::parse("compat"), recursive: Some(Recursive::Redact) };
         assert_eq!(choice.load().expect("built in").recursive(), Recursive::Redact);
     }
 
     #[test]
-    fn the_hash_is_the_one_that_sha256sum_prints() {
+    fn the_hash_is_what_sha256sum_prints() {
         assert_eq!(hash("abc"), "ba7816bf8f01");
     }
 
     #[test]
-    fn a_file_that_is_not_there_or_too_large_is_an_error() {
-        let absent = Choice { source: Source::named("/nowhere/policy.yaml"), recursive: None }.load();
+    fn a_missing_file_is_an_error() {
+        let absent = Choice { source: Source::parse("/nowhere/policy.yaml"), recursive: None }.load();
         let message = absent.expect_err("no file").to_string();
         assert!(message.starts_with("cannot read policy file /nowhere/policy.yaml: "), "{message}");
     }
 
     /// `UPDATE_SCHEMA=1 cargo test --lib policy` regenerates the schema.
     #[test]
-    fn the_schema_is_that_of_the_types() {
+    fn the_schema_matches_the_types() {
         let schema = serde_json::to_string_pretty(&schemars::schema_for!(Document)).expect("a schema") + "\n";
         if std::env::var_os("UPDATE_SCHEMA").is_some() {
             std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/policies/schema.json"), &schema).expect("written");
         }
-        assert!(SCHEMA == schema, "write it anew: UPDATE_SCHEMA=1 cargo test --lib policy, and build again");
+        assert!(SCHEMA == schema, "regenerate it: UPDATE_SCHEMA=1 cargo test --lib policy, then rebuild");
     }
 }

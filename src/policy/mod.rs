@@ -13,8 +13,8 @@
 //! camel case of recursive responses (`sshKeys`). It also matches everything below the path. A spelling that
 //! only a lenient server would accept as `kube-env` is therefore concealed, not forwarded.
 //!
-//! Paths are judged relative to the API version, in the layout of v1. Paths in `0.1/meta-data`, which lack
-//! `instance/`, are judged as if they had it.
+//! Paths are matched relative to the API version, in the layout of v1. Paths in `0.1/meta-data`, which lack
+//! `instance/`, are matched as if they had it.
 
 pub mod document;
 mod fold;
@@ -34,12 +34,12 @@ pub use load::{Choice, LoadError, SCHEMA, Source};
 pub use refusal::Concealed;
 
 use document::{Document, Listings, OtherKeys, Rule, Ruling, Tree};
-use trie::{Found, Order, Trie};
+use trie::{Matches, Order, Trie};
 
 use crate::metadata::query::Param;
 use crate::metadata::{CommonPath, Method};
 
-/// A policy, ready to judge.
+/// A compiled policy.
 #[derive(Debug)]
 pub struct Policy {
     name: String,
@@ -57,7 +57,7 @@ pub struct Policy {
     rules: Vec<Rule>,
     patterns: Trie,
     /// Precomputed matches of the common paths.
-    common: [Found; CommonPath::ALL.len()],
+    common: [Matches; CommonPath::ALL.len()],
 }
 
 impl Policy {
@@ -98,7 +98,7 @@ impl Policy {
         for path in document.recursive_except.iter().flatten() {
             recursive_except.add(path, Ruling::Allow, 0);
         }
-        let common = CommonPath::ALL.map(|path| patterns.walk(Subject::of(&path.into()).as_str()));
+        let common = CommonPath::ALL.map(|path| patterns.walk(Subject::new(&path.into()).as_str()));
         Self {
             name: document.name.as_str().to_owned(),
             version: document.version.as_str().to_owned(),

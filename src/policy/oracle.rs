@@ -1,5 +1,5 @@
-//! Policies out of a generator, and a matcher that tries rule after rule and segment after segment: slow, and too simple to
-//! be wrong in the way a trie can be.
+//! Generated policies, and a reference matcher that tries rules and segments one by one: slow, but too simple
+//! to contain the kinds of bugs that a trie can have.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use proptest::sample::select;
 use super::{Choice, Decision, Policy};
 use crate::metadata::{CommonPath, MetadataPath, Query, Request};
 
-/// A generated policy: whether it allows what no rule names, and its rules.
+/// A generated policy: whether it allows unmatched paths, and its rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     allows_the_rest: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// As a file would have it; recursive reads and listings are redacted.
+    /// Compiles the policy from the text of a file. Recursive reads and listings are redacted.
     pub(crate) fn compile(&self) -> Policy {
         let unmatched = if self.allows_the_rest { "allow" } else { "conceal" };
         let rule = |(allows, paths): &(bool, Vec<String>)| {
@@ -37,7 +37,7 @@ impl Rules {
         self.first(path, |pattern| matches(pattern, path, Ends::Here))
     }
 
-    /// Whether a directory is served, if only as the way to something below it.
+    /// Whether a directory is served, including one that is only the way to an allowed path.
     pub(crate) fn leads_through(&self, path: &[&str]) -> bool {
         self.first(path, |pattern| matches(pattern, path, Ends::HereOrBelow))
     }
@@ -86,7 +86,7 @@ fn glob(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Without case and hyphens, unless nothing would be left.
+/// Removes case and hyphens, unless nothing would remain.
 fn fold(name: &str) -> String {
     let folded = name.to_ascii_lowercase().replace('-', "");
     match folded.as_str() {
@@ -96,7 +96,7 @@ fn fold(name: &str) -> String {
     }
 }
 
-/// Names that meet those of [`rules`] often.
+/// Names that often match those in [`rules`].
 pub(crate) fn name() -> impl Strategy<Value = &'static str> {
     select(vec!["a", "b", "ab", "a-b", "a-c", "b-a-b", "aB", "A", "-", "--", "a-", "x", "attributes"])
 }
@@ -127,7 +127,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rules> {
         let mut is_deep = top == "**";
         let mut pattern = vec![top.to_owned()];
         for segment in rest {
-            // A pattern may have one.
+            // A pattern may contain `**` only once.
             let again = segment == "**" && std::mem::replace(&mut is_deep, true);
             pattern.push(if again { "*".to_owned() } else { segment });
         }
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn the_first_rule_that_matches_decides(
+    fn the_first_matching_rule_decides(
         rules in rules(),
         (path, is_directory) in path(),
         is_recursive in any::<bool>(),
@@ -163,7 +163,7 @@ proptest! {
             Decision::Conceal(_) => "conceal",
         };
         prop_assert_eq!(found, expected, "{:?}", path);
-        // What explains and what cuts asks the same.
+        // `explain` and redaction ask the same.
         prop_assert_eq!(policy.shows(&path.join("/")), rules.shows(&path));
         prop_assert_eq!(policy.leads_through(&path.join("/")), rules.leads_through(&path));
     }

@@ -8,12 +8,12 @@ use serde::Deserialize;
 
 use super::fold::folded;
 
-/// Top-level names of the metadata tree. A pattern that begins otherwise is a mistake.
+/// Top-level names of the metadata tree. Patterns must begin with one of these or a wildcard.
 pub(super) const TOPS: [&str; 4] = ["instance", "project", "oslogin", "universe"];
 
-/// A path pattern below the API version, such as `instance/attributes/kube-env`, `instance/attributes/windows-*` or
-/// `**/identity`: `*` stands for any run of characters within a segment, a segment `**` for any number of segments, none
-/// included.
+/// A path pattern relative to the API version, such as `instance/attributes/kube-env`,
+/// `instance/attributes/windows-*` or `**/identity`. `*` matches any number of characters within a segment, the
+/// segment `**` any number of segments, including none.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Pattern {
@@ -24,7 +24,7 @@ pub struct Pattern {
 /// One segment of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// A name, letter by letter.
+    /// An exact name.
     Literal(Box<str>),
     /// A name with `*` in it.
     Glob(Glob),
@@ -35,25 +35,25 @@ pub(super) enum Segment {
 /// Why a pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// It has an empty segment, so also a slash at an end.
+    /// It has an empty segment, possibly because of a leading or trailing slash.
     #[error("{0:?} has a leading, trailing or double `/`; write names separated by one `/`")]
     EmptySegment(Box<str>),
-    /// It begins with something that the tree does not have.
+    /// Its first segment is not a top-level name.
     #[error(
         "{0:?} matches nothing: paths are relative to the API version and must begin with instance, project, oslogin, \
          universe, * or **"
     )]
     Top(Box<str>),
-    /// No path holds this character, so the pattern would match nothing.
+    /// It contains a character that no path contains, so it would match nothing.
     #[error("{0:?} contains {1:?}, which no metadata path contains")]
     Foreign(Box<str>, char),
-    /// One `**` says all there is to say; two make matching slow.
+    /// It has more than one `**`, which would slow down matching and is never needed.
     #[error("{0:?} has more than one `**`")]
     TwoDeep(Box<str>),
 }
 
 impl Pattern {
-    /// As written.
+    /// The pattern as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -62,8 +62,8 @@ impl Pattern {
         &self.segments
     }
 
-    /// Whether it names one service account in particular, which is always reached under two names. Where the third name
-    /// need not be an account's, it is one by its looks.
+    /// Whether it names a particular service account. Every account has two names, so such a pattern conceals
+    /// only one of them. Where the segment may not be an account's name, it counts if it looks like one.
     pub(super) fn names_an_account(&self) -> bool {
         let deep = self.segments.iter().position(|segment| *segment == Segment::Deep).unwrap_or(self.segments.len());
         let above = ["instance", "service-accounts"];
@@ -166,7 +166,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A name with `*` for any run of characters, none included.
+/// A name with `*`, which matches any number of characters, including none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glob {
     first: Box<str>,
@@ -206,14 +206,14 @@ impl Glob {
         })
     }
 
-    /// The same for the lenient reading. A piece that is nothing but hyphens stands for nothing.
+    /// The glob for the lenient reading. Pieces that consist of hyphens are dropped.
     pub(super) fn folded(&self) -> Self {
         let middle = self.middle.iter().map(|piece| folded(piece)).filter(|piece| !piece.is_empty()).collect();
         Self { first: folded(&self.first), middle, last: folded(&self.last) }
     }
 }
 
-/// Byte by byte, since most names differ at the first, for which the C library's comparison is a long way round.
+/// Compares byte by byte. Most names differ in the first byte, so calling `memcmp` costs more.
 fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one == other)
 }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_glob_matches_runs_within_a_name() {
+    fn a_glob_matches_any_characters_within_a_name() {
         for (glob, name, matches) in [
             ("*", "anything", true),
             ("windows-*", "windows-startup-script-ps1", true),
@@ -240,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_refused() {
-        let error = |text: &str| text.parse::<Pattern>().expect_err("a slip");
+    fn invalid_patterns_are_rejected() {
+        let error = |text: &str| text.parse::<Pattern>().expect_err("invalid");
         assert!(matches!(error("/instance/id"), PatternError::EmptySegment(_)));
         assert!(matches!(error("instance/"), PatternError::EmptySegment(_)));
         assert!(matches!(error(""), PatternError::EmptySegment(_)));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn one_account_in_particular_is_noticed() {
+    fn patterns_that_name_one_account_are_detected() {
         let names = |text: &str| text.parse::<Pattern>().expect("a pattern").names_an_account();
         for text in [
             "instance/service-accounts/default/token",

@@ -5,7 +5,7 @@ use http::StatusCode;
 use super::{Answer, Cause, Policy};
 use crate::metadata::MetadataPath;
 
-/// A refusal by policy. Its text is what the client reads.
+/// A refusal by the policy. The text is sent to the client.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("Refused: {path} is concealed from pods by the policy {policy}: {reason}.")]
 pub struct Concealed {
@@ -16,7 +16,7 @@ pub struct Concealed {
 }
 
 impl Concealed {
-    /// The refusal of a path, by this policy, for this cause.
+    /// Refuses a path by this policy, for this cause.
     pub fn new(policy: &Policy, path: &MetadataPath, cause: Cause<'_>) -> Self {
         Self {
             path: path.clone(),
@@ -26,7 +26,7 @@ impl Concealed {
         }
     }
 
-    /// The status that the policy gives it.
+    /// The HTTP status of the response.
     pub fn status(&self) -> StatusCode {
         self.answer.status()
     }

@@ -1,12 +1,13 @@
 //! [`Trie`]: matches a path against all patterns of a policy in one walk.
 //!
-//! A walk takes a path segment by segment and keeps every node that it has come to. Where patterns overlap there are
-//! several (a path that begins with `instance` may go on by `*/attributes` and by `instance/id`), but none is there twice, so
-//! the work of a step has a bound that the policy sets and no path can raise. To merge such nodes when a policy is loaded
-//! would spare the built-in ones a comparison or two, and could take another's author all memory.
+//! A walk takes a path segment by segment and tracks every node reached. Where patterns overlap there are
+//! several (after `instance`, `*/attributes` and `instance/id` may both continue), but each node appears only
+//! once. So the policy limits the work per segment, and no path can increase it. Merging such nodes when a
+//! policy is loaded would save the built-in policies a comparison or two, but a custom policy could then use
+//! unlimited memory.
 //!
-//! Names are compared as they stand in the path and folded letter by letter on the way: most differ at the first letter, and
-//! to copy them or to call the C library's comparison takes longer than that.
+//! Names are compared in place and folded byte by byte: most differ in the first byte, so copying them or
+//! calling `memcmp` would take longer.
 
 use std::borrow::Cow;
 use std::mem;
@@ -17,42 +18,42 @@ use super::document::Ruling;
 use super::fold::{fold, folded};
 use super::pattern::{Glob, Pattern, Segment};
 
-/// The place of a rule among all; a lower one wins.
+/// Position of a rule. Lower positions take precedence.
 pub(super) type Order = usize;
 
-/// Patterns as a tree of segments: those of rules that allow below one root, read strictly, and those of rules that conceal
-/// below another, read leniently.
+/// Patterns as a tree of segments. Rules that allow are below one root and matched strictly. Rules that conceal
+/// are below another and matched leniently.
 #[derive(Debug)]
 pub(super) struct Trie {
     nodes: Vec<Node>,
 }
 
-/// What a walk found; of each kind, the first rule.
+/// Result of a walk: the first rule of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// That allows the path itself.
+pub(super) struct Matches {
+    /// Allows the path itself.
     pub(super) allowed_by: Option<Order>,
-    /// That allows the path, or could allow something below it.
+    /// Allows the path, or could allow a path below it.
     pub(super) leads_to: Option<Order>,
-    /// That conceals the path or a directory above it.
+    /// Conceals the path or a directory above it.
     pub(super) concealed_by: Option<Order>,
 }
 
 #[derive(Debug)]
 struct Node {
     ruling: Ruling,
-    /// In alphabetical order; folded where the rule conceals.
+    /// Sorted. Folded if the rule conceals.
     literals: Vec<(Box<str>, usize)>,
-    /// The node behind a `*`.
+    /// The node after a `*`.
     any: Option<usize>,
     globs: Vec<(Glob, usize)>,
-    /// The node behind a `**`.
+    /// The node after a `**`.
     deep: Option<usize>,
-    /// It is behind a `**`, so any further segment leads back to it.
+    /// The node follows a `**`, so it also matches any further segment.
     repeats: bool,
-    /// Of the first rule that ends here.
+    /// The first rule that ends here.
     ends: Option<Order>,
-    /// Of the first rule that ends here or further down.
+    /// The first rule that ends here or below.
     leads_to: Option<Order>,
 }
 
@@ -60,7 +61,7 @@ struct Node {
 /// otherwise its hyphens would be skipped again for each literal.
 const MAX_INLINE_NAME_BYTES: usize = 64;
 
-/// Where a walk is. More than these nodes at once are rare.
+/// The nodes that a walk has reached. More than eight at once are rare.
 type Places = SmallVec<[usize; 8]>;
 
 impl Trie {
@@ -84,9 +85,9 @@ impl Trie {
         keep_first(&mut self.nodes[at].ends, Some(order));
     }
 
-    /// What the rules say of a path.
-    pub(super) fn walk(&self, path: &str) -> Found {
-        let mut found = Found::default();
+    /// Finds the rules that match a path.
+    pub(super) fn walk(&self, path: &str) -> Matches {
+        let mut found = Matches::default();
         let (mut here, mut next) = (&mut Places::new(), &mut Places::new());
         for ruling in [Ruling::Allow, Ruling::Conceal] {
             self.enter(root(ruling), here, &mut found);
@@ -113,8 +114,8 @@ impl Trie {
         found
     }
 
-    /// Goes on from a node by a name.
-    fn follow(&self, at: usize, name: &[u8], places: &mut Places, found: &mut Found) {
+    /// Follows the edges of a node that match a name.
+    fn follow(&self, at: usize, name: &[u8], places: &mut Places, found: &mut Matches) {
         let node = &self.nodes[at];
         if let Some(to) = node.literal(name) {
             self.enter(to, places, found);
@@ -140,8 +141,8 @@ impl Trie {
         }
     }
 
-    /// Comes to a node, and through a `**` that stands for nothing to the one behind it.
-    fn enter(&self, at: usize, places: &mut Places, found: &mut Found) {
+    /// Enters a node, and the node after a `**`, which may match no segments.
+    fn enter(&self, at: usize, places: &mut Places, found: &mut Matches) {
         let node = &self.nodes[at];
         if node.ruling == Ruling::Conceal {
             keep_first(&mut found.concealed_by, node.ends);
@@ -194,7 +195,7 @@ impl Trie {
         new
     }
 
-    /// A new node below another.
+    /// Adds a node below another.
     fn grow(&mut self, above: usize) -> usize {
         self.nodes.push(Node::new(self.nodes[above].ruling));
         self.nodes.len() - 1
@@ -222,7 +223,7 @@ impl Node {
         }
     }
 
-    /// Where a name leads that this node's rules spell out. It is looked for among those with its first letter.
+    /// The node that a literal name leads to. Searches the literals with the same first byte.
     fn literal(&self, name: &[u8]) -> Option<usize> {
         let first = match self.ruling {
             Ruling::Allow => name.first().copied(),

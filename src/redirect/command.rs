@@ -40,12 +40,12 @@ pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<boo
                 println!("redirect removed from {tool}");
             }
         }
-        Command::Check(redirect) => return Ok(tell(&redirect.state().await?)),
+        Command::Check(redirect) => return Ok(report(&redirect.state().await?)),
     }
     Ok(true)
 }
 
-fn tell(state: &State) -> bool {
+fn report(state: &State) -> bool {
     match state {
         State::Installed => println!("the redirect is installed"),
         State::Absent => {

@@ -29,7 +29,7 @@ pub enum Error {
     Tool {
         /// Its name.
         tool: &'static str,
-        /// Its words.
+        /// Its error output.
         said: String,
     },
     /// Pods cannot be redirected to the proxy's address.

@@ -1,23 +1,23 @@
-//! The rules for iptables, where nftables is not: chains of our own in the tables `nat` and `filter`, and a jump to each
-//! from the first place of the chain that the kernel calls.
+//! The rules for iptables, for systems without nftables: chains of our own in the tables `nat` and `filter`,
+//! and a jump to each at the start of the kernel's chain.
 //!
-//! A table is replaced in one go; from one table to the next there is a moment. `filter` comes first, so that in this
-//! moment the way round the proxy is closed.
+//! Each table is replaced atomically, but not both together. `filter` is replaced first, so that bypasses are
+//! blocked in between.
 
 use std::fmt::Write;
 
 use super::plan::{Hook, METADATA_V4, Name, Plan, Rule, Then, When};
 use super::{Error, State, process};
 
-/// With what the names of our chains begin; at most 28 letters fit.
+/// Prefix of our chains' names. iptables allows 28 characters for a name.
 const PREFIX: &str = "GCE-METADATA-PROXY-";
 
-/// An empty chain that remembers who told the kernel to route loopback addresses.
+/// An empty chain, which marks that this redirect enabled the kernel's loopback routing.
 const OPENED_LOOPBACK: &str = "GCE-METADATA-PROXY-LOOPBACK";
 
 const TABLES: [&str; 2] = ["filter", "nat"];
 
-/// One of the two families; iptables has a set of tools for each.
+/// An IP version. iptables has a set of tools for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -42,12 +42,12 @@ impl Family {
     fn tables(self) -> &'static [&'static str] {
         match self {
             Self::V4 => &TABLES,
-            // Nothing is redirected there, only closed.
+            // Nothing is redirected in IPv6, only blocked.
             Self::V6 => &["filter"],
         }
     }
 
-    /// IPv6 is left out where the machine has none, and hence no way round the proxy by it.
+    /// IPv6 is left out on machines without it, which have no bypass by IPv6.
     fn all() -> impl Iterator<Item = Self> {
         let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
         [Self::V4, Self::V6].into_iter().filter(move |family| *family == Self::V4 || has_v6)
@@ -58,7 +58,7 @@ impl Family {
     }
 }
 
-/// Whether the tools are here and work.
+/// Whether the tools are installed and work.
 pub(super) async fn is_usable() -> bool {
     process::exists("iptables-restore") && process::run("iptables-save", &["-t", "nat"], "").await.is_ok()
 }
@@ -79,7 +79,7 @@ pub(super) async fn remove() -> Result<(), Error> {
     Ok(())
 }
 
-/// What stands of a plan.
+/// Compares the installed rules with a plan.
 pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let mut listing = String::new();
     let (mut marks, mut jumps) = (Vec::new(), 0);
@@ -102,7 +102,7 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     Ok(State::compare(&marks, &listing, rules == marks.len() && jumping == jumps))
 }
 
-/// Whether it was these rules' installation that told the kernel to route loopback addresses.
+/// Whether this redirect enabled the kernel's loopback routing.
 pub(super) async fn opened_loopback() -> Result<bool, Error> {
     let saved = saved(Family::V4).await?;
     Ok(saved.iter().any(|table| table.text.contains(OPENED_LOOPBACK)))
@@ -127,11 +127,11 @@ async fn restore(family: Family, text: &str) -> Result<(), Error> {
     if text.is_empty() {
         return Ok(());
     }
-    // What others have there stays; and another program that changes rules is waited for.
+    // Keep other programs' rules, and wait for other programs that change rules.
     process::run(family.restore(), &["--noflush", "--wait", "5"], text).await.map(drop)
 }
 
-/// The transactions that put a plan, or nothing, in the place of what is there of ours.
+/// The transactions that replace our rules with a plan, or remove them.
 pub(super) fn ruleset(family: Family, plan: Option<&Plan>, opened_loopback: bool, saved: &[Saved]) -> String {
     let mut text = String::new();
     for Saved { table, text: saved } in saved {
@@ -148,7 +148,7 @@ pub(super) fn ruleset(family: Family, plan: Option<&Plan>, opened_loopback: bool
             continue;
         }
         let _ = writeln!(text, "*{table}");
-        // To name a chain is to make it, or to empty it.
+        // Declaring a chain creates or empties it.
         for chain in wanted.iter().map(String::as_str).chain(left.iter().copied()) {
             let _ = writeln!(text, ":{chain} - [0:0]");
         }
@@ -170,7 +170,7 @@ pub(super) fn ruleset(family: Family, plan: Option<&Plan>, opened_loopback: bool
     text
 }
 
-/// All transactions of both families, as if nothing were there yet.
+/// All transactions of both families for a system without our rules.
 pub(super) fn text(plan: &Plan, opened_loopback: bool) -> String {
     let sections = Family::all().map(|family| {
         let empty: Vec<Saved> = family.tables().iter().map(|table| Saved { table, text: String::new() }).collect();
@@ -179,7 +179,7 @@ pub(super) fn text(plan: &Plan, opened_loopback: bool) -> String {
     sections.collect()
 }
 
-/// In IPv6 there is nothing but ways to close.
+/// Whether a family has the chain. In IPv6 there is only the bypass chain.
 fn has_chain(family: Family, name: Name) -> bool {
     family == Family::V4 || name == Name::Bypass
 }
@@ -189,7 +189,7 @@ fn chain_of_ours(line: &str) -> Option<&str> {
     line.strip_prefix(':')?.split(' ').next().filter(|name| name.starts_with(PREFIX))
 }
 
-/// Whether a line is a jump from a chain of the kernel's to one of ours.
+/// Whether a line is a jump from one of the kernel's chains to one of ours.
 fn is_jump(line: &str) -> bool {
     line.starts_with("-A ") && !line.starts_with(&format!("-A {PREFIX}")) && line.contains(&format!(" -j {PREFIX}"))
 }
@@ -258,14 +258,14 @@ mod tests {
         [Saved { table: "filter", text: filter.to_owned() }, Saved { table: "nat", text: nat.to_owned() }]
     }
 
-    /// Without the comments.
+    /// Removes the comments.
     fn bare(text: &str) -> String {
         let bare = |line: &str| line.split(" -m comment ").next().expect("a line").to_owned() + "\n";
         text.lines().map(bare).collect()
     }
 
     #[test]
-    fn a_node_s_rules_begin_with_what_closes() {
+    fn a_nodes_filter_rules_precede_the_redirect() {
         assert_eq!(
             bare(&ruleset(Family::V4, Some(&node()), true, &saved("", ""))),
             "\
@@ -295,7 +295,7 @@ COMMIT
     }
 
     #[test]
-    fn what_is_left_of_us_goes_and_what_is_of_others_stays() {
+    fn old_chains_of_ours_are_removed_and_others_kept() {
         let filter = "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n:GCE-METADATA-PROXY-GUARD - [0:0]\n\
                       -A FORWARD -j KUBE-FORWARD\n-A FORWARD -j GCE-METADATA-PROXY-GUARD\nCOMMIT\n";
         assert_eq!(
@@ -303,6 +303,6 @@ COMMIT
             "*filter\n:GCE-METADATA-PROXY-GUARD - [0:0]\n-D FORWARD -j GCE-METADATA-PROXY-GUARD\n\
              -X GCE-METADATA-PROXY-GUARD\nCOMMIT\n"
         );
-        assert_eq!(ruleset(Family::V4, None, false, &saved("", "")), "", "nothing to do, nothing done");
+        assert_eq!(ruleset(Family::V4, None, false, &saved("", "")), "", "nothing to remove");
     }
 }

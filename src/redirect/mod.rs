@@ -7,8 +7,8 @@
 //! node's own packets do not. There are three chains:
 //!
 //! - *redirect*, before routing: sends TCP to 169.254.169.254:80 to the proxy, except packets received on an
-//!   uplink, the interface on the node's own route to the metadata server. No pod is there, and a neighbour
-//!   that used the node as a router would get the node's tokens.
+//!   uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
+//!   neighbour that used the node as a router would get the node's tokens.
 //! - *bypass*, on forwarding: resets all other TCP to or from the metadata server, except DNS. This covers
 //!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same at `fd20:ce::254`, and
 //!   connections opened before the redirect. (A destination is rewritten only for the first packet of a
@@ -28,8 +28,8 @@
 //!
 //! # Destination
 //!
-//! At an address of the node that the proxy listens on. The default, 127.0.0.1, cannot be reached from
-//! another machine even if the rules are lost, but requires the sysctl `route_localnet`
+//! Pods are redirected to an address of the node that the proxy listens on. The default, 127.0.0.1, cannot be
+//! reached from another machine even if the rules are lost, but requires the sysctl `route_localnet`
 //! (`route_localnet.rs`). An address of the node's network requires only these rules, but is open to the
 //! network without them. `redirect to :port` would use the address of the receiving interface, and Calico's
 //! interfaces have none.
@@ -80,8 +80,9 @@ pub use tool::Tool;
 
 use plan::Plan;
 
-/// The user id of the proxy in a sidecar: of the image, and of the manifests in `deploy/sidecar`. Packets of this user go round
-/// the redirect, so no application may run as it. Hence it is none of the usual ones (0, 1000, 65532 of distroless images, 65534).
+/// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
+/// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
+/// distroless images, 65534).
 pub const SIDECAR_UID: u32 = 61_988;
 
 /// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
@@ -100,30 +101,30 @@ pub struct Redirect {
 /// What the redirect does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Whose packets are redirected.
+    /// The packets to redirect.
     pub mode: Mode,
-    /// Where the proxy listens.
+    /// The address that the proxy listens on.
     pub to: SocketAddrV4,
-    /// Ways round the proxy that stay open.
+    /// Routes to the metadata server that bypass the proxy and stay open.
     pub opened: Opened,
 }
 
-/// Whose packets are redirected.
+/// The packets to redirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// Those of all pods of this node, except of those in the node's own network.
+    /// Packets of all pods on this node, except pods in the node's own network.
     DaemonSet {
-        /// Interfaces by which no pod's packets come; nothing to look for the one to the metadata server.
+        /// Interfaces that receive no packets of pods. `None` to detect the uplink to the metadata server.
         uplinks: Option<Vec<String>>,
     },
-    /// Those of this pod, except the proxy's own.
+    /// Packets of this pod, except the proxy's own.
     Sidecar {
-        /// The user that the proxy, and nothing else in the pod, runs as.
+        /// The user ID of the proxy. Nothing else in the pod may run as it.
         proxy_uid: u32,
     },
 }
 
-/// Ways round the proxy that stay open.
+/// Routes to the metadata server that bypass the proxy and stay open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Opened {
     /// TCP ports of 169.254.169.254.
@@ -132,12 +133,12 @@ pub struct Opened {
     pub ipv6: bool,
 }
 
-/// As it is typed.
+/// Formats the value of the flag.
 impl fmt::Display for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ports = self.ports.iter().map(ToString::to_string);
-        let ways: Vec<String> = ports.chain(self.ipv6.then(|| "ipv6".to_owned())).collect();
-        f.write_str(&ways.join(","))
+        let allowed: Vec<String> = ports.chain(self.ipv6.then(|| "ipv6".to_owned())).collect();
+        f.write_str(&allowed.join(","))
     }
 }
 
@@ -146,14 +147,14 @@ impl fmt::Display for Opened {
 pub enum State {
     /// Installed exactly as requested.
     Installed,
-    /// Nothing.
+    /// Not installed.
     Absent,
     /// Different, with a description.
     Differs(String),
 }
 
 impl Redirect {
-    /// Of this node's pods, to the first of these addresses.
+    /// Redirects this node's pods to the first of these addresses.
     pub fn to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, Error> {
         let to = match addrs.first() {
             Some(SocketAddr::V4(to)) if !to.ip().is_unspecified() => *to,
@@ -178,7 +179,7 @@ impl Redirect {
             opened_loopback = true;
         }
         tool.install(&plan, opened_loopback).await?;
-        // Loopback is guarded by now.
+        // The rules guard loopback from here on.
         if opens_loopback {
             route_localnet::set(true)?;
         }
@@ -188,13 +189,13 @@ impl Redirect {
         Ok(tool)
     }
 
-    /// The text that [`install`](Redirect::install) would put into the kernel.
+    /// The text that [`install`](Redirect::install) would pass to the tool.
     pub async fn text(&self) -> Result<String, Error> {
         let opens_loopback = self.needs_route_localnet() && !route_localnet::is_on();
         Ok(self.tool().await?.text(&self.plan(), opens_loopback))
     }
 
-    /// What stands of it.
+    /// Compares the installed rules with this redirect.
     pub async fn state(&self) -> Result<State, Error> {
         privileges::check()?;
         let state = self.tool().await?.state(&self.plan()).await?;
@@ -223,7 +224,7 @@ impl Redirect {
         }
     }
 
-    /// What was found, and is no more.
+    /// Checks the rules and reinstalls them if they differ. Returns the state before that.
     async fn reassert(&self) -> Result<State, Error> {
         let found = self.state().await?;
         if found != State::Installed {
@@ -253,25 +254,25 @@ impl Redirect {
     }
 }
 
-/// Removes every redirect, whichever tool and settings it was installed with. Returns the tools that were asked.
+/// Removes all redirects, regardless of the tool and settings they were installed with. Returns the tools used.
 pub async fn remove() -> Result<Vec<Tool>, Error> {
     privileges::check()?;
-    let mut asked = Vec::new();
+    let mut used = Vec::new();
     for tool in [Tool::Nft, Tool::Iptables] {
         if let Some(tool) = tool.if_usable().await {
             if tool.opened_loopback().await? {
-                // While the rules still guard it.
+                // Must precede removal of the rules, which guard loopback.
                 route_localnet::set(false)?;
             }
             tool.remove().await?;
-            asked.push(tool);
+            used.push(tool);
         }
     }
-    if asked.is_empty() { Err(Error::NoTool) } else { Ok(asked) }
+    if used.is_empty() { Err(Error::NoTool) } else { Ok(used) }
 }
 
 impl State {
-    /// Finds the marks of a plan in a listing; `is_all` says whether the listing has as many rules as the plan.
+    /// Finds the marks of a plan in a listing. `is_all`: the listing has as many rules as the plan.
     fn compare(marks: &[String], listing: &str, is_all: bool) -> Self {
         let found: Vec<&str> = listing.split("comment \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         let count = |mark: &str| found.iter().filter(|found| **found == mark).count();

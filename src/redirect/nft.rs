@@ -1,4 +1,4 @@
-//! The rules for nftables: one table of our own, replaced as a whole in one transaction.
+//! The rules for nftables: one table of our own, replaced atomically.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use super::{Error, State, process};
 
 const TABLE: &str = "inet gce_metadata_proxy";
 
-/// An empty chain that remembers who told the kernel to route loopback addresses.
+/// An empty chain, which marks that this redirect enabled the kernel's loopback routing.
 const OPENED_LOOPBACK: &str = "opened_loopback";
 
-/// Whether `nft` is here and the kernel has nftables.
+/// Whether `nft` is installed and the kernel supports nftables.
 pub(super) async fn is_usable() -> bool {
     process::exists("nft") && process::run("nft", &["list", "tables"], "").await.is_ok()
 }
@@ -20,21 +20,21 @@ pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Er
 }
 
 pub(super) async fn remove() -> Result<(), Error> {
-    // To delete what is not there is an error; to add it first is none, and both are one transaction.
+    // Deleting a missing table is an error. Adding it first avoids that, and both are one transaction.
     process::run("nft", &["-f", "-"], &format!("add table {TABLE}\ndelete table {TABLE}\n")).await.map(drop)
 }
 
-/// What stands of a plan.
+/// Compares the installed rules with a plan.
 pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let Some(listing) = listing().await? else { return Ok(State::Absent) };
-    // The table, its chains and its rules have a handle each.
+    // The table, each chain and each rule have one handle.
     let markers = usize::from(opened_loopback_in(&listing));
     let expected = 1 + plan.chains.len() + plan.marks().len() + markers;
     let found = listing.matches("# handle ").count();
     Ok(State::compare(&plan.marks(), &listing, found == expected))
 }
 
-/// Whether it was these rules' installation that told the kernel to route loopback addresses.
+/// Whether this redirect enabled the kernel's loopback routing.
 pub(super) async fn opened_loopback() -> Result<bool, Error> {
     Ok(listing().await?.is_some_and(|listing| opened_loopback_in(&listing)))
 }
@@ -43,7 +43,7 @@ fn opened_loopback_in(listing: &str) -> bool {
     listing.contains(&format!("chain {OPENED_LOOPBACK} "))
 }
 
-/// The table with everything in it; nothing if it is not there.
+/// The table with its contents. `None` if it does not exist.
 async fn listing() -> Result<Option<String>, Error> {
     let tables = process::run("nft", &["list", "tables"], "").await?;
     if !tables.lines().any(|line| line.trim() == format!("table {TABLE}")) {
@@ -68,7 +68,7 @@ pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
     text + "}\n"
 }
 
-/// `redirect` is a word of nft's own.
+/// Names a chain. `redirect` is a keyword of nft.
 fn name(name: Name) -> &'static str {
     match name {
         Name::Redirect => "to_proxy",
@@ -77,7 +77,8 @@ fn name(name: Name) -> &'static str {
     }
 }
 
-/// Ten before the usual place: of two rules that rewrite a destination the first wins, and kube-proxy's are at the usual.
+/// The type, hook and priority of a chain. Ten before the usual priority: of two rules that rewrite a
+/// destination the first applies, and kube-proxy's have the usual priority.
 fn hook(chain: &Chain) -> String {
     let hook = match chain.hook {
         Hook::Prerouting => "prerouting",
@@ -125,14 +126,14 @@ mod tests {
     use super::super::plan::tests::{node, pod};
     use super::*;
 
-    /// Without the comments.
+    /// Removes the comments.
     fn bare(text: &str) -> String {
         let bare = |line: &str| line.split(" comment ").next().expect("a line").to_owned() + "\n";
         text.lines().map(bare).collect()
     }
 
     #[test]
-    fn a_node_s_rules_are_one_transaction() {
+    fn a_nodes_rules_are_one_transaction() {
         assert_eq!(
             bare(&ruleset(&node(), true)),
             "\
@@ -168,7 +169,7 @@ table inet gce_metadata_proxy {
     }
 
     #[test]
-    fn a_pod_s_rules_let_the_proxy_out() {
+    fn a_pods_rules_except_the_proxy() {
         assert_eq!(
             bare(&ruleset(&pod(), false)),
             "\

@@ -1,34 +1,34 @@
-//! The rules as data. [`nft`](super::nft) and [`iptables`](super::iptables) each write them in their own words, so that both
-//! say the same.
+//! The rules as data. [`nft`](super::nft) and [`iptables`](super::iptables) translate them, so that both
+//! install the same rules.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use super::{Mode, Settings};
 
-/// Where the metadata server is.
+/// The IPv4 address of the metadata server.
 pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
-/// Where it is on machines that have IPv6.
+/// The address of the metadata server on machines with IPv6.
 pub const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254);
 
 const SERVER_V4: Hosts = Hosts { addr: IpAddr::V4(METADATA_V4), prefix: 32 };
 const SERVER_V6: Hosts = Hosts { addr: IpAddr::V6(METADATA_V6), prefix: 128 };
 const LOOPBACK: Hosts = Hosts { addr: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
 
-/// The metadata server's address is also the resolver's, and pods may ask that.
+/// The metadata server's address is also that of the DNS resolver, which pods may use.
 const DNS: u16 = 53;
 
 const HTTP: u16 = 80;
 
-/// What is to stand in the kernel.
+/// The rules to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// In order of their chains.
+    /// In the order in which they are installed.
     pub(super) chains: Vec<Chain>,
 }
 
-/// Rules that a packet meets at one place, first match first.
+/// Rules at one hook. The first match applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) name: Name,
@@ -36,18 +36,18 @@ pub(super) struct Chain {
     pub(super) rules: Vec<Rule>,
 }
 
-/// What a chain is for.
+/// The purpose of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
-    /// Brings requests for the metadata server to the proxy.
+    /// Sends requests for the metadata server to the proxy.
     Redirect,
-    /// Closes every other way.
+    /// Blocks all other routes to the metadata server.
     Bypass,
-    /// Keeps everybody but redirected pods from what the redirect opens.
+    /// Allows only redirected pods and the node to use what the redirect opens.
     Guard,
 }
 
-/// Where in a packet's way a chain stands.
+/// The kernel's hook that a chain is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hook {
     Prerouting,
@@ -56,47 +56,49 @@ pub(super) enum Hook {
     Output,
 }
 
-/// One rule: all its conditions, what then, and why, for whoever lists it.
+/// One rule: its conditions, its action, and the reason, which is shown in listings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) when: Vec<When>,
     pub(super) then: Then,
-    /// Without quotation marks and apostrophes, which the tools would write in their own ways.
+    /// Without quotation marks and apostrophes, which the tools would escape differently.
     why: &'static str,
 }
 
 /// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum When {
-    /// The packet came in by this interface.
+    /// The packet was received on this interface.
     From(String),
-    /// The packet is a process's of this user.
+    /// The packet was sent by a process of this user.
     Uid(u32),
     To(Hosts),
     By(Hosts),
     /// TCP to this port.
     Port(u16),
-    /// TCP to any port but these.
+    /// TCP to any other port.
     PortsBut(Vec<u16>),
-    /// TCP from any port but these.
+    /// TCP from any other port.
     SourcePortsBut(Vec<u16>),
-    /// The packet's connection was made to the metadata server's IPv4 address, and its destination was rewritten.
+    /// The packet's connection was opened to the metadata server's IPv4 address, and its destination was
+    /// rewritten.
     Redirected,
-    /// The packet's destination was rewritten, whatever it was before.
+    /// The packet's destination was rewritten, from any address.
     Rewritten,
-    /// The packet belongs to a connection that stands.
+    /// The packet belongs to an established connection.
     Established,
 }
 
-/// What becomes of a packet.
+/// What to do with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
-    /// These rules have nothing to say about it.
+    /// Leave it to other chains.
     Leave,
-    /// It goes to the proxy.
+    /// Send it to the proxy.
     SendTo(SocketAddrV4),
-    /// Its connection is reset, so that the client knows at once and opens another.
+    /// Reset its connection, so that the client notices immediately and opens another.
     Reset,
+    /// Drop it.
     Drop,
 }
 
@@ -108,7 +110,7 @@ pub(super) struct Hosts {
 }
 
 impl Plan {
-    /// For these settings. On a node, what comes by the uplinks is not a pod's.
+    /// Builds the rules for these settings. On a node, packets received on the uplinks are not from pods.
     pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
         let chains = match settings.mode {
             Mode::DaemonSet { .. } => vec![
@@ -129,13 +131,13 @@ impl Plan {
         Self { chains }
     }
 
-    /// What each rule is marked with, by which it is found again.
+    /// The marks of all rules, which identify them in listings.
     pub(super) fn marks(&self) -> Vec<String> {
         self.chains.iter().flat_map(|chain| &chain.rules).map(|rule| self.mark(rule)).collect()
     }
 
-    /// The reason, and a number that changes with the plan: rules of other settings or of another release are not taken for
-    /// these.
+    /// The comment of a rule: its reason and the fingerprint of the plan, which distinguishes the rule from
+    /// those of other settings or releases.
     pub(super) fn mark(&self, rule: &Rule) -> String {
         format!("{} [{:08x}]", rule.why, self.fingerprint())
     }
@@ -163,9 +165,9 @@ fn send_to(to: SocketAddrV4) -> Rule {
     }
 }
 
-/// Redirected packets do not come here: those of a node are not forwarded, those of a pod have another destination by
-/// now. So whatever still goes to the metadata server goes round the proxy, be it by another port or on a connection
-/// older than the redirect.
+/// Redirected packets do not reach this chain: those of a node are not forwarded, and those of a pod already
+/// have another destination. So any packet to the metadata server bypasses the proxy, by another port or on a
+/// connection opened before the redirect.
 fn close(settings: &Settings, answers_too: bool) -> Vec<Rule> {
     let ports: Vec<u16> = std::iter::once(DNS).chain(settings.opened.ports.iter().copied()).collect();
     let mut rules = vec![Rule {
@@ -174,7 +176,7 @@ fn close(settings: &Settings, answers_too: bool) -> Vec<Rule> {
         why: "no way round the proxy",
     }];
     if answers_too {
-        // A pod that waits for a change has nothing to send before it is told.
+        // A pod in a hanging GET sends nothing until the response arrives, so block the response too.
         rules.push(Rule {
             when: vec![When::By(SERVER_V4), When::SourcePortsBut(ports)],
             then: Then::Reset,
@@ -202,7 +204,8 @@ fn guard(to: SocketAddrV4) -> Vec<Rule> {
     let mut rules = vec![
         Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: "from the node itself" },
         Rule { when: vec![When::Redirected], then: Then::Leave, why: "from a pod by the redirect" },
-        // Before what others rewrite is let in: a Service whose endpoint is this address would open the proxy to the network.
+        // Must precede the rule for rewritten packets: a Service whose endpoint is this address would open the
+        // proxy to the network.
         Rule {
             when: vec![When::To(Hosts { addr: IpAddr::V4(*to.ip()), prefix: 32 }), When::Port(to.port())],
             then: Then::Drop,
@@ -210,7 +213,7 @@ fn guard(to: SocketAddrV4) -> Vec<Rule> {
         },
     ];
     if is_loopback(to) {
-        // kube-proxy, which needs route_localnet as well, guards loopback by the same three rules.
+        // kube-proxy, which also needs route_localnet, guards loopback with the same three rules.
         rules.extend([
             Rule { when: vec![When::Established], then: Then::Leave, why: "answers to the node itself" },
             Rule { when: vec![When::Rewritten], then: Then::Leave, why: "to something else, by rules of others" },
@@ -220,18 +223,18 @@ fn guard(to: SocketAddrV4) -> Vec<Rule> {
     rules
 }
 
-/// Whether pods' packets reach it only where the kernel is told to route loopback addresses.
+/// Whether pods' packets reach the address only with the kernel's loopback routing enabled.
 pub(super) fn is_loopback(to: SocketAddrV4) -> bool {
     to.ip().is_loopback()
 }
 
 impl Rule {
-    /// Whether packets of IPv6 are meant; IPv4 otherwise, or either.
+    /// Whether it matches only IPv6.
     pub(super) fn is_v6(&self) -> bool {
         self.when.iter().any(|when| matches!(when, When::To(hosts) | When::By(hosts) if hosts.addr.is_ipv6()))
     }
 
-    /// Whether it stands for packets of either family, as no address is named.
+    /// Whether it matches both IP versions, because it contains no address.
     pub(super) fn is_either(&self) -> bool {
         !self.when.iter().any(|when| matches!(when, When::To(_) | When::By(_)))
     }
@@ -243,7 +246,7 @@ impl Hosts {
     }
 }
 
-/// As both tools write it.
+/// Formats the address as both tools do.
 impl fmt::Display for Hosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_one = self.prefix == if self.addr.is_ipv4() { 32 } else { 128 };
@@ -256,12 +259,12 @@ pub(super) mod tests {
     use super::super::Opened;
     use super::*;
 
-    /// A node's, with one port left open.
+    /// A node's plan, with one port left open.
     pub(in super::super) fn node() -> Plan {
-        Plan::new(&of_the_node([127, 0, 0, 1]), &["ens4".to_owned()])
+        Plan::new(&node_settings([127, 0, 0, 1]), &["ens4".to_owned()])
     }
 
-    /// A pod's, with IPv6 left open.
+    /// A pod's plan, with IPv6 left open.
     pub(in super::super) fn pod() -> Plan {
         let settings = Settings {
             mode: Mode::Sidecar { proxy_uid: 10988 },
@@ -271,7 +274,7 @@ pub(super) mod tests {
         Plan::new(&settings, &[])
     }
 
-    fn of_the_node(to: [u8; 4]) -> Settings {
+    fn node_settings(to: [u8; 4]) -> Settings {
         Settings {
             mode: Mode::DaemonSet { uplinks: None },
             to: SocketAddrV4::new(to.into(), 988),
@@ -280,24 +283,24 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rules_of_other_settings_are_marked_otherwise() {
-        let (marks, others) = (node().marks(), Plan::new(&of_the_node([127, 0, 0, 1]), &[]).marks());
+    fn rules_of_other_settings_have_other_marks() {
+        let (marks, others) = (node().marks(), Plan::new(&node_settings([127, 0, 0, 1]), &[]).marks());
         assert!(!marks.iter().any(|mark| others.contains(mark)), "{marks:?}");
         assert_eq!(marks, node().marks());
     }
 
-    /// nft takes 128 bytes, and neither tool writes these signs as they are.
+    /// nft allows 128 bytes, and the tools escape these characters.
     #[test]
-    fn marks_can_be_written_as_comments() {
-        let elsewhere = Plan::new(&of_the_node([10, 128, 0, 2]), &[]);
+    fn marks_are_valid_comments() {
+        let elsewhere = Plan::new(&node_settings([10, 128, 0, 2]), &[]);
         for mark in [node(), pod(), elsewhere].iter().flat_map(Plan::marks) {
             assert!(mark.len() < 128 && !mark.contains(['"', '\'', '\\']), "{mark}");
         }
     }
 
     #[test]
-    fn an_address_of_the_network_is_kept_for_redirected_pods() {
-        let guard = Plan::new(&of_the_node([10, 128, 0, 2]), &[]).chains.pop().expect("a guard");
+    fn only_redirected_pods_reach_a_network_address() {
+        let guard = Plan::new(&node_settings([10, 128, 0, 2]), &[]).chains.pop().expect("a guard");
         let last = guard.rules.last().expect("rules");
         assert_eq!((guard.name, last.then), (Name::Guard, Then::Drop));
         let to = Hosts { addr: IpAddr::from([10, 128, 0, 2]), prefix: 32 };

@@ -9,7 +9,7 @@ use super::Error;
 
 /// Checks that `nft` and `iptables` would have `CAP_NET_ADMIN`.
 pub(super) fn check() -> Result<(), Error> {
-    // If the kernel does not say, the tools will.
+    // If the kernel does not answer, the tools will report the error.
     let is_capable = capabilities(None).map_or(true, |sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
     // A program started by a user other than root has only ambient capabilities.
     let is_inherited = geteuid().is_root() || capability_is_in_ambient_set(CapabilitySet::NET_ADMIN).unwrap_or(true);

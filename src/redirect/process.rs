@@ -36,7 +36,7 @@ pub(super) async fn run(tool: &'static str, args: &[&str], input: &str) -> Resul
         .map_err(failed)?;
     let mut stdin = child.stdin.take().expect("piped");
     let talk = async {
-        // A tool that refuses at once does not read; what it says is what counts.
+        // A tool that fails immediately does not read its input. Its own error matters more.
         let _ = stdin.write_all(input.as_bytes()).await;
         drop(stdin);
         child.wait_with_output().await

@@ -1,25 +1,25 @@
-//! The kernel's switch `route_localnet`: whether packets from outside may have a loopback address.
+//! The sysctl `route_localnet`: whether packets from outside may have a loopback address.
 //!
-//! It is off, so that services on loopback are the machine's own. With it on, the redirect can end at 127.0.0.1, and the
-//! rules' guard chain keeps everything else from outside away from loopback. kube-proxy turns it on too, unless told
-//! otherwise (`--iptables-localhost-nodeports=false`); whoever turned it on turns it off.
+//! By default it is off, which protects services on loopback. When it is on, the redirect can use 127.0.0.1,
+//! and the rules' guard chain protects loopback. kube-proxy turns it on too by default
+//! (`--iptables-localhost-nodeports`). It is turned off again only if this redirect turned it on.
 
 use std::{fs, io};
 
 use super::Error;
 
-const SWITCH: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+const SYSCTL_PATH: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 
 /// Whether it is on.
 pub(super) fn is_on() -> bool {
-    fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "1")
+    fs::read_to_string(SYSCTL_PATH).is_ok_and(|value| value.trim() == "1")
 }
 
-/// Whether it could be turned on, before anything else is changed.
+/// Checks whether it can be set, without changing it.
 pub(super) fn can_be_set() -> Result<(), Error> {
-    fs::OpenOptions::new().write(true).open(SWITCH).map(drop).map_err(Error::RouteLocalnet)
+    fs::OpenOptions::new().write(true).open(SYSCTL_PATH).map(drop).map_err(Error::RouteLocalnet)
 }
 
 pub(super) fn set(on: bool) -> Result<(), Error> {
-    fs::write(SWITCH, if on { "1" } else { "0" }).map_err(|error: io::Error| Error::RouteLocalnet(error))
+    fs::write(SYSCTL_PATH, if on { "1" } else { "0" }).map_err(|error: io::Error| Error::RouteLocalnet(error))
 }

@@ -1,8 +1,8 @@
 use super::*;
 
-/// Each names it for itself.
+/// The image and the manifests contain the user ID as text.
 #[test]
-fn the_image_and_the_manifests_of_the_sidecar_name_the_same_user() {
+fn the_image_and_the_sidecar_manifests_use_the_same_user() {
     for (text, named) in [
         (include_str!("../../Dockerfile"), format!("USER {SIDECAR_UID}:{SIDECAR_UID}\n")),
         (include_str!("../../deploy/sidecar/environment/pod.yaml"), format!("runAsUser: {SIDECAR_UID}\n")),
@@ -13,8 +13,8 @@ fn the_image_and_the_manifests_of_the_sidecar_name_the_same_user() {
     }
 }
 
-/// An application that runs as the proxy's user goes round it, and nothing shows that.
+/// An application that runs as the proxy's user bypasses it without any sign.
 #[test]
-fn the_sidecar_s_user_is_none_that_applications_have() {
+fn the_sidecars_user_is_not_a_common_one() {
     assert!(![0, 1, 1000, 1001, 65_532, 65_533, 65_534, 65_535].contains(&SIDECAR_UID));
 }

@@ -1,4 +1,4 @@
-//! [`Tool`]: `nft` or `iptables`, whichever works here.
+//! [`Tool`]: `nft` or `iptables`.
 //!
 //! Both install the same plan.
 
@@ -13,12 +13,12 @@ use super::{Error, State, iptables, nft};
 pub enum Tool {
     /// `nft`.
     Nft,
-    /// `iptables-restore` and its kin.
+    /// `iptables-restore`, `iptables-save` and their IPv6 variants.
     Iptables,
 }
 
 impl Tool {
-    /// The first that works, in the order of preference.
+    /// The first usable tool, in order of preference.
     pub(super) async fn first_usable() -> Option<Self> {
         match Self::Nft.if_usable().await {
             None => Self::Iptables.if_usable().await,
@@ -26,7 +26,7 @@ impl Tool {
         }
     }
 
-    /// This tool, if it works here.
+    /// This tool, if it is usable.
     pub(super) async fn if_usable(self) -> Option<Self> {
         let is_usable = match self {
             Self::Nft => nft::is_usable().await,

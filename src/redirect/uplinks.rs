@@ -6,25 +6,26 @@ use std::net::Ipv4Addr;
 
 use super::plan::METADATA_V4;
 
-/// The main routing table; policy routing is not looked at.
+/// The main routing table. Policy routing is not considered.
 const ROUTES: &str = "/proc/net/route";
 
-/// The interfaces with the most specific route to the metadata server; none where there is no route.
+/// The interfaces with the most specific route to the metadata server. Empty if there is no route.
 pub(super) fn find() -> Vec<String> {
-    of(&fs::read_to_string(ROUTES).unwrap_or_default(), METADATA_V4)
+    in_table(&fs::read_to_string(ROUTES).unwrap_or_default(), METADATA_V4)
 }
 
-fn of(routes: &str, to: Ipv4Addr) -> Vec<String> {
+fn in_table(routes: &str, to: Ipv4Addr) -> Vec<String> {
     let routes: Vec<(&str, u32)> = routes.lines().skip(1).filter_map(|line| leading_to(line, to)).collect();
     let longest = routes.iter().map(|(_, mask)| *mask).max();
     routes.iter().filter(|(_, mask)| Some(*mask) == longest).map(|(interface, _)| (*interface).to_owned()).collect()
 }
 
-/// A route's interface and the length of its prefix, if it leads there.
+/// The interface and prefix length of a route that matches the address.
 fn leading_to(line: &str, to: Ipv4Addr) -> Option<(&str, u32)> {
     let mut fields = line.split_whitespace();
     let interface = fields.next()?;
-    // As they lie in memory: the first byte of the address is the last of the number, on all machines that GCE has.
+    // Addresses are printed as they are in memory: the first byte of the address is the last of the number, on
+    // all machines of GCE.
     let mut number = |skip| u32::from_str_radix(fields.nth(skip)?, 16).ok();
     let destination = number(0)?;
     let mask = number(5)?;
@@ -42,14 +43,14 @@ mod tests {
     const SERVER: &str = "ens6\tFEA9FEA9\t0100800A\t0007\t0\t0\t100\tFFFFFFFF\t0\t0\t0\n";
 
     #[test]
-    fn the_most_specific_route_to_the_server_names_the_uplink() {
+    fn the_most_specific_route_determines_the_uplink() {
         for (routes, uplinks) in [
             (vec![DEFAULT, PODS], vec!["ens4"]),
             (vec![DEFAULT, LINK_LOCAL, PODS], vec!["ens5"]),
             (vec![DEFAULT, LINK_LOCAL, SERVER], vec!["ens6"]),
             (vec![PODS], vec![]),
         ] {
-            assert_eq!(of(&format!("{HEADER}{}", routes.concat()), METADATA_V4), uplinks, "{routes:?}");
+            assert_eq!(in_table(&format!("{HEADER}{}", routes.concat()), METADATA_V4), uplinks, "{routes:?}");
         }
     }
 }

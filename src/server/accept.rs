@@ -43,22 +43,22 @@ const RECEIVE_BUFFER_BYTES: u32 = 2 * 1024;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// Number of times a waiting newcomer yields to other connections before it polls for a place at an interval.
-const TURNS: u32 = 3;
+/// Number of times a waiting newcomer yields to other tasks before it polls for a place at an interval.
+const MAX_YIELDS: u32 = 3;
 
 /// Interval between attempts to get a place.
 const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Maximum time that newcomers wait for free places. After that they get places at a rate of
-/// [`NEWCOMERS_A_SECOND`].
-const MOST_PATIENCE: Duration = Duration::from_millis(250);
+/// [`MIN_NEWCOMERS_PER_SECOND`].
+const MAX_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Minimum rate at which newcomers are admitted or refused once patience is used up, per second.
-const NEWCOMERS_A_SECOND: u32 = 2_000;
+const MIN_NEWCOMERS_PER_SECOND: u32 = 2_000;
 
 /// Maximum time to accept connections that are already in the queue when the drain begins. Closing a listener
 /// resets the connections in its queue.
-const LAST_ARRIVALS: Duration = Duration::from_millis(100);
+const QUEUE_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Binds a listening socket. The address may be in `TIME_WAIT`. With `share`, another process may listen on
 /// it too.
@@ -119,7 +119,7 @@ where
     pub async fn run(self, listener: TcpListener) {
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
-        let mut told: Option<Instant> = None;
+        let mut last_logged: Option<Instant> = None;
         let mut patience = Patience::new();
         loop {
             let accepted = tokio::select! {
@@ -132,15 +132,15 @@ where
                 // The client disconnected before the connection was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    if told.is_none_or(|told| told.elapsed() >= ERROR_LOG_INTERVAL) {
-                        told = Some(Instant::now());
+                    if last_logged.is_none_or(|last_logged| last_logged.elapsed() >= ERROR_LOG_INTERVAL) {
+                        last_logged = Some(Instant::now());
                         tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
                     sleep(BACK_OFF).await;
                 }
             }
         }
-        let end = Instant::now() + LAST_ARRIVALS;
+        let end = Instant::now() + QUEUE_DRAIN_TIMEOUT;
         while let Some((stream, peer)) = next_in_queue(&listener, end).await {
             self.take(stream, peer, &mut patience).await;
         }
@@ -181,7 +181,7 @@ where
                     return Some(place);
                 }
                 Admission::Refused => return None,
-                Admission::Later if turn < TURNS => yield_now().await,
+                Admission::Later if turn < MAX_YIELDS => yield_now().await,
                 Admission::Later => sleep(PLACE_POLL_INTERVAL).await,
             }
         }
@@ -193,20 +193,20 @@ where
 ///
 /// They wait in the kernel's queue, which costs the proxy no memory. All of them wait, because their
 /// addresses are unknown until they are accepted. A burst of well-behaved clients frees places much faster
-/// than [`NEWCOMERS_A_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
+/// than [`MIN_NEWCOMERS_PER_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
 /// patience, and recent connections are then closed for newcomers immediately. Other pods therefore wait at
-/// most [`MOST_PATIENCE`] plus the queue ahead of them.
+/// most [`MAX_PATIENCE`] plus the queue ahead of them.
 #[derive(Debug)]
 struct Patience(Duration);
 
 impl Patience {
     fn new() -> Self {
-        Self(MOST_PATIENCE)
+        Self(MAX_PATIENCE)
     }
 
     /// Records another newcomer.
     fn grow(&mut self) {
-        self.0 = (self.0 + Duration::from_secs(1) / NEWCOMERS_A_SECOND).min(MOST_PATIENCE);
+        self.0 = (self.0 + Duration::from_secs(1) / MIN_NEWCOMERS_PER_SECOND).min(MAX_PATIENCE);
     }
 
     fn lasts(&self, waited: Duration) -> bool {
@@ -230,23 +230,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newcomers_that_flood_us_are_waited_for_once_and_then_admitted_at_a_rate() {
+    fn a_flood_of_newcomers_waits_once_and_is_then_admitted_at_a_rate() {
         let mut patience = Patience::new();
         let mut waited = Duration::ZERO;
-        for _ in 0..NEWCOMERS_A_SECOND {
+        for _ in 0..MIN_NEWCOMERS_PER_SECOND {
             patience.grow();
-            // Accepting from it would block forever.
+            // The newcomer waits as long as patience lasts.
             let wait = patience.0;
             assert!(!patience.lasts(wait));
             patience.spend(wait);
             waited += wait;
         }
-        assert!(waited <= MOST_PATIENCE + Duration::from_secs(1), "{waited:?} for as many as come in a second");
+        assert!(waited <= MAX_PATIENCE + Duration::from_secs(1), "{waited:?} for one second's newcomers");
         assert!(waited >= Duration::from_secs(1));
     }
 
     #[tokio::test]
-    async fn accepted_sockets_inherit_what_the_listener_has() {
+    async fn accepted_sockets_inherit_the_listeners_options() {
         let listener = bind(([127, 0, 0, 1], 0).into(), false).expect("a port");
         let _client = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
         let (accepted, _) = listener.accept().await.expect("a client");

@@ -129,11 +129,11 @@ impl Activity {
 
     /// Records that the client is not reading. Returns whether this is new.
     pub(super) fn blocked(&self) -> bool {
-        let is_news = !self.blocked.is_set();
-        if is_news {
+        let is_new = !self.blocked.is_set();
+        if is_new {
             self.blocked.set(&self.now);
         }
-        is_news
+        is_new
     }
 
     /// A request reached the service.
@@ -319,28 +319,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hyper_gets_one_head_each_time_the_task_is_woken() {
+    fn hyper_gets_one_head_per_wakeup() {
         let activity = Arc::new(Activity::new());
         activity.tick();
         activity.received(0, true, false);
-        assert!(activity.may_have_next_head(), "this head is not whole");
+        assert!(activity.may_have_next_head(), "this head is incomplete");
         activity.received(1, false, false);
         drop(activity.answering());
         activity.note_more(true);
-        assert!(!activity.may_have_next_head() && activity.has_withheld(), "it has been answered in this turn");
+        assert!(!activity.may_have_next_head() && activity.has_withheld(), "a request was answered since this wakeup");
         activity.tick();
         assert!(activity.may_have_next_head());
     }
 
     #[test]
-    fn hyper_gets_no_other_head_before_an_answer_is_written() {
+    fn hyper_gets_the_next_head_only_after_the_response_is_written() {
         let activity = Arc::new(Activity::new());
         assert!(!activity.is_busy());
         let answering = activity.answering();
         assert!(activity.is_busy());
         activity.blocked();
         drop(answering);
-        assert!(activity.is_busy(), "it is made and not taken");
+        assert!(activity.is_busy(), "the client has not read the response");
         activity.sent();
         assert!(!activity.is_busy());
     }

@@ -48,12 +48,12 @@ use crate::telemetry::Registry;
 use crate::telemetry::shedding::{Shed, Shedding};
 use crate::telemetry::table;
 
-/// A younger connection may have sent a request that was not read yet. A newcomer that can wait does not
-/// replace it.
-const JUST_COME: Duration = Duration::from_secs(1);
+/// A connection younger than this may have sent a request that was not read yet. A newcomer that can wait does
+/// not replace it.
+const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 
 /// Under memory pressure, a connection younger than this is not closed for lack of progress.
-const YOUNG: Duration = Duration::from_millis(250);
+const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
 /// Intervals between checks of the control group's memory, without and with pressure.
 const CALM_INTERVAL: Duration = Duration::from_millis(200);
@@ -166,7 +166,7 @@ impl Connections {
         while open.memory.used() > goal {
             let largest = open.memory.largest().map(|(largest, _)| largest);
             let useless = open.useless_but(None, largest).or_else(|| open.useless_but(None, None));
-            let useless = useless.filter(|victim| victim.since.elapsed() >= YOUNG);
+            let useless = useless.filter(|victim| victim.since.elapsed() >= MIN_CLOSE_AGE);
             let victim = useless.or_else(|| open.victim_of(largest?).filter(|_| may_cut));
             let Some(victim) = victim else { break };
             self.cut(&mut open, victim.number);
@@ -229,7 +229,7 @@ impl Connections {
             // There is a request, which takes precedence over a connection of the largest client that has
             // sent none.
             let is_urgent = asks.number.is_some() && matches!(room, Availability::From(_));
-            if is_patient && !is_urgent && victim.since.elapsed() < JUST_COME {
+            if is_patient && !is_urgent && victim.since.elapsed() < NEWCOMER_PROTECTION {
                 return Made::Later;
             }
             self.cut(open, victim.number);

@@ -14,9 +14,9 @@ use memchr::memchr;
 /// Maximum size of a request head, in bytes; hyper refuses larger ones.
 pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Length of the line prefix that is needed to recognise the headers that announce a body and
+/// Length in bytes of the line prefix that is needed to recognise the headers that announce a body and
 /// `content-length: 0`, which does not.
-const PREFIX: usize = 24;
+const PREFIX_BYTES: usize = 24;
 
 #[derive(Debug, Default)]
 pub(super) struct HeadScanner {
@@ -41,7 +41,7 @@ pub(super) struct Scanned {
 /// The kept prefix of a line that spans several pieces.
 #[derive(Debug, Default)]
 struct CutLine {
-    prefix: [u8; PREFIX],
+    prefix: [u8; PREFIX_BYTES],
     length: usize,
     last: u8,
 }
@@ -60,7 +60,7 @@ impl HeadScanner {
             taken += end + 1;
             // Most lines are in one piece and need no copy.
             let has_ended_head = if self.cut.length == 0 && line.ends_with(b"\r") {
-                self.end_line(&line[..end.min(PREFIX)])
+                self.end_line(&line[..end.min(PREFIX_BYTES)])
             } else {
                 self.cut.extend(line);
                 if self.cut.last != b'\r' {
@@ -117,8 +117,8 @@ impl HeadScanner {
 impl CutLine {
     fn extend(&mut self, bytes: &[u8]) {
         let Some(&last) = bytes.last() else { return };
-        if self.length < PREFIX {
-            let more = bytes.len().min(PREFIX - self.length);
+        if self.length < PREFIX_BYTES {
+            let more = bytes.len().min(PREFIX_BYTES - self.length);
             self.prefix[self.length..self.length + more].copy_from_slice(&bytes[..more]);
         }
         self.length += bytes.len();
@@ -131,14 +131,14 @@ impl CutLine {
     }
 
     fn begin(&self) -> &[u8] {
-        &self.prefix[..self.length.min(PREFIX)]
+        &self.prefix[..self.length.min(PREFIX_BYTES)]
     }
 }
 
 fn announces_body(begin: &[u8]) -> bool {
     let is = |name: &[u8]| begin.len() >= name.len() && begin[..name.len()].eq_ignore_ascii_case(name);
     let zero_length = || begin[b"content-length:".len()..].trim_ascii() == b"0";
-    // Most lines are neither, and the first letter is enough to tell.
+    // Most lines are neither, and the first letter suffices to exclude them.
     match begin {
         [b't' | b'T', ..] => is(b"transfer-encoding:"),
         [b'c' | b'C', ..] => is(b"content-length:") && !zero_length(),
@@ -172,27 +172,27 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_stops_behind_each_head() {
+    fn a_scan_stops_after_each_head() {
         let two = [b"\r\n", HEAD, HEAD, b"\r\n"].concat();
         let mut scanner = HeadScanner::default();
         let first = scanner.scan(&two);
         assert_eq!(first, Scanned { taken: 2 + HEAD.len(), lone_lf: None });
         assert_eq!(scanner.scan(&two[first.taken..]).taken, HEAD.len());
-        assert_eq!(scanner.scan(b"\r\n").taken, 2, "no head, and no end of one");
+        assert_eq!(scanner.scan(b"\r\n").taken, 2, "neither a head nor the end of one");
         assert_eq!((scanner.heads(), scanner.mid_head()), (2, false));
     }
 
     const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 
     #[test]
-    fn whole_heads_are_counted_and_left_alone() {
+    fn complete_heads_are_counted_and_unchanged() {
         let (scanner, seen) = scan(&[b"\r\n", HEAD, HEAD]);
         assert_eq!((scanner.heads(), scanner.mid_head()), (2, false));
         assert_eq!(seen, [b"\r\n", HEAD, HEAD].concat());
     }
 
     #[test]
-    fn a_head_is_under_way_from_its_first_byte_to_its_last() {
+    fn a_head_is_incomplete_until_its_last_byte() {
         for cut in 1..HEAD.len() {
             let (scanner, _) = scan(&[&HEAD[..cut]]);
             assert_eq!((scanner.heads(), scanner.mid_head()), (0, true), "{cut}");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_line_feed_is_spoilt() {
+    fn a_bare_line_feed_is_replaced() {
         let (_, seen) = scan(&[b"GET / HTTP/1.1\nHost: metadata\n\n"]);
         assert_eq!(seen, b"GET / HTTP/1.1\0Host: metadata\n\n");
         let (_, seen) = scan(&[b"GET / HTTP/1.1\r", b"\nHost: metadata", b"\n\r\n"]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_announced_by_its_headers_and_not_looked_at() {
+    fn a_body_is_announced_by_headers_and_not_scanned() {
         for (header, announced) in [
             ("Content-Length: 5", true),
             ("content-length:5", true),
@@ -226,18 +226,14 @@ mod tests {
             let request = format!("POST / HTTP/1.1\r\n{header}\r\n\r\na\nb");
             let (scanner, seen) = scan(&[request.as_bytes()]);
             assert_eq!(scanner.body_announced(), announced, "{header}");
-            assert_eq!(
-                seen == request.as_bytes(),
-                announced,
-                "{header}: a body is left alone, a head's lone LF is not"
-            );
+            assert_eq!(seen == request.as_bytes(), announced, "{header}: only a bare LF in a head is replaced");
         }
     }
 
     proptest! {
-        /// Where the stream is cut into pieces makes no difference.
+        /// The result does not depend on how the stream is split.
         #[test]
-        fn pieces_do_not_matter(
+        fn the_split_does_not_matter(
             text in "(GET|\r\n|\n|\r|:|[cC]ontent-length: [05]|content-length:  0       5|Transfer-encoding:|a){0,20}",
             cut in 0usize..60,
         ) {

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_whole_with_its_last_byte() {
+    fn a_head_is_complete_with_its_last_byte() {
         let mut inbox = Inbox::default();
         for byte in &HEAD[..HEAD.len() - 1] {
             inbox.append(&[*byte]);
@@ -173,11 +173,11 @@ mod tests {
         assert!(inbox.mid_head());
         inbox.append(&HEAD[HEAD.len() - 1..]);
         assert!(inbox.has_head());
-        assert!(inbox.capacity() <= STEP_BYTES, "its memory grows by what is needed");
+        assert!(inbox.capacity() <= STEP_BYTES, "the buffer grows in small steps");
     }
 
     #[test]
-    fn what_is_too_large_or_no_head_is_not_waited_for() {
+    fn a_head_that_is_too_large_or_invalid_is_passed_on() {
         let mut inbox = Inbox::default();
         inbox.append(&[b'x'; MAX_HEAD_BYTES]);
         assert!(inbox.has_head());
@@ -187,9 +187,9 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is lost or doubled, whatever is appended, handed on and put back in which order.
+        /// No byte is lost or duplicated, for any sequence of appending, passing on and putting back.
         #[test]
-        fn every_byte_is_handed_on_once(steps in prop::collection::vec((0usize..50, 1usize..40, 0usize..10), 0..30)) {
+        fn every_byte_is_passed_on_once(steps in prop::collection::vec((0usize..50, 1usize..40, 0usize..10), 0..30)) {
             let mut inbox = Inbox::default();
             let (mut sent, mut got) = (Vec::new(), Vec::new());
             for (append, room, put_back) in steps {

@@ -1,11 +1,11 @@
-//! The listening side: sockets, connections and graceful shutdown. The stack decides what to answer.
+//! The listening side: sockets, connections and graceful shutdown. The stack makes the responses.
 //!
 //! | concern | files | interface |
 //! |---|---|---|
-//! | accepting, and which connections there is room for | `accept`, `connections` | [`Server`], [`Connections`] |
+//! | accepting connections, and limits on them | `accept`, `connections` | [`Server`], [`Connections`] |
 //! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
 //! | *serve*: a connection with hyper | `connection`, `service`, `stack` | [`Stack`], [`NewStack`] |
-//! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` says when to park or to close |
+//! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` is ready when to park or to close |
 //! | *wire*: what hyper reads and writes, and how a connection is closed | `wire`, `socket` | `Watched`, `Socket` |
 //! | the end of the process | `drain` | [`Drain`] |
 //!

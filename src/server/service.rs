@@ -22,7 +22,7 @@ use super::reset::Reset;
 use super::stack::Stack;
 
 /// Minimum size, in bytes, of a response chunk that must be written before hyper gets the next one.
-const LARGE_PIECE_BYTES: usize = 4 * 1024;
+const LARGE_CHUNK_BYTES: usize = 4 * 1024;
 
 /// The stack of one connection, as a hyper service.
 pub(super) struct PerConnection<S> {
@@ -37,7 +37,7 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
-        let is_last = wants_to_part(&request);
+        let is_last = wants_close(&request);
         ResponseFuture { call: call_when_ready(self.stack.clone(), request), answering, is_last }
     }
 }
@@ -94,9 +94,9 @@ where
     }
 }
 
-/// Whether the connection closes after the response because the client call for it (RFC 9112, section 9.3),
+/// Whether the connection closes after the response because the client asks for it (RFC 9112, section 9.3),
 /// by the same rules as hyper.
-fn wants_to_part<B>(request: &Request<B>) -> bool {
+fn wants_close<B>(request: &Request<B>) -> bool {
     let connection = request.headers().get(header::CONNECTION).map(HeaderValue::as_bytes);
     match connection {
         Some(wishes) => wishes.eq_ignore_ascii_case(b"close"),
@@ -157,7 +157,7 @@ impl<B: http_body::Body> http_body::Body for ResponseBody<B> {
             return Poll::Pending;
         }
         let frame = ready!(this.inner.poll_frame(cx));
-        *this.is_unwritten = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.remaining() >= LARGE_PIECE_BYTES));
+        *this.is_unwritten = matches!(&frame, Some(Ok(frame)) if frame.data_ref().is_some_and(|data| data.remaining() >= LARGE_CHUNK_BYTES));
         if matches!(frame, Some(Err(_))) {
             // For an HTTP/1.0 client a normal close would end the response; a reset shows that it was cut
             // short.

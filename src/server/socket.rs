@@ -28,10 +28,10 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Reads available bytes without waiting.
     fn try_receive(&self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes bytes that a later write is not added to in the kernel's queue. So the limit of the send buffer counts for each
-    /// write; a queue of one growing segment would not heed it. When the connection closes right after this write, `is_last`
-    /// lets data and FIN leave in one segment: a segment of its own for the FIN, and all that the two ends do about it, is a
-    /// good tenth of what a connection costs.
+    /// Writes bytes as a segment of their own: the kernel does not append a later write to it, so the limit of
+    /// the send buffer applies to each write. Set `is_last` if the connection closes right after this write:
+    /// data and FIN are then sent in one segment. A separate segment for the FIN costs over a tenth of a whole
+    /// connection.
     fn poll_send(&mut self, buf: &[u8], is_last: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
 
     /// Makes the next close a reset, or a normal close again.
@@ -72,8 +72,8 @@ impl Socket for TcpStream {
     }
 
     fn close_by_reset(&self, reset: bool) {
-        // With a linger time of zero the kernel throws away what is unsent, and says RST instead of FIN. It refuses only
-        // where there is no connection any more.
+        // With a linger time of zero the kernel discards unsent bytes and sends RST instead of FIN. It fails
+        // only if the connection is closed already.
         let _ = SockRef::from(self).set_linger(reset.then_some(Duration::ZERO));
     }
 }
@@ -156,7 +156,7 @@ mod pipe {
     use super::*;
 
     thread_local! {
-        /// What this thread's pipes were told to write as the last of a connection.
+        /// The bytes that pipes of this thread wrote with `is_last`.
         pub(in super::super) static LAST: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -200,30 +200,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_last_leaves_with_the_end_and_not_before() {
-        // The kernel waits for the end for 200 ms; on a machine that stood still for so long, another connection has a try.
+    async fn the_last_write_is_sent_together_with_the_fin() {
+        // The kernel holds the segment back for 200 ms. If the machine stalls for that long, try another
+        // connection.
         for _ in 0..20 {
             let (client, mut server) = pair().await;
             server.set_nodelay(true).expect("it is open");
             let written = poll_fn(|cx| server.poll_send(b"the last", true, cx)).await;
             assert_eq!(written.expect("there is room"), 8);
-            // On a loopback address what leaves arrives at once, also where tokio has not heard of it.
+            // On loopback, sent bytes arrive immediately, even if tokio has no readiness event yet.
             let mut client = client.into_std().expect("it is open");
             let early = client.read(&mut [0; 16]).map_err(|error| error.kind());
             drop(server);
             client.set_nonblocking(false).expect("it is open");
             let mut text = String::new();
-            client.read_to_string(&mut text).expect("a proper end");
+            client.read_to_string(&mut text).expect("a normal close");
             if early == Err(io::ErrorKind::WouldBlock) {
                 assert_eq!(text, "the last");
                 return;
             }
         }
-        panic!("it never left with the end");
+        panic!("never sent together with the FIN");
     }
 
     #[tokio::test]
-    async fn the_end_is_seen_behind_bytes_that_nobody_reads_and_they_are_not_lost() {
+    async fn a_close_after_unread_bytes_is_detected_without_losing_them() {
         let (client, server) = pair().await;
         let mut client = client.into_std().expect("it is open");
         let mut skipped = false;
@@ -231,7 +232,7 @@ mod tests {
             client.write_all(piece).expect("the server is there");
             server.readable().await.expect("it is open");
             let look = poll_fn(|cx| Poll::Ready(server.poll_end(&mut skipped, cx))).await;
-            assert!(look.is_pending() && skipped, "bytes are no end");
+            assert!(look.is_pending() && skipped, "bytes are not a close");
         }
         drop(client);
         poll_fn(|cx| server.poll_end(&mut skipped, cx)).await;

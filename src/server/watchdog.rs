@@ -133,9 +133,9 @@ mod tests {
         last_call: Duration::from_secs(1),
     };
 
-    /// Each row: what a connection does in its fifth second, and how long after that it is closed.
+    /// Each row: what a connection does in its fifth second, and after how many more seconds it is closed.
     #[tokio::test(start_paused = true)]
-    async fn each_client_gets_the_time_that_it_is_owed() {
+    async fn each_state_has_its_timeout() {
         type Does = fn(&Arc<Activity>) -> Option<Answering>;
         let rows: [(&str, Does, Option<u64>); 9] = [
             ("nothing at all", |_| None, Some(85)),
@@ -172,7 +172,7 @@ mod tests {
                 None,
             ),
             (
-                "an answer that is not read",
+                "a response that is not read",
                 |does| {
                     does.blocked();
                     Some(does.answering())
@@ -180,7 +180,7 @@ mod tests {
                 Some(30),
             ),
             (
-                "an answer that ended and is not read",
+                "a response that ended and is not read",
                 |does| {
                     drop(does.answering());
                     does.blocked();

@@ -26,7 +26,7 @@ const MAX_WRITE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Watched<I> {
     io: I,
-    /// What the client has sent and hyper has not read.
+    /// Bytes that the client has sent and hyper has not read.
     inbox: Inbox,
     scanner: HeadScanner,
     activity: Arc<Activity>,
@@ -113,7 +113,7 @@ impl<I: Socket> Watched<I> {
         written
     }
 
-    /// Sends a piece of a response. `is_whole` says that the piece is all that hyper has to write now.
+    /// Sends a piece of a response. `is_whole`: hyper has nothing more to write now.
     fn send(&mut self, cx: &mut Context<'_>, piece: &[u8], is_whole: bool) -> Poll<io::Result<usize>> {
         if is_whole && self.replaces(piece) {
             return Poll::Ready(Ok(piece.len()));

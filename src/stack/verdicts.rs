@@ -15,7 +15,7 @@ use crate::policy::{Choice, Concealed, Decision, Policy, Source};
 
 #[test]
 fn requests_are_judged_as_the_fixture_says() {
-    let built_in = |name: &str| Choice { source: Source::named(name), recursive: None }.load().expect("built in");
+    let built_in = |name: &str| Choice { source: Source::parse(name), recursive: None }.load().expect("built in");
     let (compat, strict) = (built_in("compat"), built_in("strict"));
     let mut judged = 0;
     let mut failures = Vec::new();

@@ -1,7 +1,7 @@
 //! [`TokenKey`]: identifies a token.
 
 use crate::metadata::query::Param;
-use crate::metadata::token::Form;
+use crate::metadata::token::TokenFormat;
 use crate::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
 
 /// The complete identity of a token. Two requests share a token only if all fields are equal. Keys are
@@ -46,7 +46,7 @@ impl TokenKey {
     /// Parses a token request, and the requested form. Returns `None` for any other request, and for one with
     /// a parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the
     /// server.
-    pub fn from_request(request: &Request) -> Option<(Self, Form)> {
+    pub fn from_request(request: &Request) -> Option<(Self, TokenFormat)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
             Endpoint::Identity(account) => (account, TokenKind::Identity),
@@ -93,7 +93,7 @@ impl TokenKey {
             TokenKind::Identity => ("identity", Endpoint::Identity(account.clone())),
         };
         let path = format!("/computeMetadata/v1/instance/service-accounts/{account}/{leaf}");
-        Request::own(endpoint, &path, Query::of(self.params.iter().cloned()), self.principal)
+        Request::own(endpoint, &path, Query::from_params(self.params.iter().cloned()), self.principal)
     }
 }
 
@@ -129,10 +129,10 @@ fn part(kind: TokenKind, param: Param) -> Part {
 }
 
 /// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are left to the server.
-fn form_of(query: &Query, kind: TokenKind) -> Option<Form> {
+fn form_of(query: &Query, kind: TokenKind) -> Option<TokenFormat> {
     match (query.value(Param::Alt), kind) {
-        (None, _) | (Some("json"), TokenKind::Access) => Some(Form::Json),
-        (Some("text"), TokenKind::Access) => Some(Form::Text),
+        (None, _) | (Some("json"), TokenKind::Access) => Some(TokenFormat::Json),
+        (Some("text"), TokenKind::Access) => Some(TokenFormat::Text),
         _ => None,
     }
 }
@@ -152,14 +152,14 @@ mod tests {
     use super::*;
     use crate::metadata::MetadataPath;
 
-    fn read(target: &str) -> Option<(TokenKey, Form)> {
+    fn read(target: &str) -> Option<(TokenKey, TokenFormat)> {
         let target = target.parse().expect("a target");
         let path = MetadataPath::parse(&target).expect("a path");
         let query = Query::parse(target.query()).expect("a query");
-        TokenKey::from_request(&Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node))
+        TokenKey::from_request(&Request::own(Endpoint::from_path(&path), path.as_str(), query, Principal::Node))
     }
 
-    fn token(query: &str) -> Option<(TokenKey, Form)> {
+    fn token(query: &str) -> Option<(TokenKey, TokenFormat)> {
         read(&format!("/computeMetadata/v1/instance/service-accounts/default/token{query}"))
     }
 

@@ -12,7 +12,7 @@ use tower::Service;
 
 use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
-use crate::metadata::headers::{self, GOOGLE, METADATA_FLAVOR, PASSED_ON};
+use crate::metadata::headers::{self, FORWARDED, GOOGLE, METADATA_FLAVOR};
 use crate::metadata::{Method, Request};
 use crate::reply::Body;
 
@@ -84,7 +84,7 @@ fn headers_for(request: &Request, client: &UpstreamClient) -> HeaderMap {
     let host = request.host.as_ref().map_or_else(|| client.target().as_header(), |host| host.as_header().clone());
     headers.insert(header::HOST, host);
     headers.insert(METADATA_FLAVOR, GOOGLE);
-    for name in PASSED_ON {
+    for name in FORWARDED {
         if let Some(value) = request.headers.get(&name) {
             headers.insert(name, value.clone());
         }

@@ -1,4 +1,4 @@
-//! The clients: what each is, how it is installed, and how it is run.
+//! The clients, and how to install and run them.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! What is expected: that every client does well in every weather, but for those that fail by rules of their own.
+//! Expectations: every client succeeds in every weather, except for documented exceptions.
 
 use crate::client::Client;
 use crate::weather::{Cell, Weather};

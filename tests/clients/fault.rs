@@ -1,7 +1,7 @@
-//! Faults put in on purpose: what if the proxy's answers were not as they should be?
+//! Deliberate faults in the proxy's responses.
 //!
-//! A suite that no fault turns red shows nothing. So a middleman between client and proxy spoils every answer in one way,
-//! and just those clients must fail that care about it.
+//! A suite that no fault can fail shows nothing. So a relay between client and proxy spoils every response in
+//! one way, and exactly the clients that depend on it must fail.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! A gate before the proxy, which opens some time after the first client has come.
+//! A gate in front of the proxy, which opens some time after the first client has connected.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

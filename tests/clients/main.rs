@@ -1,17 +1,18 @@
-//! The client libraries that people use, as real processes against the real binary, in good weather and in bad.
+//! The client libraries in use, as real processes against the real binary, in good and bad weather.
 //!
-//! Most of the trouble with metadata proxies is a client library that the proxy's authors never ran. Here each of them does
-//! what an application does ([`client`]), in each weather ([`weather`]), and what comes of it is compared with what is
-//! expected ([`expected`]): a client that fails by rules of its own is expected to, for a reason that is written down; one
-//! that fails or succeeds otherwise fails the test. [`fault`] turns it round: an answer is spoiled on purpose, and the
-//! right clients must notice.
+//! Most problems with metadata proxies come from client libraries that the proxy's authors never tested. Here
+//! each of them does what an application does ([`client`]), in each weather ([`weather`]), and the outcome is
+//! compared with the expectation ([`expected`]). A client that fails because of its own rules is expected to
+//! fail, for a documented reason; any other failure, or unexpected success, fails the test. [`fault`] checks
+//! the tests themselves: it spoils responses on purpose, and the right clients must notice.
 //!
-//! Each client in each weather is a test, named `client: weather`, so `cargo test --test clients -- curl` runs some of
-//! them. A run ends with a table of what came of them; `METADATA_PROXY_CLIENTS_TABLE=FILE` writes it as Markdown.
+//! Each client in each weather is a test, named `client: weather`, so `cargo test --test clients -- curl` runs
+//! some of them. A run ends with a table of outcomes; `METADATA_PROXY_CLIENTS_TABLE=FILE` writes it as
+//! Markdown.
 //!
-//! Clients are installed below `target/` when they are first needed, at the versions of the lock files beside this one. A
-//! client whose runtime is not on the machine is reported as not run, unless `CI` or `METADATA_PROXY_CLIENTS=all` says that
-//! all must be.
+//! Clients are installed below `target/` when first needed, with the versions in the lock files in this folder.
+//! A client whose runtime is missing is reported as not run, unless `CI` or `METADATA_PROXY_CLIENTS=all`
+//! requires all of them.
 
 mod client;
 mod expected;

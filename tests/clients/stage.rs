@@ -1,4 +1,4 @@
-//! The stage: a mock metadata server, and the real binary in front of it.
+//! The environment of a test: a mock metadata server, and the real binary in front of it.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The table: what came of each client in each weather.
+//! The table: the outcome of each client in each weather.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

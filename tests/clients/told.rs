@@ -1,4 +1,4 @@
-//! What a client's program tells: one JSON line on standard output.
+//! Parses the output of a client's program: one JSON line on standard output.
 
 use std::collections::BTreeMap;
 

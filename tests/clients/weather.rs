@@ -1,4 +1,4 @@
-//! The weather: what is the matter with the metadata server, the proxy or the neighbours while a client does its work.
+//! The weather: the state of the metadata server, the proxy and other clients while a client runs.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What happens when there is no room: who is refused, how, and who is not.
+//! Overload: which requests are refused, how, and which are not.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::support::{
 };
 use crate::{release, turn};
 
-/// Not one of the values that the proxy knows by itself.
+/// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -49,12 +49,12 @@ async fn start_binary(args: &[&str]) -> (Handle, Binary, SocketAddr, SocketAddr)
     (mock, binary, addr, metrics_addr)
 }
 
-/// So many clients that ask for this, each on a connection of its own.
+/// Starts this many clients that request a target, each on its own connection.
 fn clients(count: usize, addr: SocketAddr, target: &'static str) -> JoinSet<Outcome> {
     (0..count).map(|_| async move { Connection::open(addr).await.ask(target).await }).collect()
 }
 
-/// An upstream that hangs, and so many requests that wait for it. They give up after 2.5 s.
+/// Makes the upstream hang and starts this many requests, which wait for it. They time out after 2.5 s.
 async fn fill(mock: &Handle, addr: SocketAddr, count: usize) -> JoinSet<Outcome> {
     mock.fault(Fault::Hang);
     let waiting = clients(count, addr, LEAF);
@@ -248,18 +248,18 @@ async fn a_client_that_does_not_read_keeps_its_seat() {
     metric_becomes(proxy.metrics_addr, IN_FLIGHT, 0).await;
 }
 
-/// What somebody else's connection is doing all the while.
+/// What other connections do during a test.
 #[derive(Debug, Clone, Copy)]
 enum Idle {
     /// Never sent a byte.
     Silent,
-    /// Sent a request, got its answer, and waits.
+    /// Got a response and is idle.
     Between,
-    /// Sends its head a byte at a time.
+    /// Sends its head one byte at a time.
     Trickling,
 }
 
-/// So many connections that do this, and come again when they are closed, until the set is dropped.
+/// Opens this many connections that do this, and reopens them when they are closed, until the set is dropped.
 fn herd(count: u64, addr: SocketAddr, idle: Idle) -> JoinSet<()> {
     let one = move |number: u64| async move {
         loop {
@@ -308,8 +308,8 @@ async fn a_herd_of_useless_connections_locks_nobody_out() {
     }
 }
 
-/// What arrives in one moment is accepted in one go: a request that is already there must be read before its connection can
-/// be taken for a useless one.
+/// Connections that arrive together are accepted together. A request that has already arrived must be read
+/// before its connection can be considered useless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_newcomers_does_not_push_out_a_request_that_has_arrived() {
     let _turn = turn().await;
@@ -396,7 +396,7 @@ fn watch(query: &str) -> String {
     format!("{WATCHED}?wait_for_change=true{query}")
 }
 
-/// So many watchers, each of which sends what it got.
+/// Starts this many watchers, each of which reports its outcome.
 fn watchers(count: usize, addr: SocketAddr, target: &str) -> JoinSet<(Outcome, Instant)> {
     let one = |target: String| async move {
         let outcome = Connection::open(addr).await.ask(&target).await;
@@ -412,7 +412,7 @@ async fn a_thousand_watchers_of_one_path_are_one_upstream_request() {
     mock.set("instance/attributes/watched", "old");
     let watchers = watchers(1000, addr, &watch(""));
     metric_becomes(metrics_addr, CONNECTIONS, 1000).await;
-    // All are there; what the last of them sent is read well before this is over.
+    // All are connected; the last request is read well before this has passed.
     sleep(Duration::from_millis(500)).await;
     assert_eq!((mock.requests(), mock.in_flight()), (1, 1));
     assert_eq!(metric(metrics_addr, HANGING).await, Some(1.0));
@@ -530,7 +530,7 @@ async fn one_watcher_that_leaves_takes_nobody_with_it() {
     assert_eq!(mock.requests(), 1);
 }
 
-/// Watches of one value that are different: each gives up at another time.
+/// Distinct watches of one value: each has a different timeout.
 fn distinct(number: usize) -> String {
     watch(&format!("&timeout_sec={}", 4_000_000_000_usize + number))
 }
@@ -564,7 +564,7 @@ async fn one_pod_cannot_hold_all_watches() {
     metric_becomes(proxy.metrics_addr, HANGING, 0).await;
 }
 
-/// Each of these answers comes at once, and is never read.
+/// Each of these responses is available immediately and never read.
 #[tokio::test]
 async fn large_answers_to_watches_that_nobody_reads_are_cut_when_others_need_their_room() {
     let (mock, proxy) = start(|_| {}).await;

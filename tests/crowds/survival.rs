@@ -1,4 +1,5 @@
-//! What the binary lives through: a stop under load, and crowds on little memory and little CPU. Hostile pods are in `tests/siege`.
+//! The binary under stress: a stop under load, and crowds with little memory and little CPU. Hostile pods are
+//! in `tests/siege`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,20 +12,20 @@ use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::{Binary, Connection, Outcome, metric, upstream};
 use crate::{release, turn};
 
-/// Not one of the values that the proxy knows by itself.
+/// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// What the proxy is to live on.
+/// Memory limit of the proxy, in bytes.
 const MEMORY: u64 = 25 * 1024 * 1024;
 
-/// Asks for everything at the size that the issue names, instead of at one that two cores do in passing.
+/// Whether to run at full size instead of a size that two cores handle easily.
 fn is_full_size() -> bool {
     std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
 }
 
-/// A control group with these bounds; where the machine has none, none, and a word about it.
+/// A control group with these limits. `None`, with a message, if the machine does not support it.
 fn bounded(memory: Option<u64>, cpu: Option<u32>) -> Option<Cgroup> {
     let group = Cgroup::new(Bounds { memory, cpu });
     if let Err(error) = &group {
@@ -33,7 +34,7 @@ fn bounded(memory: Option<u64>, cpu: Option<u32>) -> Option<Cgroup> {
     group.ok()
 }
 
-/// Says what memory was used, and asserts that it was enough.
+/// Prints the memory used and asserts that it sufficed.
 fn assert_memory_sufficed(what: &str, group: Option<&Cgroup>, binary: &Binary) {
     let Some(usage) = group.and_then(Cgroup::usage) else {
         let own = binary.peak_memory().expect("it is still running");
@@ -49,7 +50,7 @@ fn assert_memory_sufficed(what: &str, group: Option<&Cgroup>, binary: &Binary) {
         binary.peak_memory().map_or_else(|| "unknown, it is gone".to_owned(), mib)
     );
     assert_eq!(usage.killed, 0, "{what}: the proxy was killed for want of memory");
-    // Version 1 counts sockets' buffers apart, version 2 counts them against the same limit.
+    // Version 1 counts socket buffers separately, version 2 counts them against the same limit.
     let all = usage.peak + usage.sockets;
     assert!(all <= MEMORY, "{what}: {}, sockets included", mib(all));
 }
@@ -58,8 +59,9 @@ fn mib(bytes: u64) -> String {
     format!("{}.{} MiB", bytes >> 20, ((bytes % (1 << 20)) * 10) >> 20)
 }
 
-/// A client that asks again and again on one connection, and knows that `Connection: close` is its cue. It ends when it is
-/// told that the connection closes, finds it closed before it asks, or the time is up; returns how many answers it had.
+/// A client that sends requests continuously on one connection and respects `Connection: close`. It ends when
+/// the connection is announced to close, is closed before a request, or the time is up. Returns the number of
+/// responses.
 async fn diligent(addr: SocketAddr, number: u64, end: Instant) -> Result<u64, String> {
     let mut connection = Connection::open(addr).await;
     for answers in 0.. {
@@ -131,7 +133,7 @@ async fn ab(addr: SocketAddr, requests: u32, concurrency: u32) -> Crowd {
     Crowd { complete, failed, refused, report }
 }
 
-/// A crowd in front of a binary on 25 MiB and so many milliseconds of CPU in every 100.
+/// Runs a crowd against a binary with 25 MiB and this many milliseconds of CPU per 100.
 async fn crowd_is_served(cpu: Option<u32>, requests: u32, concurrency: u32, args: &[&str]) {
     let mock = upstream().await;
     let group = bounded(Some(MEMORY), cpu);
@@ -152,7 +154,8 @@ async fn crowd_is_served(cpu: Option<u32>, requests: u32, concurrency: u32, args
     drop(binary);
 }
 
-/// In CI size, or at full size with `METADATA_PROXY_FULL_SIZE=1`. Crowds on all the CPU are in `tests/siege`.
+/// Runs at CI size, or at full size with `METADATA_PROXY_FULL_SIZE=1`. Crowds without a CPU limit are in
+/// `tests/siege`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_is_served_on_half_a_core_and_on_three_hundredths() {
     let _turn = turn().await;

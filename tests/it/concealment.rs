@@ -1,4 +1,5 @@
-//! Attacks on the concealment through the assembled proxy, with a mock behind it that gives away more than the real server.
+//! Attacks on the concealment through the assembled proxy, in front of a mock that reveals more than the real
+//! server.
 
 mod explained;
 mod operator;
@@ -7,10 +8,10 @@ mod spellings;
 mod verdicts;
 
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::mock::{Handle, Seen};
+use gce_metadata_proxy::mock::{Handle, RecordedRequest};
 use gce_metadata_proxy::policy::{Choice, Decision, Policy, Source};
 
-/// What is secret in the mock and not named by `compat`: secrets that users and partners keep where they like.
+/// Secrets of the mock that `compat` does not name: custom ones of users and partners.
 const UNNAMED: [&str; 6] = [
     "instance/attributes/created-by",
     "instance/attributes/instance-template",
@@ -21,16 +22,16 @@ const UNNAMED: [&str; 6] = [
 ];
 
 fn built_in(name: &str) -> Choice {
-    Choice { source: Source::named(name), recursive: None }
+    Choice { source: Source::parse(name), recursive: None }
 }
 
-/// What of all that reached the upstream is written otherwise than it reads, or reads as something that should have been
-/// refused, or sent in another form.
+/// The upstream requests that were not normalised, should have been refused, or were sent in another form than
+/// decided.
 fn misread(mock: &Handle, policy: &Policy) -> Vec<String> {
     mock.log().iter().filter(|seen| !is_as_judged(seen, policy)).map(|seen| seen.target.clone()).collect()
 }
 
-fn is_as_judged(seen: &Seen, policy: &Policy) -> bool {
+fn is_as_judged(seen: &RecordedRequest, policy: &Policy) -> bool {
     let Ok(target) = seen.target.parse() else { return false };
     let (Ok(path), Ok(query)) = (MetadataPath::parse(&target), Query::parse(target.query())) else { return false };
     format!("{path}{query}") == seen.target

@@ -1,5 +1,6 @@
-//! The protocol notes' conformance table, row by row: the mock is asked what a metadata server is, the proxy what it is in
-//! front of one, and both by the same rows, so that neither drifts from the protocol or from the other unseen.
+//! The conformance table of the protocol notes, row by row. The mock is tested as a metadata server, the proxy
+//! as a proxy in front of one, and both with the same rows, so that neither can drift from the protocol or from
+//! the other unnoticed.
 
 mod ask;
 mod expect;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rows::{Case, Play};
 use stage::{Side, Stage};
 
-/// Every id of the table by whom it is about. The gaps between them are the table's.
+/// All IDs of the table by subject. The gaps are those of the table.
 const ABOUT_THE_MOCK: &str = "
     T31 T36 T37 T38 T40 T42 T44 T45 T46 T49 T50 T51 T68 T86 T97 T98 T106 T108 T109 T110 T112 T115 T116";
 const ABOUT_THE_PROXY: &str = "
@@ -23,7 +24,7 @@ const ABOUT_BOTH: &str = "
     T43 T54 T55 T56 T57 T58 T60 T61 T62 T63 T64 T66 T67 T69 T70 T72 T73 T74 T75 T82 T84 T85 T87 T88 T90 T91 T92 T93
     T94 T96 T102 T103 T104 T114 T118 T127 T128 T129";
 
-/// What is not a row here, and why.
+/// IDs that are not rows here, with the reason.
 const LEFT_OUT: [(&str, &str); 10] = [
     ("T78", "how soon a new token is seen: takes minutes; the token cache's own tests have a clock of their own"),
     ("T79", "refresh ahead of time: needs a proxy that mints tokens"),
@@ -43,7 +44,7 @@ async fn the_mock_and_the_proxy_answer_as_the_table_says() {
     for row in rows::all() {
         for case in row.cases {
             let name = format!("{} {case}", row.id);
-            // In a task of its own, so that a panic is one more failure and not the end of the table.
+            // In a separate task, so that a panic counts as a failure and does not end the table.
             let problems = tokio::spawn(play(case)).await.unwrap_or_else(|error| vec![error.to_string()]);
             failures.extend(problems.into_iter().map(|problem| format!("{name}: {problem}")));
         }

@@ -1,9 +1,8 @@
-//! Messages that no server should take for a request, or not for this one. None may yield metadata, none may reach the
-//! upstream.
+//! Messages that are not valid requests, or ambiguous ones. None may return metadata or reach the upstream.
 
 use crate::support::{Answer, Connection, Proxy, raw, upstream};
 
-/// Not one of the values that the proxy knows by itself.
+/// A value that the proxy does not cache.
 const TARGET: &str = "/computeMetadata/v1/instance/cpu-platform";
 const VALUE: &str = "Intel Broadwell";
 
@@ -17,7 +16,7 @@ fn smuggled(lines: &[&str]) -> Vec<u8> {
     [head(lines), head(&[])].concat()
 }
 
-/// Each row: what it is, its bytes, and the status of the answer, where one is owed.
+/// Each row: a description, the bytes, and the status of the response, if one is required.
 fn abuses() -> Vec<(&'static str, Vec<u8>, Option<u16>)> {
     let text = |text: &str| text.replace('\n', "\r\n").into_bytes();
     let good_lines = "Host: metadata\nMetadata-Flavor: Google\n";
@@ -106,7 +105,7 @@ async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
     for (name, bytes, status) in abuses() {
         let mut connection = Connection::open(proxy.addr).await;
         connection.send(&bytes).await;
-        // Whatever is kept open is closed by this, so that everything that comes back is seen.
+        // Closes the connection if it is still open, so that all responses are read.
         connection.send("GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n").await;
         let came = connection.rest().await;
         let text = String::from_utf8_lossy(&came);
@@ -119,7 +118,7 @@ async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
         }
         assert_eq!(mock.requests(), 0, "{name}: it reached the upstream");
     }
-    // The mock does count, and the proxy does still serve.
+    // The mock counts requests, and the proxy still serves.
     let answer = Answer::parse(&raw(proxy.addr, head(&["Connection: close"])).await, false).expect("an answer").0;
     assert_eq!((answer.status, answer.body.as_str(), mock.requests()), (200, VALUE, 1));
 }

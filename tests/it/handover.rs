@@ -1,4 +1,4 @@
-//! One process takes over from another on the same address.
+//! A new process takes over the address of a running one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.1\r\n\
                        Host: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
 
-/// Clients that keep their connections and ask without a pause, until told to stop. One that is told that its connection
-/// closes opens another, as every client does.
+/// Clients with kept-alive connections that send requests continuously until stopped. When a response announces
+/// that the connection closes, they open another, as every client does.
 struct Load {
     clients: JoinSet<()>,
     stop: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ impl Load {
         Self { clients: running, stop, answered }
     }
 
-    /// Stops, and tells how many requests were answered; a failed one has failed the test.
+    /// Stops the clients and returns the number of responses. A failed request has failed the test.
     async fn end(mut self) -> u64 {
         self.stop.store(true, Relaxed);
         while let Some(client) = self.clients.join_next().await {
@@ -62,7 +62,7 @@ async fn ask_until_closed(addr: SocketAddr, stop: &AtomicBool, answered: &Atomic
     }
 }
 
-/// The binary on this address, shared, and ready.
+/// Starts the binary on this shared address, and waits until it is ready.
 async fn process(addr: &str, upstream: &str) -> (Binary, SocketAddr) {
     let args = ["--addr", addr, "--metrics-addr=127.0.0.1:0", "--upstream", upstream, "--reuse-port"];
     let mut binary = Binary::start(&args);
@@ -97,7 +97,7 @@ async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
     assert_eq!(code, Some(1), "{text}");
 }
 
-/// A socket that somebody else opened, as systemd passes it: as file descriptor 3, with its number in the environment.
+/// An inherited socket, as passed by systemd: file descriptor 3, with the number of sockets in the environment.
 #[tokio::test]
 async fn a_socket_that_was_passed_is_served() {
     let mock = upstream().await;

@@ -1,6 +1,6 @@
-//! The assembled proxy in front of the mock metadata server: scenarios by behaviour.
+//! The assembled proxy in front of the mock metadata server: scenarios grouped by behaviour.
 //!
-//! `tests/support` holds what test binaries share. Everything runs on loopback, on ports that the system picks.
+//! `tests/support` contains shared code. Everything runs on loopback, on ports picked by the system.
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 

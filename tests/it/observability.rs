@@ -1,5 +1,5 @@
-//! What is shipped for operators: the rules and the dashboard speak of metrics that exist, the alerts fire when they should,
-//! and a real Prometheus gets from the running proxy what it is promised.
+//! The files shipped for operators: rules and dashboard refer to existing metrics, alerts fire when they
+//! should, and a real Prometheus can scrape the running proxy.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yam
 const DASHBOARD: &str = include_str!("../../deploy/observability/dashboard.json");
 const README: &str = include_str!("../../deploy/observability/README.md");
 
-/// Prometheus starts in a second; a scrape is due after another.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for Prometheus to answer a query. It starts within a second and scrapes every second.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn rules() -> Value {
     let rule: Value = serde_saphyr::from_str(RULES).expect("a document");
     rule["spec"].clone()
 }
 
-/// Every string in a document, under whichever key.
+/// All strings in a document, under any key.
 fn strings<'a>(document: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     match document {
         Value::Object(entries) => {
@@ -43,7 +43,7 @@ fn strings<'a>(document: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The metrics that a query names. Names of ours begin in one of three ways, so nothing else in a query is taken for one.
+/// The metrics that a query refers to. Their names have one of three prefixes.
 fn metrics_in(query: &str) -> impl Iterator<Item = &str> {
     query
         .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_' && letter != ':')
@@ -84,7 +84,7 @@ fn each_alert_says_where_it_is_told_what_to_do() {
     }
 }
 
-/// A directory of this test's own.
+/// A directory for one test.
 fn scratch(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("metadata-proxy-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&path).expect("a directory");
@@ -143,7 +143,7 @@ impl Prometheus {
             "global: {{scrape_interval: 1s}}\nscrape_configs:\n  - job_name: proxy\n    static_configs: [{{targets: ['{metrics_addr}']}}]\n"
         );
         std::fs::write(directory.join("prometheus.yml"), config).expect("written");
-        // Prometheus does not say which port it got, so a free one is looked for first.
+        // Prometheus does not report its port, so find a free one first.
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = free.local_addr().expect("an address");
         drop(free);
@@ -159,7 +159,7 @@ impl Prometheus {
         Self { addr, directory, _process: process }
     }
 
-    /// The value for each value of a label that a query gives; none while there is none.
+    /// The result of a query by the values of a label. Empty while there is none.
     async fn ask(&self, query: &str, label: &str) -> Vec<(String, f64)> {
         let answer = Command::new("curl")
             .args(["-sG", &format!("http://{}/api/v1/query", self.addr), "--data-urlencode", &format!("query={query}")])
@@ -192,9 +192,9 @@ async fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
     let prometheus = Prometheus::start(proxy.metrics_addr);
     let question = "histogram_quantile(0.99, \
                     sum(rate(metadata_proxy_request_filter_duration_seconds_bucket[1m])) by (filter, le))";
-    let answered = timeout(PATIENCE, async {
+    let answered = timeout(SCRAPE_TIMEOUT, async {
         loop {
-            // Something for every filter, from the outermost to the server itself.
+            // Requests that reach every filter, from the outermost to the server itself.
             get(proxy.addr, "/computeMetadata/v1/instance/machine-type").await;
             let answer = prometheus.ask(question, "filter").await;
             if answer.len() == Filter::VALUES.len() && answer.iter().all(|(_, p99)| p99.is_finite()) {

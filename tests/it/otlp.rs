@@ -1,4 +1,5 @@
-//! What an OpenTelemetry collector is told: one span for a request and one for each filter, and never at a request's cost.
+//! Traces sent to an OpenTelemetry collector: one span per request and one per filter, never at a request's
+//! expense.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -43,7 +44,7 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A collector that keeps what it is sent, and gives the same answer to everything.
+/// A collector that stores what it receives and always sends the same response.
 struct Collector {
     addr: SocketAddr,
     taken: Arc<Mutex<Vec<Bytes>>>,
@@ -69,7 +70,7 @@ impl Collector {
         Self { addr, taken, serving }
     }
 
-    /// Everything that was sent, as it was sent.
+    /// All request bodies received.
     fn bytes(&self) -> Vec<Bytes> {
         self.taken.lock().expect("no test panics in here").clone()
     }
@@ -83,7 +84,7 @@ impl Collector {
         resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
     }
 
-    /// The spans of each request, the filters' in the order in which the request came to them.
+    /// The spans of each request; those of filters in order.
     fn traces(&self) -> Vec<Trace> {
         let (requests, mut filters): (Vec<Span>, Vec<Span>) =
             self.spans().into_iter().partition(|span| span.kind() == SpanKind::Server);
@@ -228,7 +229,7 @@ async fn a_request_is_one_span_and_each_filter_one_below_it() {
 #[tokio::test]
 async fn the_trace_of_a_client_is_continued_if_the_client_samples_it() {
     let (mock, collector) = (upstream().await, Collector::start().await);
-    // Of its own accord, it samples nothing.
+    // By itself it samples nothing.
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 0.0)).await;
     get(proxy.addr, MACHINE_TYPE).await;
     get_with(proxy.addr, MACHINE_TYPE, &[&format!("Traceparent: 00-{TRACE}-{PARENT}-00")]).await;
@@ -283,7 +284,7 @@ async fn a_ratio_of_the_other_requests_is_traced() {
         connection.ask("/").await.answer();
     }
     proxy.stop().await;
-    // So far from a half is one time in 10^23.
+    // A greater deviation has a probability of 10^-23.
     let traces = collector.traces().len();
     assert!((100..=300).contains(&traces), "{traces} of {REQUESTS}");
 }
@@ -399,7 +400,7 @@ async fn no_token_and_no_secret_is_exported_and_nothing_without_bound() {
     );
 }
 
-/// Asks for more than what may wait for a collector; every answer must come, and be right.
+/// Sends more requests than spans may queue for a collector. Every response must arrive and be correct.
 async fn ask_for_much(proxy: &Proxy) {
     const REQUESTS: usize = 600;
     let mut connection = Connection::open(proxy.addr).await;
@@ -419,7 +420,7 @@ async fn spans_counted(proxy: &Proxy, outcome: &str) -> f64 {
     proxy.metric(&format!("metadata_proxy_spans_total{{outcome=\"{outcome}\"}}")).await.expect("it is always there")
 }
 
-/// Stops a proxy whose collector is dead.
+/// Stops a proxy whose collector does not respond.
 async fn stop_soon(proxy: Proxy) {
     let began = Instant::now();
     proxy.stop().await;
@@ -454,7 +455,8 @@ async fn a_collector_that_never_answers_changes_no_answer() {
     stop_soon(proxy).await;
 }
 
-/// What is counted of a ping, which is four spans (its own, and three filters'), with a collector that answers this.
+/// The counters after a ping, which has four spans (its own, and those of three filters), with this response
+/// from the collector.
 async fn counted(status: StatusCode, answer: ExportTraceServiceResponse) -> [f64; 2] {
     let (mock, collector) = (upstream().await, Collector::answering(status, answer).await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;

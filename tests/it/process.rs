@@ -1,4 +1,4 @@
-//! The binary as a process: its start, its end, its messages.
+//! The binary as a process: start, shutdown and messages.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1
     }
 }
 
-/// What is logged and what is done are two things.
+/// Logging must not affect behaviour.
 #[tokio::test]
 async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
     let mock = upstream().await;

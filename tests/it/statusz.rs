@@ -1,4 +1,4 @@
-//! The pages for people: `/statusz`, `/flagz`, `/loglevel`; and the lines that they read in the log.
+//! The pages for people (`/statusz`, `/flagz`, `/loglevel`), and the log lines.
 
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::Fault;
@@ -10,7 +10,7 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 const ALL_FILTERS: [&str; 8] =
     ["classify", "in_flight", "discovery", "conceal", "hanging", "leaves", "token_cache", "forward"];
 
-/// Some of everything: tokens, a value, a refusal, and a name that would be markup.
+/// Some traffic of each kind: tokens, a value, a refusal, and a name that contains markup.
 async fn some_traffic(proxy: &Proxy) {
     for _ in 0..3 {
         get(proxy.addr, TOKEN).await;
@@ -45,7 +45,7 @@ async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
     assert!(page.contains("&lt;script&gt;alert(1)"), "what pods write is text");
     for foreign in ["<script", "src=", "http://", "https://", "@import", "url("] {
         let places: Vec<_> = page.match_indices(foreign).map(|(at, _)| &page[at..page.len().min(at + 60)]).collect();
-        // The flag --upstream is told as it was typed.
+        // The flag --upstream is shown as it was passed.
         assert!(places.iter().all(|place| place.contains(&upstream)), "{foreign} is in the page: {places:?}");
     }
     assert!(!page.contains("ya29."), "a token is shown");
@@ -70,7 +70,7 @@ async fn the_data_is_that_of_the_page() {
     assert_eq!(filters[7]["waited"], filters[7]["requests"], "the metadata server is always waited for");
     let tokens = status["tokens"].as_array().expect("a list");
     assert_eq!((tokens[0]["account"].as_str(), tokens[0]["kind"].as_str()), (Some("default"), Some("access")));
-    // The warm start asked once.
+    // The warmup sent one request.
     assert_eq!(tokens[0]["requests"], 4);
     assert!(tokens[0]["expires_in_seconds"].as_u64().is_some_and(|left| left > 3000), "{tokens:?}");
     assert_eq!(tokens[1]["parameters"], "scopes=<script>alert(1)</script>");
@@ -86,7 +86,7 @@ async fn the_data_is_that_of_the_page() {
     proxy.stop().await;
 }
 
-/// A pod fills the token cache with the largest keys there can be, of letters that take most room in HTML.
+/// A pod fills the token cache with the largest possible keys, of characters that take most space in HTML.
 #[tokio::test]
 async fn the_page_stays_small_however_much_is_cached() {
     let mock = upstream().await;
@@ -97,7 +97,7 @@ async fn the_page_stays_small_however_much_is_cached() {
         let scopes = format!("{n}{}", "'".repeat(2600));
         assert!(pod.ask(&format!("{TOKEN}?scopes={scopes}")).await.is_status(200), "{n}");
     }
-    // The one that was asked for most often is shown first.
+    // The most requested one is shown first.
     let often = format!("{TOKEN}?scopes={}{}", "often", "'".repeat(2600));
     for _ in 0..3 {
         assert!(pod.ask(&often).await.is_status(200));
@@ -194,7 +194,7 @@ async fn levels_cannot_forge_a_log_line() {
     assert!(!log.contains("FORGED") && !log.contains("log levels changed"), "{log}");
 }
 
-/// Of a key that is there twice, one reader takes the first value and another the last.
+/// With a duplicate key, some readers take the first value and others the last.
 #[tokio::test]
 async fn a_line_of_json_has_no_key_twice() {
     let mock = upstream().await;
@@ -228,7 +228,7 @@ async fn a_line_of_json_has_no_key_twice() {
     assert!(log.contains("token handed out") && log.contains("log levels changed"), "{log}");
 }
 
-/// As a browser on the node asks that was led here by DNS rebinding.
+/// Like a request from a browser on the node that was misled by DNS rebinding.
 #[tokio::test]
 async fn operators_pages_are_not_shown_under_a_foreign_name() {
     let mock = upstream().await;
@@ -271,7 +271,7 @@ async fn refusals_are_told_with_their_reason_and_client() {
 async fn the_audit_names_who_got_which_token_and_never_the_token() {
     let mock = upstream().await;
     let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--audit"]).await;
-    // The audit is asked for by its flag, whatever the levels are.
+    // The audit is enabled by its flag, regardless of log levels.
     put(metrics_addr, "/loglevel?levels=off").await;
     get(addr, TOKEN).await;
     get(addr, &format!("{TOKEN}?scopes=b,a")).await;

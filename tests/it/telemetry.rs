@@ -1,4 +1,4 @@
-//! What operators see: every metric, its labels, and who said what.
+//! The metrics that operators see: names, labels, and the origin of responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ fn the_readme_tells_every_metric() {
     assert!(README.contains(&table), "the README's table of metrics should be:\n{table}");
 }
 
-/// The families on a page, each with the names of the labels that its series have.
+/// The metric families on a page, with the label names of their series.
 fn families(page: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut families: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut name = "";
@@ -41,7 +41,7 @@ fn families(page: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     families
 }
 
-/// Asks for something of each kind, so that every metric has a series.
+/// Sends requests of each kind, so that every metric has a series.
 async fn ask_for_everything(proxy: &Proxy, mock: &Handle) {
     for path in [TOKEN, "/", "/computeMetadata/v1/instance/zone", "/computeMetadata/v1/instance/machine-type", "/x"] {
         get(proxy.addr, path).await;
@@ -131,7 +131,7 @@ async fn a_request_is_measured_to_its_last_byte_by_what_it_asked_for_and_what_be
     proxy.stop().await;
 }
 
-/// 403, 429 and 503 can come from either side; the header says from which.
+/// 403, 429 and 503 can come from either side; a header shows which.
 #[tokio::test]
 async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {
     const SERVER: &str = "Metadata Server for VM";
@@ -155,13 +155,13 @@ async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {
     proxy.stop().await;
 }
 
-/// The series on a page: lines that are no comments, less their values.
+/// The series on a page, without values.
 fn series(page: &str) -> BTreeSet<String> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
 }
 
-/// The request number so-and-so of somebody who never asks the same twice.
+/// The nth request of a client that never repeats one.
 fn inventive(number: u32) -> String {
     let hosted = |host: &str, agent: &str, target: &str| {
         format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nMetadata-Flavor: Google\r\n\r\n")

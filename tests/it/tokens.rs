@@ -1,4 +1,5 @@
-//! Tokens through the real binary: one upstream request however many ask, and no valid token withheld.
+//! Tokens through the real binary: one upstream request for any number of clients, and valid tokens are always
+//! served.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::support::{Binary, Connection, Proxy, get, upstream};
 
 const DEFAULT: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// A mock whose answers take a while, so that callers overlap, and the binary in front of it.
+/// Starts a mock with slow responses, so that callers overlap, and the binary in front of it.
 async fn start() -> (Handle, Binary, SocketAddr) {
     let mock = upstream().await;
     let (mut binary, addr) = Binary::proxy(mock.addr()).await;
@@ -111,7 +112,7 @@ async fn a_503_is_asked_about_again_once() {
     assert_eq!(mock.requests(), 2);
 }
 
-/// Second tries help while a machine migrates; for a server that says 503 to everything they are load.
+/// Retries help while a machine migrates. For a server that responds 503 to everything they are only load.
 #[tokio::test]
 async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_clients_ask() {
     const ASKED: u64 = 60;
@@ -130,7 +131,7 @@ async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_cl
     );
 }
 
-/// Something answers at the metadata server's address, but it is not one.
+/// The server at the metadata server's address is not a metadata server.
 #[tokio::test]
 async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
     let mock = upstream().await;
@@ -167,8 +168,8 @@ async fn readiness_waits_for_what_pods_ask_first() {
     panic!("it is never ready");
 }
 
-/// Everything that the proxy writes and counts, at its most talkative, while tokens are handed out, refused, garbled and
-/// cut: no part of a token may be in it.
+/// No part of a token appears in anything that the proxy logs and counts at the most verbose level, while
+/// tokens are served, refused, invalid and truncated.
 #[tokio::test]
 async fn no_log_and_no_metric_holds_a_token() {
     let mock = upstream().await;
@@ -194,7 +195,7 @@ async fn no_log_and_no_metric_holds_a_token() {
 
     assert!(log.contains("TRACE") || log.contains("DEBUG"), "it was talkative: {log}");
     for secret in secrets {
-        // A token's middle is as secret as the whole.
+        // Parts of a token are secret too.
         let middle = &secret[secret.len() / 2..secret.len() / 2 + 20];
         assert!(!log.contains(middle), "a token is in the log: {log}");
         assert!(!metrics.contains(middle), "a token is in the metrics");
@@ -223,7 +224,7 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
     secret(&get(proxy.addr, &of_key("next")).await);
 }
 
-/// One pod's keys fail in as many ways as it likes; what others ask for is fetched all the same.
+/// One pod's keys fail in many ways; the keys of other pods are still fetched.
 #[tokio::test]
 async fn one_pods_failing_keys_fail_nobody_elses() {
     const BAD_ACCOUNT: &str = "bad@mock-project.iam.gserviceaccount.com";
@@ -245,7 +246,7 @@ async fn one_pods_failing_keys_fail_nobody_elses() {
     proxy.stop().await;
 }
 
-/// One pod waits for 150 keys for which the server takes for ever, and others need tokens that are not known yet.
+/// One pod waits for 150 keys for which the server never responds, while others need new tokens.
 #[tokio::test]
 async fn one_pods_slow_keys_hold_up_nobody_elses() {
     const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";

@@ -1,4 +1,4 @@
-//! What a pod sees when the metadata server fails, and what the metadata server sees of a pod.
+//! Failures of the metadata server as seen by pods, and disconnects of pods as seen by the metadata server.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::support::{Answer, Connection, Proxy, get, raw, upstream};
 
-/// Not one of the values that the proxy knows by itself.
+/// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
 
 fn assert_unavailable(answer: &Answer, fault: &str) {
@@ -153,7 +153,7 @@ async fn a_large_answer_streams_and_is_never_cut_silently() {
     assert!(Answer::parse(&came, false).is_none(), "the client must see that the answer is not whole");
 }
 
-/// Its client would wait for ever, with a seat.
+/// Otherwise its client would wait forever, holding a seat.
 #[tokio::test]
 async fn a_large_answer_that_stands_still_is_cut() {
     let (mock, proxy) = start().await;
@@ -171,7 +171,7 @@ async fn a_large_answer_that_stands_still_is_cut() {
     assert!((10..25).contains(&took), "10 s without a byte, not {took}");
 }
 
-/// A window that does not fit the buffer behind it costs each large answer 200 ms, the kernel's time-out for what it dropped.
+/// A window larger than its buffer costs each large response 200 ms, the kernel's timeout for dropped data.
 #[tokio::test]
 async fn large_answers_do_not_stand_still() {
     const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
@@ -195,7 +195,7 @@ async fn a_chunked_answer_arrives_with_its_length() {
     assert!(answer.body.starts_with("projects/"), "{}", answer.body);
 }
 
-/// The connection is kept: a client that believed the wrong length would misread the next answer.
+/// The connection is kept alive: a client that trusted the wrong length would misread the next response.
 #[tokio::test]
 async fn a_length_beside_a_chunked_answer_is_never_passed_on() {
     let (mock, proxy) = start().await;
@@ -221,7 +221,7 @@ fn last_request(method: &str, target: &str) -> String {
     format!("{method} {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n")
 }
 
-/// The body of the only answer in these bytes, which is framed in one way.
+/// The body of the only response in these bytes, which must have exactly one kind of framing.
 fn body_by_its_own_framing(bytes: &[u8]) -> Vec<u8> {
     let ends = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a whole head");
     let (head, mut rest) = (String::from_utf8_lossy(&bytes[..ends]).to_ascii_lowercase(), &bytes[ends + 4..]);
@@ -275,7 +275,7 @@ async fn what_is_sent_is_what_was_judged_and_no_more() {
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let waited = Instant::now();
     while !holds() {
-        // Twice the time-out for a head, which is the longest that anything here waits for.
+        // Twice the timeout for a head, which is the longest wait here.
         assert!(waited.elapsed() < Duration::from_secs(20), "not in time: {what}");
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(2)).await;

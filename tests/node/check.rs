@@ -1,4 +1,4 @@
-//! `check`, where it is meant to be run.
+//! The command `check` in a pod and on a node.
 
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use crate::world::{
     succeeds,
 };
 
-/// Not one of the values that the proxy knows by itself.
+/// A value that the proxy does not cache.
 const KUBE_LABELS: &str = "/computeMetadata/v1/instance/attributes/kube-labels";
 
 const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";

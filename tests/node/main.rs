@@ -1,8 +1,9 @@
-//! The proxy in its place: a node and two pods made of network namespaces, the mock metadata server in a third one at the
-//! real addresses, and the redirect between them.
+//! The proxy in its environment: a node and two pods made of network namespaces, the mock metadata server in a
+//! third one at the real addresses, and the redirect between them.
 //!
-//! Needs root, and Debian's iproute2, nftables, iptables and curl; without them it fails and says so. Nothing outside the
-//! namespaces is touched, and they are gone when a test ends, however it ends. Run it by name: `cargo test --test node`.
+//! Requires root, and Debian's iproute2, nftables, iptables and curl; fails with a message without them.
+//! Nothing outside the namespaces is changed, and they are removed when a test ends, even if it fails. Run it
+//! by name: `cargo test --test node`.
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 

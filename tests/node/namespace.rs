@@ -1,4 +1,4 @@
-//! [`Namespace`]: a network of its own, as a pod or a node has it.
+//! [`Namespace`]: a network namespace, as a pod or a node has.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Longer than anything takes that works; what hangs fails the test.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What was seen of a request made with curl.
 #[derive(Debug)]
@@ -113,8 +113,8 @@ pub struct Kept {
 impl Kept {
     /// Nothing where nobody listens.
     pub fn open(addr: SocketAddr) -> Option<Self> {
-        let stream = TcpStream::connect_timeout(&addr, PATIENCE).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).expect("not zero");
+        let stream = TcpStream::connect_timeout(&addr, REQUEST_TIMEOUT).ok()?;
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT)).expect("not zero");
         Some(Self { stream })
     }
 

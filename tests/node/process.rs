@@ -11,7 +11,7 @@ use super::namespace::{Namespace, run};
 pub const BINARY: &str = env!("CARGO_BIN_EXE_gce-metadata-proxy");
 
 /// Rules are looked at every 30 s, and a debug build on a busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LINE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running binary. It ends with this value.
 pub struct Process {
@@ -53,7 +53,7 @@ impl Process {
     pub fn line(&self, wanted: &str) {
         let mut seen = Vec::new();
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(LINE_TIMEOUT) {
                 Ok(line) if line.contains(wanted) => return,
                 Ok(line) => seen.push(line),
                 Err(error) => panic!("no line with {wanted:?} ({error}); it wrote {seen:#?}"),

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 use super::cgroup::Cgroup;
 
-/// A debug build on a busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout for the binary's output. A debug build on a busy machine is slow.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A running binary. It ends with this value.
+/// A running binary. Killed on drop.
 pub struct Binary {
     child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -22,12 +22,12 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// Starts it with these arguments.
+    /// Starts the binary with these arguments.
     pub fn start(args: &[&str]) -> Self {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args))
     }
 
-    /// Starts a program with these arguments in a control group, or without one.
+    /// Starts a program with these arguments, in a control group if given.
     fn start_in(program: &Path, group: Option<&Cgroup>, args: &[&str]) -> Self {
         let Some(group) = group else { return Self::spawn(Command::new(program).args(args)) };
         // The shell enters the group and becomes the binary, so no part of its life is outside.
@@ -39,7 +39,7 @@ impl Binary {
         Self::spawn(shell.args(group.doors()).arg("--").args(args))
     }
 
-    /// Starts the binary, or a program that becomes it.
+    /// Starts the binary, or a program that executes it.
     pub fn spawn(command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
@@ -52,7 +52,7 @@ impl Binary {
         Self { child, stdout, stderr }
     }
 
-    /// Starts it as a proxy on ports that the system picks, and waits until it serves.
+    /// Starts a proxy on ports picked by the system, and waits until it serves.
     pub async fn proxy(upstream: SocketAddr) -> (Self, SocketAddr) {
         let upstream = format!("http://{upstream}");
         let mut binary =
@@ -61,13 +61,13 @@ impl Binary {
         (binary, Self::addr_in(&line))
     }
 
-    /// Starts it as a proxy with these arguments besides, in a control group if there is one, and waits until it is ready.
-    /// Returns where pods and where operators are served, too.
+    /// Starts a proxy with these additional arguments, in a control group if given, and waits until it is
+    /// ready. Also returns its addresses for pods and for operators.
     pub async fn ready(group: Option<&Cgroup>, upstream: SocketAddr, args: &[&str]) -> (Self, SocketAddr, SocketAddr) {
         Self::ready_of(Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")), group, upstream, args).await
     }
 
-    /// Does the same with another build of it.
+    /// Like [`ready`](Self::ready), for another build of the binary.
     pub async fn ready_of(
         program: &Path,
         group: Option<&Cgroup>,
@@ -83,7 +83,7 @@ impl Binary {
         (binary, addr, metrics_addr)
     }
 
-    /// Most memory that it had at once, in bytes: its own, without what the kernel keeps for it. Nothing once it is gone.
+    /// Its peak resident memory in bytes, without kernel memory. `None` once it has exited.
     pub fn peak_memory(&self) -> Option<u64> {
         let id = self.child.id()?;
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
@@ -96,10 +96,11 @@ impl Binary {
         line.rsplit_once("addr=").expect("the line names the address").1.trim().parse().expect("an address")
     }
 
-    /// Everything that it still writes to standard error, once it ends.
+    /// Waits until it exits, and returns the rest of its standard error.
     pub async fn stderr_to_end(&mut self) -> String {
         let mut text = String::new();
-        while let Some(line) = timeout(PATIENCE, self.stderr.next_line()).await.expect("it ends in time").expect("text")
+        while let Some(line) =
+            timeout(OUTPUT_TIMEOUT, self.stderr.next_line()).await.expect("it ends in time").expect("text")
         {
             text.push_str(&line);
             text.push('\n');
@@ -117,7 +118,7 @@ impl Binary {
         next_line(&mut self.stdout, wanted).await
     }
 
-    /// Asks it to end, as a kubelet does.
+    /// Sends SIGTERM, as a kubelet does.
     pub async fn terminate(&self) {
         self.signal("-TERM").await;
     }
@@ -129,21 +130,21 @@ impl Binary {
         assert!(status.success());
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub async fn ended(&mut self) -> ExitStatus {
-        timeout(PATIENCE, self.child.wait()).await.expect("it ends in time").expect("it can be waited for")
+        timeout(OUTPUT_TIMEOUT, self.child.wait()).await.expect("it ends in time").expect("it can be waited for")
     }
 
-    /// Runs it to its end: exit code and standard error.
+    /// Runs it until it exits. Returns the exit code and standard error.
     pub async fn run(args: &[&str]) -> (Option<i32>, String) {
         let (code, _, stderr) = Self::output(args).await;
         (code, stderr)
     }
 
-    /// Runs it to its end: exit code, standard output and standard error.
+    /// Runs it until it exits. Returns the exit code, standard output and standard error.
     pub async fn output(args: &[&str]) -> (Option<i32>, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args).kill_on_drop(true).output();
-        let output = timeout(PATIENCE, output).await.expect("it ends in time").expect("it can be run");
+        let output = timeout(OUTPUT_TIMEOUT, output).await.expect("it ends in time").expect("it can be run");
         let text = |bytes| String::from_utf8(bytes).expect("messages are text");
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
@@ -160,5 +161,5 @@ async fn next_line<R: tokio::io::AsyncBufRead + Unpin>(lines: &mut Lines<R>, wan
         }
         panic!("the binary ended without a line with {wanted:?}; it wrote {seen:?}")
     };
-    timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no line with {wanted:?} in time"))
+    timeout(OUTPUT_TIMEOUT, found).await.unwrap_or_else(|_| panic!("no line with {wanted:?} in time"))
 }

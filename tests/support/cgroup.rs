@@ -1,6 +1,6 @@
-//! A control group of a test's own, for the binary to live in: bounds on memory and CPU, and what it used.
+//! A control group for the binary in a test: limits on memory and CPU, and its usage.
 //!
-//! Versions 1 and 2 are understood. Where neither can be written to, there is no group, and whoever wanted one says so and
+//! Supports versions 1 and 2. If neither is writable, there is no group, and the test prints a message and
 //! measures less.
 
 use std::fs;
@@ -15,20 +15,20 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// The period of a CPU quota, in microseconds.
 const PERIOD: u32 = 100_000;
 
-/// What a group may use.
+/// Limits of a group.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bounds {
-    /// Bytes of memory; the kernel's own for its processes are among them.
+    /// Memory in bytes, including kernel memory for its processes.
     pub memory: Option<u64>,
     /// Milliseconds of CPU in every 100.
     pub cpu: Option<u32>,
 }
 
-/// A group. It is removed with this value, which must outlive the processes in it.
+/// A group. Removed on drop, which must happen after its processes have ended.
 #[derive(Debug)]
 pub struct Cgroup {
     dirs: Vec<PathBuf>,
-    /// Where its memory is counted.
+    /// The folder of its memory controller.
     memory: Option<(PathBuf, Version)>,
 }
 
@@ -38,27 +38,27 @@ enum Version {
     Two,
 }
 
-/// What the processes of a group used.
+/// Usage by the processes of a group.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
-    /// Most bytes at once.
+    /// Peak memory in bytes.
     pub peak: u64,
-    /// How often the limit was met, and something had to be given up for it (caches, at first).
+    /// Number of times that the limit was reached and something had to be reclaimed (caches, at first).
     pub met: u64,
-    /// Processes that were killed for want of memory.
+    /// Number of processes killed for lack of memory.
     pub killed: u64,
-    /// Most bytes in sockets' buffers at once, which version 1 counts apart; 0 in version 2, where they are
-    /// in `peak`.
+    /// Peak memory of socket buffers in bytes, which version 1 counts separately. 0 in version 2, where `peak`
+    /// includes it.
     pub sockets: u64,
 }
 
-/// Whether this computer counts memory by version 2.
+/// Whether this machine uses version 2.
 pub fn is_version_2() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
 impl Cgroup {
-    /// Makes a group with these bounds; an error where the machine does not let us.
+    /// Creates a group with these limits. Fails if the machine does not permit it.
     pub fn new(bounds: Bounds) -> io::Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("metadata-proxy-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -105,12 +105,12 @@ impl Cgroup {
         Ok(dir.to_owned())
     }
 
-    /// The files to which a process writes its id to be in the group.
+    /// The files that a process writes its ID to in order to join the group.
     pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
         self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
     }
 
-    /// What was used so far; nothing without a bound on memory.
+    /// The usage so far. `None` without a memory limit.
     pub fn usage(&self) -> Option<Usage> {
         let (dir, version) = self.memory.as_ref()?;
         let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok();

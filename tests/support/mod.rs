@@ -1,4 +1,4 @@
-//! What the scenarios share: a proxy in this process, the real binary in its own, and requests byte by byte.
+//! Shared by the scenarios: a proxy in this process, the real binary as a process, and requests as bytes.
 
 mod binary;
 pub mod cgroup;
@@ -23,12 +23,12 @@ pub use upstream::upstream;
 pub use wire::ask;
 pub use wire::{Answer, Connection, Outcome, get, raw, request};
 
-/// Many systems grant a process 1,024 files unless it asks for more.
+/// Raises the limit of open files, which is often 1,024 by default.
 pub fn open_many_files() {
     rlimit::increase_nofile_limit(u64::MAX).expect("the limit of open files can be raised");
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let waited = Instant::now();
     while !holds() {
@@ -57,7 +57,7 @@ pub async fn metric_becomes(metrics_addr: SocketAddr, series: &str, wanted: u32)
     }
 }
 
-/// A proxy in this process, on ports of its own.
+/// A proxy in this process, on its own ports.
 pub struct Proxy {
     pub addr: SocketAddr,
     pub metrics_addr: SocketAddr,
@@ -66,12 +66,12 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one in front of this upstream, and waits until it is ready.
+    /// Starts a proxy in front of this upstream, and waits until it is ready.
     pub async fn start(upstream: SocketAddr) -> Self {
         Self::with(config(upstream)).await
     }
 
-    /// Starts one with this configuration, and waits until it is ready.
+    /// Starts a proxy with this configuration, and waits until it is ready.
     pub async fn with(config: Config) -> Self {
         let proxy = Self::with_cold(config);
         let waited = Instant::now();
@@ -82,7 +82,7 @@ impl Proxy {
         proxy
     }
 
-    /// Starts one in front of this upstream, which may be away.
+    /// Starts a proxy in front of this upstream, which may be unavailable.
     pub fn start_cold(upstream: SocketAddr) -> Self {
         Self::with_cold(config(upstream))
     }
@@ -104,14 +104,14 @@ impl Proxy {
         metric(self.metrics_addr, series).await
     }
 
-    /// Stops it and waits for its end.
+    /// Stops it and waits until it has ended.
     pub async fn stop(self) {
         let _ = self.stop.send(());
         self.running.await.expect("the proxy does not panic");
     }
 }
 
-/// The default configuration, on ports that the system picks.
+/// The default configuration, on ports picked by the system.
 pub fn config(upstream: SocketAddr) -> Config {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     Config {

@@ -1,4 +1,4 @@
-//! Requests and answers as bytes, so that nothing between a test and the proxy mends or breaks them.
+//! Requests and responses as bytes, so that no library between a test and the proxy repairs or breaks them.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,10 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Longer than anything that a test waits for; a proxy that hangs fails the test instead of stopping it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything that a test waits for, so that a proxy that hangs fails the test instead of blocking
+/// it.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An answer, taken apart.
+/// A parsed response.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -20,12 +21,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header's value; its name in lower case.
+    /// The value of a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Takes apart one whole answer, and returns what follows it.
+    /// Parses one complete response. Returns it with the bytes after it.
     pub fn parse(bytes: &[u8], is_head: bool) -> Option<(Self, &[u8])> {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
         let head = std::str::from_utf8(&bytes[..end]).expect("heads are text");
@@ -44,21 +45,21 @@ impl Answer {
     }
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// A whole answer.
+    /// A complete response.
     Answered(Answer),
     /// A reset before any byte.
     Reset,
-    /// The end of the stream before any byte.
+    /// A normal close before any byte.
     Closed,
-    /// An end of either kind within an answer, or another error.
+    /// A reset or close within a response, or another error.
     Cut(#[expect(dead_code, reason = "for whoever reads why a test failed")] String),
 }
 
 impl Outcome {
-    /// The answer.
+    /// The response.
     pub fn answer(self) -> Answer {
         match self {
             Self::Answered(answer) => answer,
@@ -66,7 +67,7 @@ impl Outcome {
         }
     }
 
-    /// Whether it is an answer with this status.
+    /// Whether it is a response with this status.
     pub fn is_status(&self, status: u16) -> bool {
         matches!(self, Self::Answered(answer) if answer.status == status)
     }
@@ -77,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// A connection that is kept.
+/// A kept-alive connection.
 pub struct Connection {
     stream: TcpStream,
     unread: Vec<u8>,
@@ -88,14 +89,14 @@ impl Connection {
         Self { stream: TcpStream::connect(addr).await.expect("the proxy listens"), unread: Vec::new() }
     }
 
-    /// With a window of a few KiB, so that little of an answer that is not read leaves the proxy.
+    /// Opens a connection with a window of a few KiB, so that little of an unread response leaves the proxy.
     pub async fn open_narrow(addr: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a small buffer is always granted");
         Self { stream: socket.connect(addr).await.expect("the proxy listens"), unread: Vec::new() }
     }
 
-    /// From this address of the loopback network, as from another pod.
+    /// Opens a connection from this loopback address, like another pod.
     pub async fn open_from(source: Ipv4Addr, addr: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind((source, 0).into()).expect("all of 127.0.0.0/8 is this machine");
@@ -107,34 +108,34 @@ impl Connection {
         let _ = self.stream.write_all(bytes.as_ref()).await;
     }
 
-    /// The next answer; nothing when the connection ends before one is whole.
+    /// Reads the next response. `None` if the connection ends before it is complete.
     pub async fn answer(&mut self) -> Option<Answer> {
         loop {
             if let Some((answer, rest)) = Answer::parse(&self.unread, false) {
                 self.unread = rest.to_vec();
                 return Some(answer);
             }
-            let read = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await.expect("an answer in time");
+            let read = timeout(READ_TIMEOUT, self.stream.read_buf(&mut self.unread)).await.expect("an answer in time");
             if matches!(read, Ok(0) | Err(_)) {
                 return None;
             }
         }
     }
 
-    /// A request, and what becomes of it.
+    /// Sends a request and returns its outcome.
     pub async fn ask(&mut self, target: &str) -> Outcome {
         self.send(request(target)).await;
         self.outcome().await
     }
 
-    /// What becomes of the request that was sent.
+    /// The outcome of the request that was sent.
     pub async fn outcome(&mut self) -> Outcome {
         loop {
             if let Some((answer, rest)) = Answer::parse(&self.unread, false) {
                 self.unread = rest.to_vec();
                 return Outcome::Answered(answer);
             }
-            let read = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await.expect("an answer in time");
+            let read = timeout(READ_TIMEOUT, self.stream.read_buf(&mut self.unread)).await.expect("an answer in time");
             match read {
                 Ok(1..) => {}
                 Ok(0) if self.unread.is_empty() => return Outcome::Closed,
@@ -146,32 +147,34 @@ impl Connection {
         }
     }
 
-    /// Whether the other side has closed, as far as can be told without waiting.
+    /// Whether the other side has closed, checked without waiting.
     pub fn is_closed(&mut self) -> bool {
         !matches!(self.stream.try_read_buf(&mut self.unread), Ok(1..) | Err(_))
     }
 
-    /// Waits for the end of the next answer's head, and leaves its body unread.
+    /// Reads the head of the next response, leaving its body unread.
     pub async fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            let byte = timeout(PATIENCE, self.stream.read_u8()).await.expect("a head in time");
+            let byte = timeout(READ_TIMEOUT, self.stream.read_u8()).await.expect("a head in time");
             head.push(byte.expect("a whole head"));
         }
         String::from_utf8(head).expect("heads are text")
     }
 
-    /// So many bytes.
+    /// Reads this many bytes.
     pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
-        let read = timeout(PATIENCE, self.stream.read_exact(&mut bytes)).await.expect("bytes in time");
+        let read = timeout(READ_TIMEOUT, self.stream.read_exact(&mut bytes)).await.expect("bytes in time");
         read.expect("all of them");
         bytes
     }
 
-    /// Everything until the connection ends, by FIN or RST.
+    /// Reads until the connection ends, by FIN or RST.
     pub async fn rest(&mut self) -> Vec<u8> {
-        while let Ok(1..) = timeout(PATIENCE, self.stream.read_buf(&mut self.unread)).await.expect("an end in time") {}
+        while let Ok(1..) = timeout(READ_TIMEOUT, self.stream.read_buf(&mut self.unread)).await.expect("an end in time")
+        {
+        }
         std::mem::take(&mut self.unread)
     }
 }
@@ -183,7 +186,7 @@ pub async fn raw(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     connection.rest().await
 }
 
-/// A request on a connection of its own, and what becomes of it, a refused connection included.
+/// Sends a request on a new connection and returns its outcome, which may be a refused connection.
 #[allow(dead_code, reason = "used by the clients' tests, which share this file")]
 pub async fn ask(addr: SocketAddr, target: &str) -> Outcome {
     match TcpStream::connect(addr).await {
@@ -192,12 +195,12 @@ pub async fn ask(addr: SocketAddr, target: &str) -> Outcome {
     }
 }
 
-/// A well-formed GET on a connection that is to be kept.
+/// A well-formed GET request with keep-alive.
 pub fn request(target: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n")
 }
 
-/// A well-formed GET, with the header that metadata wants.
+/// Sends a well-formed GET request with the required header.
 pub async fn get(addr: SocketAddr, target: &str) -> Answer {
     let request =
         format!("GET {target} HTTP/1.1\r\nHost: {addr}\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n");

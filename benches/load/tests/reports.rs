@@ -1,4 +1,4 @@
-//! What load tools wrote, as they wrote it, and what is read from it.
+//! Parsing of reports as written by the load tools.
 
 mod ab {
     use crate::tools::ab::*;
@@ -30,7 +30,7 @@ mod ab {
     }
 
     #[test]
-    fn half_a_report_is_an_error() {
+    fn an_incomplete_report_is_an_error() {
         assert!(read("Complete requests:      500\n", 5).is_err());
     }
 }
@@ -54,14 +54,14 @@ mod hey {
     }
 
     #[test]
-    fn resets_are_one_kind_whatever_their_ports() {
+    fn resets_are_one_kind_for_all_ports() {
         let outcome = read(include_str!("../tools/captured/hey_reset.txt")).expect("a report");
         assert_eq!((outcome.requests, outcome.answered), (90, 60));
         assert_eq!(outcome.failures, BTreeMap::from([("connection reset by peer".to_owned(), 30)]));
     }
 
     #[test]
-    fn no_report_is_an_error() {
+    fn a_missing_report_is_an_error() {
         assert!(read("").is_err());
     }
 }
@@ -89,13 +89,13 @@ mod wrk {
     }
 
     #[test]
-    fn units_are_told_apart() {
+    fn units_are_distinguished() {
         let of = |text| milliseconds(text).expect("a time");
         assert_eq!((of("94.00us"), of("1.50ms"), of("2.00s"), of("1.00m")), (0.094, 1.5, 2000.0, 60_000.0));
     }
 
     #[test]
-    fn no_report_is_an_error() {
+    fn a_missing_report_is_an_error() {
         assert!(read("unable to connect to 127.0.0.1:1 Connection refused\n").is_err());
     }
 }
@@ -122,7 +122,7 @@ mod oha {
     }
 
     #[test]
-    fn no_report_is_an_error() {
+    fn a_missing_report_is_an_error() {
         assert!(read("").is_err());
     }
 }

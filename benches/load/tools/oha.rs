@@ -1,4 +1,4 @@
-//! `oha`: a constant rate, and latencies from when a request was due and not from when it could be sent.
+//! `oha`: a constant rate. Latencies are measured from when a request was due, not from when it was sent.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{FLAVOR, Outcome, Unreadable, note};
 
-/// Connections among which the requests are spread. They are opened as they are needed.
+/// Number of connections that requests are spread over. They are opened on demand.
 const CONNECTIONS: u32 = 200;
 
 pub fn args(url: &str, rate: u32, seconds: u64) -> Vec<String> {

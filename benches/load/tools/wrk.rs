@@ -1,4 +1,5 @@
-//! `wrk`: a closed loop over connections that are kept; the highest throughput, and latencies that flatter.
+//! `wrk`: a closed loop over kept-alive connections: the highest throughput, and latencies that are too
+//! optimistic.
 
 use std::fmt::Write;
 
@@ -11,7 +12,7 @@ pub fn args(url: &str, seconds: u64, connections: u32) -> Vec<String> {
         .into()
 }
 
-/// A script that asks for these targets in turn.
+/// A script that requests these targets in turn.
 pub fn script(targets: &[String]) -> String {
     let mut script = "local targets = {\n".to_owned();
     for target in targets {
@@ -42,7 +43,7 @@ pub fn read(report: &str) -> Result<Outcome, Unreadable> {
     }
     if answered > 0 {
         (outcome.p50, outcome.p99) = (time(report, "50%", 0), time(report, "99%", 0));
-        // The line has average, deviation and maximum.
+        // The line contains average, deviation and maximum.
         outcome.max = time(report, "Latency ", 2);
     }
     Ok(outcome)

@@ -192,7 +192,7 @@ impl Redaction {
     }
 
     fn redact(&self, bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, RedactError> {
-        let subject = Subject::of(&self.path);
+        let subject = Subject::new(&self.path);
         let directory = subject.as_str();
         match self.format {
             Format::Listing => {

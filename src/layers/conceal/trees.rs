@@ -208,13 +208,13 @@ proptest! {
 
     #[test]
     fn compat_shows_exactly_what_it_serves(tree in tree(REAL, ATTRIBUTES)) {
-        let choice = Choice { source: Source::named("compat"), recursive: Some(Recursive::Redact) };
+        let choice = Choice { source: Source::parse("compat"), recursive: Some(Recursive::Redact) };
         check(&choice.load().expect("built in"), &tree)?;
     }
 
     #[test]
     fn strict_shows_exactly_what_it_serves(tree in tree(REAL, ATTRIBUTES)) {
-        let choice = Choice { source: Source::named("strict"), recursive: None };
+        let choice = Choice { source: Source::parse("strict"), recursive: None };
         check(&choice.load().expect("built in"), &tree)?;
     }
 

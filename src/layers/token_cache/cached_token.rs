@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 
 use crate::clock::BootTime;
-use crate::metadata::token::{AccessToken, Form};
+use crate::metadata::token::{AccessToken, TokenFormat};
 
 /// A token with its expiry.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) enum Token {
 
 #[derive(Clone)]
 struct Written {
-    form: Form,
+    form: TokenFormat,
     seconds: u32,
     body: Bytes,
 }
@@ -71,7 +71,7 @@ impl CachedToken {
     }
 
     /// The response body for a token that expires in this many seconds.
-    pub(super) fn body(&self, form: Form, seconds: u32) -> Bytes {
+    pub(super) fn body(&self, form: TokenFormat, seconds: u32) -> Bytes {
         let token = match &self.token {
             Token::Access(token) => token,
             Token::Identity(jwt) => return jwt.clone(),

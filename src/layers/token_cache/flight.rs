@@ -19,13 +19,6 @@ use crate::failure::TokenFailure;
 use crate::metadata::token::TokenError;
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 
-/// Maximum concurrent fetches, over all keys.
-pub const MAX_FETCHES: usize = 16;
-
-/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
-/// kind uses the other's part.
-pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
-
 /// How long a 404 (an unknown account) is the answer.
 const UNKNOWN_ACCOUNT_TTL: Duration = Duration::from_secs(10);
 

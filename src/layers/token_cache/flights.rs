@@ -18,6 +18,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::shares::{Availability, Client, Shares};
 
+/// Maximum concurrent fetches, over all keys.
+pub const MAX_FETCHES: usize = 16;
+
+/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
+/// kind uses the other's part.
+pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
+
 /// A flight that has taken this long may be given up for another client. The server needs a few ms for a token that it
 /// has cached, and some 100 ms for a new one.
 const SLOW_AFTER: Duration = Duration::from_millis(200);

@@ -63,7 +63,6 @@ mod tests;
 
 pub use audit::Audit;
 pub use entry::TokenRow;
+pub use flights::MAX_FETCHES;
 pub use service::{TokenCache, Tokens, layer};
 pub use store::{DEFAULT_LIMIT_BYTES, Store};
-
-pub use flight::MAX_FETCHES;

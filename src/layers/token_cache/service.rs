@@ -25,7 +25,7 @@ use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
-use crate::metadata::token::{Form, TokenError};
+use crate::metadata::token::{TokenError, TokenFormat};
 use crate::reply::{self, Body};
 use crate::shares::Client;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
@@ -161,7 +161,7 @@ where
 pub(super) async fn waiting(
     known: watch::Receiver<Known>,
     deadline: Duration,
-    form: Form,
+    form: TokenFormat,
     content_type: HeaderValue,
     line: Option<AuditLine>,
 ) -> Result<Response<Body>, Error> {
@@ -202,17 +202,17 @@ enum Change {
     Ended,
 }
 
-fn content_type(kind: TokenKind, form: Form) -> HeaderValue {
+fn content_type(kind: TokenKind, form: TokenFormat) -> HeaderValue {
     match (kind, form) {
-        (TokenKind::Access, Form::Json) => JSON,
-        (TokenKind::Access, Form::Text) => TEXT,
+        (TokenKind::Access, TokenFormat::Json) => JSON,
+        (TokenKind::Access, TokenFormat::Text) => TEXT,
         (TokenKind::Identity, _) => HTML,
     }
 }
 
 fn answer(
     token: Result<(Arc<CachedToken>, Freshness), NoToken>,
-    form: Form,
+    form: TokenFormat,
     content_type: HeaderValue,
     line: Option<AuditLine>,
     headers: HeaderMap,

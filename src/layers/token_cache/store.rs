@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
-use super::flights::{Flights, Waited};
+use super::flights::{Flights, MAX_DEMANDED_FETCHES, MAX_FETCHES, Waited};
 use super::known::{Lookup, RecentFailure};
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
@@ -57,8 +57,8 @@ impl Store {
         let store = Arc::new(Self {
             entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
-            demanded: Flights::new(super::flight::MAX_DEMANDED_FETCHES),
-            renewed: Flights::new(super::MAX_FETCHES - super::flight::MAX_DEMANDED_FETCHES),
+            demanded: Flights::new(MAX_DEMANDED_FETCHES),
+            renewed: Flights::new(MAX_FETCHES - MAX_DEMANDED_FETCHES),
             metrics: TokenMetrics::new(registry),
         });
         store.observe(registry);

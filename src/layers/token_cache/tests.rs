@@ -282,7 +282,7 @@ fn request(target: &str) -> Request {
     let target = target.parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
     let query = Query::parse(target.query()).expect("a query");
-    Request::own(Endpoint::of(&path), path.as_str(), query, Principal::Node)
+    Request::own(Endpoint::from_path(&path), path.as_str(), query, Principal::Node)
 }
 
 #[tokio::test(start_paused = true)]
@@ -716,7 +716,7 @@ async fn a_waiting_request_takes_little_memory() {
     let waiting = service::waiting(
         known,
         UPSTREAM_TIMEOUT,
-        crate::metadata::token::Form::Json,
+        crate::metadata::token::TokenFormat::Json,
         http::HeaderValue::from_static(""),
         None,
     );

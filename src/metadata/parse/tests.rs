@@ -24,7 +24,7 @@ const HOST: (&str, &str) = ("host", "169.254.169.254");
 const FLAVOR: (&str, &str) = ("metadata-flavor", "Google");
 
 #[test]
-fn a_good_request_is_read_once_and_whole() {
+fn a_valid_request_is_parsed() {
     let request = get("/computeMetadata//v1/instance/id?alt=json", &[HOST, FLAVOR]).expect("a good request");
     assert_eq!((request.method, request.endpoint), (Method::Get, Endpoint::Leaf));
     assert_eq!(request.path.as_str(), ID);
@@ -36,20 +36,23 @@ fn a_good_request_is_read_once_and_whole() {
 fn only_a_ping_needs_no_flavor() {
     assert!(get("/", &[HOST]).is_ok());
     assert!(get("/?", &[HOST]).is_ok());
-    assert!(matches!(get("/?recursive=true", &[HOST]), Err(RequestError::Flavor)), "it would be asked with our flavor");
+    assert!(
+        matches!(get("/?recursive=true", &[HOST]), Err(RequestError::Flavor)),
+        "the proxy would add its own flavor"
+    );
     assert!(get("/", &[HOST, ("metadata-flavor", "Not Google")]).is_ok());
     assert!(matches!(get(ID, &[HOST]), Err(RequestError::Flavor)));
     assert!(matches!(get("/computeMetadata/", &[HOST]), Err(RequestError::Flavor)));
 }
 
 #[test]
-fn requests_that_came_through_another_proxy_are_refused_even_at_the_root() {
+fn forwarded_requests_are_refused_even_at_the_root() {
     assert!(matches!(get("/", &[HOST, ("x-forwarded-for", "")]), Err(RequestError::Forwarded(_))));
     assert!(matches!(get(ID, &[HOST, FLAVOR, ("forwarded", "for=1")]), Err(RequestError::Forwarded(_))));
 }
 
 #[test]
-fn exactly_one_host_is_needed() {
+fn exactly_one_host_is_required() {
     assert!(matches!(get(ID, &[FLAVOR]), Err(RequestError::Malformed(Malformed::HostCount))));
     assert!(matches!(get(ID, &[FLAVOR, HOST, HOST]), Err(RequestError::Malformed(Malformed::HostCount))));
     assert!(matches!(get(ID, &[FLAVOR, ("host", "evil.example")]), Err(RequestError::Host(_))));
@@ -66,7 +69,7 @@ fn http_1_0_without_a_host_may_only_ping() {
 }
 
 #[test]
-fn an_absolute_target_is_judged_by_its_own_authority_too() {
+fn the_authority_of_an_absolute_target_is_checked_too() {
     let absolute = |authority: &str| get(&format!("http://{authority}{ID}"), &[HOST, FLAVOR]);
     let request = absolute("metadata.goog").expect("a name of the server");
     assert_eq!((request.path.as_str(), request.host.as_ref().map(Host::as_str)), (ID, Some("metadata.goog")));
@@ -90,7 +93,7 @@ fn a_body_or_an_upgrade_is_refused() {
 }
 
 #[test]
-fn targets_have_a_bound_and_must_be_paths() {
+fn targets_are_limited_in_length_and_must_be_paths() {
     let long = |bytes: usize| format!("/{}", "a".repeat(bytes - 1));
     assert!(!matches!(get(&long(MAX_TARGET_BYTES), &[HOST, FLAVOR]), Err(RequestError::TargetTooLong { .. })));
     assert!(matches!(get(&long(MAX_TARGET_BYTES + 1), &[HOST, FLAVOR]), Err(RequestError::TargetTooLong { .. })));
@@ -99,9 +102,9 @@ fn targets_have_a_bound_and_must_be_paths() {
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// Longest target that arrives with this begin, filled with copies of a text.
-fn filled(begin: &str, text: &str) -> String {
-    begin.to_owned() + &text.repeat((MAX_TARGET_BYTES - begin.len()) / text.len())
+/// The longest accepted target that starts with this prefix and continues with copies of a text.
+fn filled(prefix: &str, text: &str) -> String {
+    prefix.to_owned() + &text.repeat((MAX_TARGET_BYTES - prefix.len()) / text.len())
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn a_target_that_grows_upstream_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn a_long_list_of_scopes_is_read_in_every_spelling() {
+fn a_long_list_of_scopes_is_accepted_in_every_spelling() {
     for scope in [
         "https://www.googleapis.com/auth/devstorage.read_only,",
         "https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fdevstorage.read_only%2C",
@@ -124,7 +127,7 @@ fn a_long_list_of_scopes_is_read_in_every_spelling() {
 
 proptest! {
     #[test]
-    fn no_target_goes_upstream_with_more_bytes_than_are_allowed(
+    fn no_upstream_target_exceeds_the_limit(
         path in select(vec![TOKEN, ID, "/x//y/./z", "/0.1/meta-data/%40"]),
         key in select(vec!["audience", "scopes", "last_etag", "%61lt", "unknown"]),
         text in "([a-z/:,@*?=+|{}\"'()^`~]|%[2-7][0-9a-f]|\u{e9}|\u{1f600}){1,6}",
@@ -147,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn only_reading_is_let_through() {
+fn only_get_and_head_are_allowed() {
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "get"] {
         let request = http::Request::builder().method(method).uri(ID).header(HOST.0, HOST.1).header(FLAVOR.0, FLAVOR.1);
         let read = parse(request.body(Empty::<Bytes>::new()).expect("a request"));

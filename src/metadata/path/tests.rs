@@ -15,7 +15,7 @@ fn a_canonical_path_is_kept_as_sent() {
 }
 
 #[test]
-fn a_common_path_is_told_however_it_is_spelt() {
+fn a_common_path_is_recognised_in_every_spelling() {
     for common in CommonPath::ALL {
         let text = common.as_str();
         assert!(is_canonical(text.as_bytes()), "{text}");
@@ -32,13 +32,13 @@ fn a_common_path_is_told_however_it_is_spelt() {
 }
 
 #[test]
-fn the_query_is_no_part_of_it() {
+fn the_query_is_not_part_of_the_path() {
     assert_eq!(parse("/a/b?recursive=true/../").as_deref(), Ok("/a/b"));
     assert_eq!(parse("/a//b?c=%2F").as_deref(), Ok("/a/b"));
 }
 
 #[test]
-fn slashes_and_dots_collapse_and_a_final_slash_stays() {
+fn slashes_and_dots_collapse_and_a_trailing_slash_is_kept() {
     for (sent, read) in [
         ("//", "/"),
         ("/a//b", "/a/b"),
@@ -54,12 +54,12 @@ fn slashes_and_dots_collapse_and_a_final_slash_stays() {
 }
 
 #[test]
-fn an_at_sign_may_be_escaped_and_goes_on_literally() {
+fn an_escaped_at_sign_is_decoded() {
     assert_eq!(parse("/a%40b.c/email").as_deref(), Ok("/a@b.c/email"));
 }
 
 #[test]
-fn what_two_servers_read_differently_is_refused() {
+fn ambiguous_paths_are_refused() {
     for (path, error) in [
         ("/attributes%2Fkube-env", PathError::EncodedSeparator),
         ("/attributes%5ckube-env", PathError::EncodedSeparator),
@@ -79,7 +79,7 @@ fn what_two_servers_read_differently_is_refused() {
 }
 
 #[test]
-fn what_names_nothing_is_refused_as_not_found() {
+fn impossible_paths_are_not_found() {
     for (path, error) in [
         ("/kube%2Denv", PathError::NeedlessEscape('-')),
         ("/%2e%2e/x", PathError::NeedlessEscape('.')),
@@ -94,9 +94,9 @@ fn what_names_nothing_is_refused_as_not_found() {
 }
 
 proptest! {
-    /// Whatever is accepted reads as itself the second time, so the upstream cannot read it otherwise.
+    /// An accepted path parses to itself, so the upstream cannot read it differently.
     #[test]
-    fn reading_is_idempotent(path in "/([a-c@.%/;4052EF\\\\-]{0,24})") {
+    fn parsing_is_idempotent(path in "/([a-c@.%/;4052EF\\\\-]{0,24})") {
         if let Ok(target) = path.parse::<PathAndQuery>() && let Ok(once) = MetadataPath::parse(&target) {
             prop_assert_eq!(parse(once.as_str()), Ok(once.to_string()));
             prop_assert!(is_canonical(once.as_str().as_bytes()));

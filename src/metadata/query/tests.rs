@@ -8,21 +8,21 @@ fn upstream(text: &str) -> Result<String, QueryError> {
 }
 
 #[test]
-fn no_query_is_an_empty_one() {
+fn a_missing_query_is_empty() {
     assert_eq!(Query::parse(None), Ok(Query::default()));
     assert_eq!(upstream("").as_deref(), Ok(""));
 }
 
 #[test]
-fn it_is_written_anew_in_a_fixed_order() {
+fn parameters_are_encoded_in_a_fixed_order() {
     let sent = "transport=mtls&scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform&alt=json";
     let written = "?alt=json&scopes=https://www.googleapis.com/auth/cloud-platform&transport=mtls";
     assert_eq!(upstream(sent).as_deref(), Ok(written));
 }
 
-/// A `?`, `#`, `&`, `;`, `=`, `%` or `+` that stood as it is would be read as something else by one server or another.
+/// Some servers would misread an unescaped `?`, `#`, `&`, `;`, `=`, `%` or `+`.
 #[test]
-fn what_separates_for_some_server_is_escaped() {
+fn separators_in_values_are_escaped() {
     assert_eq!(
         upstream("audience=%3F%23%26%3B%3D%25%2B+%5C%22").as_deref(),
         Ok("?audience=%3F%23%26%3B%3D%25%2B%20%5C%22")
@@ -49,7 +49,7 @@ fn every_spelling_of_recursive_counts() {
 }
 
 #[test]
-fn a_key_that_only_looks_like_one_is_unknown() {
+fn a_key_that_only_resembles_a_known_one_is_unknown() {
     for (text, key) in [
         ("recursive%3Dtrue", "recursive=true"),
         ("nonrecursive=true", "nonrecursive"),
@@ -87,7 +87,7 @@ fn ambiguous_queries_are_refused() {
 
 proptest! {
     #[test]
-    fn a_value_is_decoded_as_by_the_book(text in "([a-c+]|%[0-7][0-9a-fA-F]|%c3%[89AB][0-9a-f]|%[0-9a-g]?|é){0,8}") {
+    fn values_are_decoded_like_the_reference_decoder(text in "([a-c+]|%[0-7][0-9a-fA-F]|%c3%[89AB][0-9a-f]|%[0-9a-g]?|é){0,8}") {
         let escapes: Vec<&str> = text.split('%').skip(1).collect();
         let is_whole = |escape: &&str| escape.len() >= 2 && escape.bytes().take(2).all(|digit| digit.is_ascii_hexdigit());
         let spaced = text.replace('+', " ");
@@ -101,12 +101,12 @@ proptest! {
         prop_assert_eq!(decode(&text), expected);
     }
 
-    /// What is sent upstream reads as what was judged.
+    /// The upstream reads the query that the policy decided on.
     #[test]
-    fn what_is_written_reads_the_same(text in "((recursive|alt|scopes|audience|timeout_sec|x)(=([a-zé0-9+%/:?,@* ]|%[0-7][0-9a-f]){0,8})?&?){0,4}") {
+    fn an_encoded_query_parses_to_itself(text in "((recursive|alt|scopes|audience|timeout_sec|x)(=([a-zé0-9+%/:?,@* ]|%[0-7][0-9a-f]){0,8})?&?){0,4}") {
         if let Ok(query) = Query::parse(Some(&text)) {
             let written = query.to_string();
-            let again = Query::parse(written.strip_prefix('?')).expect("what we write is well-formed");
+            let again = Query::parse(written.strip_prefix('?')).expect("the encoded query is well-formed");
             prop_assert_eq!(&again.known, &query.known);
             prop_assert_eq!(again.unknown, None);
             prop_assert_eq!(query.encoded_len(), written.len());

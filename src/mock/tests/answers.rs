@@ -1,10 +1,10 @@
-//! What is answered when nothing goes wrong.
+//! Responses without faults.
 
 use super::*;
 use crate::mock::{SECRET_MARKER, secret_paths};
 
 #[tokio::test]
-async fn the_tree_is_served_with_the_servers_content_types() {
+async fn the_tree_has_the_content_types_of_the_real_server() {
     let (_mock, mut client) = started().await;
     for (path, content_type, body) in [
         ("project/project-id", "application/text", "mock-project"),
@@ -35,7 +35,7 @@ async fn the_tree_is_served_with_the_servers_content_types() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_a_page_without_an_etag() {
+async fn a_missing_path_is_a_page_without_etag() {
     let (_mock, mut client) = started().await;
     for path in [
         "/computeMetadata/v1/nothing",
@@ -62,7 +62,7 @@ async fn what_is_not_there_is_a_page_without_an_etag() {
 }
 
 #[tokio::test]
-async fn a_directory_without_its_slash_is_a_redirect_by_the_clients_own_host() {
+async fn a_directory_without_slash_redirects_to_the_clients_host() {
     let (_mock, mut client) = started().await;
     for (path, host, location) in [
         ("instance/service-accounts", "metadata", "instance/service-accounts/"),
@@ -83,7 +83,7 @@ async fn a_directory_without_its_slash_is_a_redirect_by_the_clients_own_host() {
 }
 
 #[tokio::test]
-async fn the_root_alone_needs_no_header() {
+async fn only_the_root_requires_no_header() {
     let (_mock, mut client) = started().await;
     for (headers, root, leaf) in [
         ("", 200, 403),
@@ -144,7 +144,7 @@ async fn methods_that_a_path_does_not_have_are_405() {
 }
 
 #[tokio::test]
-async fn every_secret_is_there_for_whoever_asks() {
+async fn all_secrets_are_served() {
     let (_mock, mut client) = started().await;
     for path in secret_paths() {
         let reply = client.get(&format!("{V1}{path}")).await;
@@ -157,7 +157,7 @@ async fn every_secret_is_there_for_whoever_asks() {
 }
 
 #[tokio::test]
-async fn etags_follow_the_content_and_not_the_form() {
+async fn etags_depend_on_content_and_not_format() {
     let (mock, mut client) = started().await;
     let mut etag = async |target: &str| client.get(&format!("{V1}{target}")).await.etag().to_owned();
     assert_eq!(etag("instance/id?alt=json").await, etag("instance/id?alt=text").await);
@@ -170,7 +170,7 @@ async fn etags_follow_the_content_and_not_the_form() {
 }
 
 #[tokio::test]
-async fn guests_write_their_attributes_while_they_may() {
+async fn guests_write_attributes_if_enabled() {
     let (mock, mut client) = started().await;
     let path = format!("{V1}instance/guest-attributes/hostkeys/ssh-rsa");
     client
@@ -187,7 +187,7 @@ async fn guests_write_their_attributes_while_they_may() {
 }
 
 #[tokio::test]
-async fn switches_are_metadata() {
+async fn settings_are_metadata() {
     let (mock, mut client) = started().await;
     mock.legacy(true);
     client.send("GET /computeMetadata/v1beta1/instance/attributes/kube-env HTTP/1.1\r\nHost: h\r\n\r\n").await;

@@ -1,4 +1,4 @@
-//! Each fault breaks what it says, and only for the requests that it was meant for.
+//! Each fault breaks only what it should, and only for its requests.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::*;
 use crate::mock::Fault;
 
-/// What the fault leaves of the answer to a token request: bytes, and how the stream ends. The request asks to close.
+/// The response to a token request with a fault: its bytes, and how the stream ends. The request has
+/// `Connection: close`.
 async fn broken(fault: Fault) -> (String, std::io::Result<()>) {
     let (mock, mut client) = started().await;
     mock.fault(fault);
@@ -38,7 +39,7 @@ async fn a_cut_body_has_the_full_length_in_its_head() {
 }
 
 #[tokio::test]
-async fn answers_are_replaced_or_lack_one_thing() {
+async fn faults_replace_responses_or_remove_one_thing() {
     let (bytes, _) = broken(Fault::Status(503, "wait".into())).await;
     assert!(
         bytes.starts_with("HTTP/1.1 503 Service Unavailable\r\nMetadata-Flavor: Google\r\n") && bytes.ends_with("wait")
@@ -74,7 +75,7 @@ async fn a_chunked_answer_has_no_length_and_all_of_the_body() {
 }
 
 #[tokio::test]
-async fn a_slow_body_comes_whole_in_the_end() {
+async fn a_slow_body_arrives_completely() {
     let begin = Instant::now();
     let (bytes, _) = broken(Fault::SlowBody { chunk: 100, every: Duration::from_millis(20) }).await;
     assert!(begin.elapsed() >= Duration::from_millis(60), "three pieces");
@@ -82,7 +83,7 @@ async fn a_slow_body_comes_whole_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_delay_is_in_flight_and_then_as_usual() {
+async fn a_delayed_request_is_in_flight_and_then_answered() {
     let (mock, mut client) = started().await;
     mock.fault_next(1, Fault::Delay(Duration::from_millis(50)));
     let begin = Instant::now();
@@ -93,7 +94,7 @@ async fn a_delay_is_in_flight_and_then_as_usual() {
 }
 
 #[tokio::test]
-async fn a_request_hangs_until_healed_or_until_its_client_leaves() {
+async fn a_request_hangs_until_healed_or_until_the_client_disconnects() {
     let (mock, mut client) = started().await;
     mock.fault(Fault::Hang);
     let mut leaver = Client::connect(mock.addr()).await;
@@ -118,7 +119,7 @@ async fn a_close_after_the_answer_is_not_announced() {
 }
 
 #[tokio::test]
-async fn faults_meet_only_whom_they_are_for() {
+async fn faults_affect_only_their_requests() {
     let (mock, mut client) = started().await;
     mock.fault_at(ACCOUNT, Fault::Status(500, String::new()));
     assert_eq!(client.get("/").await.status, 200);

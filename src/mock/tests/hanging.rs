@@ -1,4 +1,4 @@
-//! `wait_for_change`.
+//! Requests with `wait_for_change`.
 
 use tokio::time::Instant;
 
@@ -7,7 +7,7 @@ use super::*;
 const LEAF: &str = "instance/attributes/foo";
 
 #[tokio::test]
-async fn a_change_of_the_value_is_answered_when_it_comes() {
+async fn a_change_of_the_value_is_answered() {
     let (mock, mut client) = started().await;
     mock.set(LEAF, "old");
     let old = client.get(&format!("{V1}{LEAF}")).await;
@@ -16,7 +16,7 @@ async fn a_change_of_the_value_is_answered_when_it_comes() {
     mock.set("instance/attributes/bar", "another's change");
     mock.set(LEAF, "old");
     let early = tokio::time::timeout(Duration::from_millis(50), client.0.peek(&mut [0])).await;
-    assert!(early.is_err(), "nothing has changed for it");
+    assert!(early.is_err(), "its value has not changed");
     mock.set(LEAF, "new");
     let new = client.reply(true).await;
     assert_eq!((new.status, new.body.as_str()), (200, "new"));
@@ -24,7 +24,7 @@ async fn a_change_of_the_value_is_answered_when_it_comes() {
 }
 
 #[tokio::test]
-async fn another_etag_is_answered_at_once() {
+async fn a_different_etag_is_answered_immediately() {
     let (_mock, mut client) = started().await;
     for query in [
         "wait_for_change=true&last_etag=0",
@@ -45,7 +45,7 @@ async fn the_end_of_the_timeout_is_a_plain_200() {
 }
 
 #[tokio::test]
-async fn a_waiting_client_that_leaves_is_let_go() {
+async fn a_waiting_request_ends_when_the_client_disconnects() {
     let (mock, mut client) = started().await;
     client.send(&request("GET", &format!("{V1}instance/id?wait_for_change=true"))).await;
     eventually("it waits", || mock.in_flight() == 1).await;

@@ -1,9 +1,9 @@
-//! Connections, counters, and the end.
+//! Connections, counters, and shutdown.
 
 use super::*;
 
 #[tokio::test]
-async fn a_stopped_mock_refuses_and_can_be_followed_by_another() {
+async fn a_stopped_mock_refuses_and_its_port_can_be_bound_again() {
     let (mock, mut idle) = started().await;
     assert_eq!(idle.get("/").await.status, 200);
     let mut hanging = Client::connect(mock.addr()).await;
@@ -32,7 +32,7 @@ async fn run_ends_with_its_shutdown() {
 }
 
 #[tokio::test]
-async fn counters_count_what_came_in() {
+async fn counters_count_requests_and_connections() {
     let (mock, mut client) = started().await;
     client.get("/").await;
     client.get(&format!("{ACCOUNT}token?scopes=a")).await;
@@ -74,7 +74,7 @@ async fn http_1_0_ends_unless_it_asks_to_go_on() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_and_closed() {
+async fn invalid_requests_are_refused_and_the_connection_closed() {
     let huge = format!("GET /{} HTTP/1.1\r\n", "a".repeat(70_000));
     for (bytes, status) in [
         ("GET / HTTP/1.1\r\n\r\n", "400"),
@@ -95,7 +95,7 @@ async fn what_is_no_request_is_refused_and_closed() {
 }
 
 #[tokio::test]
-async fn a_body_is_not_the_next_request() {
+async fn a_body_is_not_read_as_a_request() {
     let (mock, mut client) = started().await;
     let inner = request("GET", "/computeMetadata/v1/instance/attributes/kube-env");
     client.send(&format!("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{inner}", inner.len())).await;

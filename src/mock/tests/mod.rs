@@ -1,4 +1,4 @@
-//! The mock over real sockets, asked in raw bytes.
+//! Tests of the mock over real sockets with raw bytes.
 
 mod answers;
 mod faults;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::{Handle, Mock};
 
-/// Below `/computeMetadata/v1/`, with its slash.
+/// The tree of v1, with a trailing slash.
 const V1: &str = "/computeMetadata/v1/";
 /// The default account's directory.
 const ACCOUNT: &str = "/computeMetadata/v1/instance/service-accounts/default/";
@@ -22,7 +22,7 @@ const ACCOUNT: &str = "/computeMetadata/v1/instance/service-accounts/default/";
 /// A keep-alive connection.
 struct Client(TcpStream);
 
-/// An answer, read to the end that its head announces.
+/// A response, read to the end that its head announces.
 #[derive(Debug)]
 struct Reply {
     status: u16,
@@ -39,7 +39,7 @@ impl Client {
         self.0.write_all(bytes.as_bytes()).await.expect("the mock reads");
     }
 
-    /// Asks with the headers that every client sends.
+    /// Sends a request with the headers that every client sends.
     async fn get(&mut self, target: &str) -> Reply {
         self.ask("GET", target).await
     }
@@ -64,7 +64,7 @@ impl Client {
         reply
     }
 
-    /// Everything until the stream ends, and how it ends.
+    /// Reads until the stream ends. Returns how it ended.
     async fn rest(&mut self) -> (String, std::io::Result<()>) {
         let mut bytes = Vec::new();
         let end = tokio::time::timeout(Duration::from_secs(10), self.0.read_to_end(&mut bytes)).await;

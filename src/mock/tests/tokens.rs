@@ -1,4 +1,4 @@
-//! Access tokens and identity tokens as clients see them.
+//! Access tokens and identity tokens in responses.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -19,7 +19,7 @@ fn claims(jwt: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_token_is_compact_in_the_servers_order() {
+async fn a_token_is_compact_json_in_the_servers_order() {
     let (_mock, mut client) = started().await;
     let reply = client.get(&format!("{ACCOUNT}token")).await;
     assert!(reply.body.starts_with("{\"access_token\":\"ya29.mock-123456789012-compute@"), "{}", reply.body);
@@ -33,7 +33,7 @@ async fn a_token_is_compact_in_the_servers_order() {
 }
 
 #[tokio::test]
-async fn accounts_and_scopes_have_tokens_of_their_own() {
+async fn tokens_differ_between_accounts_and_scopes() {
     let (mock, mut client) = started().await;
     let default = token(&mut client, "default/token").await;
     assert_eq!(token(&mut client, &format!("{DEFAULT_ACCOUNT}/token?recursive=true")).await, default);
@@ -46,7 +46,7 @@ async fn accounts_and_scopes_have_tokens_of_their_own() {
 }
 
 #[tokio::test]
-async fn the_policy_says_how_long_a_token_lives() {
+async fn the_policy_determines_the_lifetime() {
     let (mock, mut client) = started().await;
     mock.token_policy(TokenPolicy { life: Duration::from_secs(200), ..TokenPolicy::default() });
     let first = client.get(&format!("{ACCOUNT}token")).await.json();
@@ -76,7 +76,7 @@ async fn a_posted_certificate_chain_binds_the_token() {
 }
 
 #[tokio::test]
-async fn recursive_reads_of_an_account_hold_what_python_needs_and_no_token() {
+async fn recursive_reads_of_an_account_contain_no_token() {
     let (_mock, mut client) = started().await;
     let account = client.get(&format!("{ACCOUNT}?recursive=true")).await.json();
     assert_eq!(account["aliases"], serde_json::json!(["default"]));
@@ -87,7 +87,7 @@ async fn recursive_reads_of_an_account_hold_what_python_needs_and_no_token() {
 }
 
 #[tokio::test]
-async fn identity_tokens_name_their_audience_and_are_never_the_same() {
+async fn identity_tokens_have_their_audience_and_are_unique() {
     let (_mock, mut client) = started().await;
     let target = format!("{ACCOUNT}identity?audience=https%3A%2F%2Faud.example");
     let (one, two) = (client.get(&target).await, client.get(&target).await);

@@ -1,4 +1,4 @@
-//! Verdicts of the built-in policies and of some others.
+//! Verdicts of the built-in and other policies.
 
 use super::*;
 use crate::metadata::CommonPath;
@@ -11,11 +11,11 @@ fn request(target: &str) -> Request {
 }
 
 fn built_in(name: &str) -> Policy {
-    Choice { source: Source::named(name), recursive: None }.load().expect("built in")
+    Choice { source: Source::parse(name), recursive: None }.load().expect("built in")
 }
 
 #[test]
-fn what_is_known_of_a_common_path_is_what_a_walk_finds() {
+fn precomputed_matches_equal_those_of_a_walk() {
     for policy in [built_in("compat"), built_in("strict")] {
         for common in CommonPath::ALL {
             let path = common.as_str().trim_start_matches("/computeMetadata/v1/").trim_end_matches('/');
@@ -47,11 +47,11 @@ fn verdict(target: &str) -> Verdict {
     by(&built_in("compat"), target)
 }
 
-/// The published table of k8s-metadata-proxy (`metadata/metadata_test.go`) and the list of Kubernetes' own check
-/// (`test/check_metadata_concealment.go`), as far as a path and a query say it; what they refuse before that (an
-/// opaque URL, a `;`) is refused when the request is read.
+/// The published table of k8s-metadata-proxy (`metadata/metadata_test.go`) and the list of Kubernetes' own
+/// check (`test/check_metadata_concealment.go`), as far as they depend on path and query. Requests that they
+/// refuse earlier (an opaque URL, a `;`) are refused when the request is parsed.
 #[test]
-fn the_verdicts_are_those_of_k8s_metadata_proxy() {
+fn verdicts_equal_those_of_k8s_metadata_proxy() {
     let allowed = [
         "/",
         "/0.1",
@@ -77,7 +77,7 @@ fn the_verdicts_are_those_of_k8s_metadata_proxy() {
     }
     for account in ["default", "12345-compute@developer.gserviceaccount.com"] {
         let tree = format!("/computeMetadata/v1/instance/service-accounts/{account}/?recursive=True");
-        assert_eq!(verdict(&tree), Verdict::Redact, "answered, less what is concealed");
+        assert_eq!(verdict(&tree), Verdict::Redact, "answered without concealed values");
     }
     let concealed = [
         "/computeMetadata/v1/instance/?nonrecursive=true",
@@ -108,7 +108,7 @@ fn the_verdicts_are_those_of_k8s_metadata_proxy() {
 }
 
 #[test]
-fn a_lenient_servers_spelling_is_concealed_too() {
+fn spellings_that_a_lenient_server_accepts_are_concealed() {
     for name in ["KUBE-ENV", "kube-env/", "Kube-Env/x", "ssh-keys", "sshKeys"] {
         assert!(
             matches!(verdict(&format!("/computeMetadata/v1/instance/attributes/{name}")), Verdict::Conceal(403)),
@@ -121,7 +121,7 @@ fn a_lenient_servers_spelling_is_concealed_too() {
 }
 
 #[test]
-fn every_name_that_is_known_to_be_secret_is_concealed() {
+fn all_known_secrets_are_concealed() {
     let attributes = [
         "kube-env",
         "kubeconfig",
@@ -152,7 +152,7 @@ fn every_name_that_is_known_to_be_secret_is_concealed() {
 }
 
 #[test]
-fn a_name_that_only_begins_like_a_secret_is_none() {
+fn names_that_only_start_like_a_secret_are_allowed() {
     for target in [
         "/computeMetadata/v1/instance/attributes/kube-env-x",
         "/computeMetadata/v1/instance/attributes/",
@@ -163,13 +163,13 @@ fn a_name_that_only_begins_like_a_secret_is_none() {
 }
 
 #[test]
-fn the_recursive_flag_does_not_go_upstream_where_it_means_nothing() {
+fn recursive_is_dropped_where_it_has_no_effect() {
     assert_eq!(verdict("/computeMetadata/v1/project/project-id?recursive=true"), Verdict::Flat);
     assert_eq!(verdict("/computeMetadata/v1/instance/service-accounts/default?recursive=true"), Verdict::Flat);
 }
 
 #[test]
-fn strict_serves_what_gkes_server_serves() {
+fn strict_serves_what_the_gke_metadata_server_serves() {
     let strict = built_in("strict");
     let below = |path: &str| by(&strict, &format!("/computeMetadata/v1/{path}"));
     for path in [
@@ -209,7 +209,7 @@ fn strict_serves_what_gkes_server_serves() {
 }
 
 #[test]
-fn a_key_that_is_not_let_through_is_dropped_or_refused() {
+fn query_keys_that_are_not_allowed_are_dropped_or_refused() {
     let policy = |other: &str| {
         let text = format!(
             "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nunmatched: allow\n\
@@ -226,9 +226,9 @@ fn a_key_that_is_not_let_through_is_dropped_or_refused() {
     assert_eq!(drops.trim(request(target).query).to_string(), "?alt=text");
 }
 
-/// A name that is allowed to be a directory might be a leaf that is concealed, so it is not asked for.
+/// A path allowed as a directory might be a concealed leaf, so it is not requested.
 #[test]
-fn a_way_through_is_not_a_value() {
+fn a_directory_on_the_way_is_not_served_as_a_value() {
     let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n\
                 rules:\n  - paths: [instance/attributes/*/shown]\n    verdict: allow\n";
     let policy = Choice::default().compile(text).expect("a policy");
@@ -236,9 +236,9 @@ fn a_way_through_is_not_a_value() {
     assert_eq!(by(&policy, "/computeMetadata/v1/instance/attributes/secret/shown"), Verdict::Allow);
 }
 
-/// Two names of the token that only the old trees have, one of which names its account in the query.
+/// The legacy trees have two more names for the token; one names its account in the query.
 #[test]
-fn the_old_names_of_a_token_are_judged_as_the_token() {
+fn legacy_token_names_are_treated_as_the_token() {
     let head = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\n";
     let policy = |rest: &str| Choice::default().compile(&format!("{head}{rest}")).expect("a policy");
     let closed = policy(
@@ -263,7 +263,7 @@ fn the_old_names_of_a_token_are_judged_as_the_token() {
 }
 
 #[test]
-fn the_layout_of_the_oldest_tree_hides_nothing() {
+fn secrets_are_concealed_in_the_layout_of_the_oldest_tree() {
     for target in [
         "/0.1/meta-data/instance/attributes/kube-env",
         "/0.1/meta-data/project/attributes/ssh-keys",
@@ -274,7 +274,7 @@ fn the_layout_of_the_oldest_tree_hides_nothing() {
 }
 
 #[test]
-fn an_earlier_rule_opens_what_a_later_one_conceals_letter_by_letter() {
+fn an_earlier_rule_allows_only_the_exact_spelling() {
     let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
                 rules:\n  - paths: [instance/attributes/user-data]\n    verdict: allow\n";
     let policy = Choice::default().compile(text).expect("a policy");
@@ -287,7 +287,7 @@ fn an_earlier_rule_opens_what_a_later_one_conceals_letter_by_letter() {
 }
 
 #[test]
-fn the_client_reads_what_and_why() {
+fn a_refusal_names_the_path_and_the_reason() {
     let policy = built_in("compat");
     let request = request("/computeMetadata/v1/instance/attributes//kube-env");
     let Decision::Conceal(cause) = policy.judge(&request) else { panic!("kube-env is concealed") };

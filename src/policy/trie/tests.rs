@@ -1,6 +1,6 @@
 use super::*;
 
-/// Of rules that allow, then of rules that conceal.
+/// Rules that allow, followed by rules that conceal.
 fn trie(allowed: &[&str], concealed: &[&str]) -> Trie {
     let mut trie = Trie::new();
     let rulings = [(Ruling::Allow, allowed), (Ruling::Conceal, concealed)];
@@ -12,7 +12,7 @@ fn trie(allowed: &[&str], concealed: &[&str]) -> Trie {
 }
 
 #[test]
-fn the_first_rule_wins_however_it_is_spelt() {
+fn the_first_matching_rule_wins() {
     let trie = trie(&["instance/*/b", "instance/a/*", "instance/a/b", "**/b"], &[]);
     assert_eq!(trie.walk("instance/a/b").allowed_by, Some(0));
     assert_eq!(trie.walk("instance/a/c").allowed_by, Some(1));
@@ -21,18 +21,18 @@ fn the_first_rule_wins_however_it_is_spelt() {
 }
 
 #[test]
-fn one_walk_answers_for_both_rulings() {
+fn one_walk_finds_both_rulings() {
     let trie = trie(&["instance/ssh-keys", "instance/**"], &["instance/*/sshKeys", "instance/ssh-keys"]);
-    let found = |allowed_by, leads_to, concealed_by| Found { allowed_by, leads_to, concealed_by };
+    let found = |allowed_by, leads_to, concealed_by| Matches { allowed_by, leads_to, concealed_by };
     assert_eq!(trie.walk("instance/ssh-keys"), found(Some(0), Some(0), Some(3)));
     assert_eq!(trie.walk("instance/SSHkeys"), found(Some(1), Some(1), Some(3)));
     assert_eq!(trie.walk("instance/a/ssh-keys/b"), found(Some(1), Some(1), Some(2)));
     assert_eq!(trie.walk("Instance/a/ssh-keys"), found(None, None, Some(2)));
-    assert_eq!(trie.walk("project"), Found::default());
+    assert_eq!(trie.walk("project"), Matches::default());
 }
 
 #[test]
-fn a_directory_covers_all_below_it() {
+fn concealing_a_directory_conceals_everything_below_it() {
     let trie = trie(&[], &["instance/credentials"]);
     assert_eq!(trie.walk("instance/credentials/x/y").concealed_by, Some(0));
     assert_eq!(trie.walk("instance/credentials").concealed_by, Some(0));
@@ -40,14 +40,14 @@ fn a_directory_covers_all_below_it() {
 }
 
 #[test]
-fn what_is_allowed_is_the_path_alone() {
+fn allowing_a_directory_allows_nothing_below_it() {
     let trie = trie(&["instance/attributes"], &[]);
     assert_eq!(trie.walk("instance/attributes").allowed_by, Some(0));
-    assert_eq!(trie.walk("instance/attributes/x"), Found::default());
+    assert_eq!(trie.walk("instance/attributes/x"), Matches::default());
 }
 
 #[test]
-fn deep_stands_for_none_and_for_many() {
+fn a_double_star_matches_no_segment_and_many() {
     let trie = trie(&["instance/service-accounts/**", "instance/**/mtu"], &[]);
     assert_eq!(trie.walk("instance/service-accounts").allowed_by, Some(0));
     assert_eq!(trie.walk("instance/service-accounts/a/b/c").allowed_by, Some(0));
@@ -57,7 +57,7 @@ fn deep_stands_for_none_and_for_many() {
 }
 
 #[test]
-fn a_lenient_reading_sees_neither_case_nor_hyphens() {
+fn rules_that_conceal_ignore_case_and_hyphens() {
     let trie = trie(&[], &["instance/attributes/ssh-keys", "instance/attributes/windows-*"]);
     for (name, order) in [("ssh-keys", 0), ("sshKeys", 0), ("SSH-KEYS", 0), ("windowsKeys", 1), ("Windows-X", 1)] {
         assert_eq!(trie.walk(&format!("Instance/attributes/{name}")).concealed_by, Some(order), "{name}");
@@ -65,7 +65,7 @@ fn a_lenient_reading_sees_neither_case_nor_hyphens() {
 }
 
 #[test]
-fn a_strict_reading_sees_every_letter() {
+fn rules_that_allow_match_exactly() {
     let trie = trie(&["instance/sshKeys", "instance/ssh-keys", "instance/windows-*"], &[]);
     for (name, order) in
         [("sshKeys", Some(0)), ("ssh-keys", Some(1)), ("sshkeys", None), ("windows-x", Some(2)), ("windowsx", None)]
@@ -75,7 +75,7 @@ fn a_strict_reading_sees_every_letter() {
 }
 
 #[test]
-fn many_names_below_one_directory_are_told_apart() {
+fn many_names_in_one_directory_are_distinguished() {
     let names: Vec<String> = ('a'..='z').rev().flat_map(|a| [format!("{a}-"), format!("{a}-B"), a.into()]).collect();
     let patterns: Vec<String> = names.iter().map(|name| format!("instance/{name}")).collect();
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
@@ -90,7 +90,7 @@ fn many_names_below_one_directory_are_told_apart() {
 }
 
 #[test]
-fn a_long_name_reads_as_a_short_one() {
+fn a_long_name_matches_like_a_short_one() {
     let hyphens = "-".repeat(MAX_INLINE_NAME_BYTES);
     let long = format!("instance/{}", "x".repeat(MAX_INLINE_NAME_BYTES + 1));
     let trie = trie(&[&long, "instance/-"], &[&long, "instance/ssh-keys", "instance/windows-*", "project/-"]);
@@ -104,9 +104,9 @@ fn a_long_name_reads_as_a_short_one() {
     assert_eq!(found(&format!("instance/{hyphens}-")), (None, None));
 }
 
-/// `-` is a name that a key of metadata may have.
+/// A metadata key may be named `-`.
 #[test]
-fn a_name_of_hyphens_is_a_name() {
+fn a_name_of_hyphens_matches_a_star() {
     let trie = trie(&[], &["instance/attributes/*", "instance/service-accounts/*/identity", "project/-/x"]);
     for path in ["instance/attributes/-", "instance/attributes/--/x"] {
         assert_eq!(trie.walk(path).concealed_by, Some(0), "{path}");
@@ -117,7 +117,7 @@ fn a_name_of_hyphens_is_a_name() {
 }
 
 #[test]
-fn a_directory_leads_to_what_lies_below() {
+fn a_directory_leads_to_paths_below_it() {
     let trie = trie(&["instance/attributes/cluster-name", "project/**/x"], &[]);
     for path in ["", "instance", "instance/attributes", "instance/attributes/cluster-name"] {
         assert_eq!(trie.walk(path).leads_to, Some(0), "{path}");

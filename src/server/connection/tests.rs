@@ -1,4 +1,4 @@
-//! One connection on paused time, over a pipe in memory.
+//! One connection with paused time, over an in-memory pipe.
 
 use std::task::{Context, ready};
 
@@ -23,7 +23,7 @@ use crate::telemetry::Registry;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 
-/// A connection to a stack that takes this long for each answer.
+/// A connection to a stack that takes this long for each response.
 struct Client {
     io: DuplexStream,
     last_call: LastCall,
@@ -71,7 +71,7 @@ impl Client {
         self.io.write_all(bytes).await.expect("the server reads");
     }
 
-    /// Until the server closes.
+    /// Reads until the server closes.
     async fn read_to_end(&mut self) -> String {
         let mut text = String::new();
         self.io.read_to_string(&mut text).await.expect("the server writes text");
@@ -86,7 +86,7 @@ impl Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_trickles_is_cut_ten_seconds_after_its_first_byte() {
+async fn a_slow_head_is_cut_ten_seconds_after_its_first_byte() {
     let mut client = connect(Duration::ZERO);
     sleep(Duration::from_secs(30)).await;
     let began = Instant::now();
@@ -100,7 +100,7 @@ async fn a_head_that_trickles_is_cut_ten_seconds_after_its_first_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_kept_for_75_seconds_and_not_for_ever() {
+async fn an_idle_connection_is_closed_after_75_seconds() {
     for request_first in [false, true] {
         let mut client = connect(Duration::ZERO);
         if request_first {
@@ -114,7 +114,7 @@ async fn an_idle_connection_is_kept_for_75_seconds_and_not_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_in_use_every_minute_lives_on() {
+async fn a_connection_used_every_minute_stays_open() {
     let mut client = connect(Duration::ZERO);
     for _ in 0..10 {
         client.send(REQUEST).await;
@@ -124,14 +124,14 @@ async fn a_connection_in_use_every_minute_lives_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_may_take_longer_than_an_idle_connection_lives() {
+async fn a_response_may_take_longer_than_the_idle_timeout() {
     let mut client = connect(Duration::from_secs(600));
     client.send(REQUEST).await;
     assert!(client.read_answer().await.ends_with("answer"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_drain_closes_an_idle_connection_at_once_and_one_in_use_a_second_after_its_last_answer() {
+async fn the_drain_closes_connections_a_second_after_their_last_response() {
     for (idle, lives) in [(5, 0), (0, 1)] {
         let mut client = connect(Duration::ZERO);
         client.send(REQUEST).await;
@@ -145,7 +145,7 @@ async fn the_drain_closes_an_idle_connection_at_once_and_one_in_use_a_second_aft
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_crosses_the_drain_is_answered_and_told_that_it_is_the_last() {
+async fn a_request_during_the_drain_is_answered_with_connection_close() {
     let mut client = connect(Duration::ZERO);
     client.send(REQUEST).await;
     client.read_answer().await;
@@ -157,7 +157,7 @@ async fn a_request_that_crosses_the_drain_is_answered_and_told_that_it_is_the_la
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_its_answer_is_cut_after_thirty_seconds() {
+async fn a_client_that_does_not_read_its_response_is_cut_after_thirty_seconds() {
     let (mut io, other_end) = duplex(16);
     let stack = tower::service_fn(|_: Request<Incoming>| async {
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
@@ -172,7 +172,7 @@ async fn a_client_that_does_not_read_its_answer_is_cut_after_thirty_seconds() {
     });
     let began = Instant::now();
     server.await.expect("no panic");
-    assert_eq!(began.elapsed().as_secs(), 50, "30 s after it last took something");
+    assert_eq!(began.elapsed().as_secs(), 50, "30 s after it last read");
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +186,7 @@ async fn the_drain_lets_a_request_in_flight_finish_and_then_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_cannot_be_read_is_answered_in_our_own_words() {
+async fn an_invalid_head_gets_the_proxys_own_error_response() {
     for head in ["GET / HTTP/1.1\nHost: metadata\n\n", "GET / HTTP/1.1\r\nHost : metadata\r\n\r\n", "nonsense\r\n\r\n"]
     {
         let mut client = connect(Duration::ZERO);
@@ -198,7 +198,7 @@ async fn a_head_that_cannot_be_read_is_answered_in_our_own_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_head_behind_a_good_one_does_not_lose_the_good_ones_answer() {
+async fn an_invalid_head_does_not_drop_the_response_before_it() {
     let mut client = connect(Duration::from_secs(1));
     client.send(&[REQUEST, b"GET / HTTP/1.1\nHost: metadata\n\n"].concat()).await;
     let answers = client.read_to_end().await;
@@ -207,7 +207,7 @@ async fn a_bad_head_behind_a_good_one_does_not_lose_the_good_ones_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_carried_a_body_is_closed_after_its_answer() {
+async fn a_connection_with_a_request_body_is_closed_after_the_response() {
     let mut client = connect(Duration::ZERO);
     client.send(b"GET / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 5\r\n\r\nGET /").await;
     client.send(REQUEST).await;
@@ -217,7 +217,7 @@ async fn a_connection_that_carried_a_body_is_closed_after_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_answer_that_the_connection_closes_behind_is_written_as_the_last() {
+async fn only_a_response_before_a_close_is_written_as_last() {
     for (version, options, is_last) in [
         ("1.0", "", true),
         ("1.0", "Connection: close\r\n", true),
@@ -226,7 +226,7 @@ async fn only_an_answer_that_the_connection_closes_behind_is_written_as_the_last
         ("1.1", "Connection: close\r\n", true),
         ("1.1", "Connection: Close\r\n", true),
         ("1.1", "Connection: keep-alive\r\n", false),
-        // Its client is listened to for a while.
+        // The connection lingers.
         ("1.1", "Connection: close\r\nContent-Length: 5\r\n", false),
     ] {
         LAST.take();
@@ -243,7 +243,7 @@ async fn only_an_answer_that_the_connection_closes_behind_is_written_as_the_last
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_drain_makes_the_last_answer_is_written_as_the_last() {
+async fn the_last_response_of_a_drain_is_written_as_last() {
     let mut client = connect(Duration::from_secs(2));
     client.send(REQUEST).await;
     sleep(Duration::from_secs(1)).await;
@@ -252,7 +252,7 @@ async fn what_the_drain_makes_the_last_answer_is_written_as_the_last() {
     assert_eq!(String::from_utf8(LAST.take()).expect("text"), answer);
 }
 
-/// A body that comes in pieces, a second apart.
+/// A body of several chunks, one second apart.
 struct Pieces {
     left: u8,
     next: Pin<Box<Sleep>>,
@@ -270,9 +270,9 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// Of an answer that comes in pieces, none is kept back for the next.
+/// No chunk of a streamed response is held back.
 #[tokio::test(start_paused = true)]
-async fn only_the_end_of_the_last_answer_is_written_as_the_last() {
+async fn only_the_last_chunk_is_written_as_last() {
     let (mut io, other_end) = duplex(1024);
     let stack = tower::service_fn(|_: Request<Incoming>| async {
         Ok::<_, Reset>(Response::new(Pieces { left: 3, next: Box::pin(sleep(Duration::ZERO)) }))
@@ -285,7 +285,7 @@ async fn only_the_end_of_the_last_answer_is_written_as_the_last() {
     assert_eq!(String::from_utf8(LAST.take()).expect("text"), "0\r\n\r\n");
 }
 
-/// A connection by a real socket, to a stack that takes this long for each answer.
+/// A connection over a real socket to a stack that takes this long for each response.
 async fn connect_by_socket(connections: &Arc<Connections>, delay: Duration) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
@@ -309,9 +309,9 @@ async fn read_answers(client: &mut TcpStream, count: usize) {
     assert_eq!(text.matches("HTTP/1.1 200 OK").count(), count, "{text}");
 }
 
-/// However it arrives, what was gathered and what hyper reads add up to the head.
+/// In any split, the bytes gathered and those that hyper reads form the head.
 #[tokio::test]
-async fn a_head_in_pieces_is_read_whole() {
+async fn a_head_in_pieces_is_read_completely() {
     let long = format!("GET / HTTP/1.1\r\nHost: metadata\r\nUser-Agent: {}\r\n\r\n", "x".repeat(3000));
     let connections = connections(usize::MAX);
     for (head, cuts) in [(REQUEST, 1..REQUEST.len()), (long.as_bytes(), 2030..2080)] {
@@ -327,9 +327,10 @@ async fn a_head_in_pieces_is_read_whole() {
     }
 }
 
-/// In a crowd hyper's state is given up after each answer; requests that are there already, whole or in part, are not lost.
+/// When crowded, hyper's state is dropped after each response. Requests that were already received, in full or
+/// in part, are not lost.
 #[tokio::test]
-async fn in_a_crowd_requests_behind_one_another_are_all_answered() {
+async fn all_pipelined_requests_are_answered_when_crowded() {
     let connections = connections(OPEN_BYTES + SERVING_BYTES);
     let mut client = connect_by_socket(&connections, Duration::ZERO).await;
     for _ in 0..3 {
@@ -347,9 +348,9 @@ async fn in_a_crowd_requests_behind_one_another_are_all_answered() {
     }
 }
 
-/// At ease hyper's state is kept for the next request.
+/// When not crowded, hyper's state is kept for the next request.
 #[tokio::test]
-async fn at_ease_a_connection_stays_ready_for_its_next_request() {
+async fn a_connection_keeps_hypers_state_when_not_crowded() {
     let connections = connections(usize::MAX);
     let mut client = connect_by_socket(&connections, Duration::ZERO).await;
     client.write_all(REQUEST).await.expect("the server is there");
@@ -357,18 +358,19 @@ async fn at_ease_a_connection_stays_ready_for_its_next_request() {
     assert!(connections.weight().0 > OPEN_BYTES);
 }
 
-/// Requests that wait for their answer one after the other, sent at once: each is read when the one before it is answered.
+/// Pipelined requests: each is read only when the previous one was answered.
 #[tokio::test]
-async fn requests_that_arrive_together_are_answered_in_turn() {
+async fn pipelined_requests_are_answered_in_order() {
     let connections = connections(usize::MAX);
     let mut client = connect_by_socket(&connections, Duration::from_millis(2)).await;
     client.write_all(&REQUEST.repeat(30)).await.expect("the server is there");
     read_answers(&mut client, 30).await;
 }
 
-/// Whatever a client has sent behind its request: when it leaves, its connection ends, and the request with it.
+/// When a client disconnects, its connection ends, and so does its request, even if it sent more bytes after
+/// the request.
 #[tokio::test]
-async fn a_client_that_leaves_is_noticed_behind_bytes_that_nobody_reads() {
+async fn a_disconnect_after_unread_bytes_is_detected() {
     for rest in [&b""[..], b"\r\n", b"\n", b" ", b"x", REQUEST, &REQUEST[..20], &[b'x'; 5000]] {
         let connections = connections(usize::MAX);
         let mut client = connect_by_socket(&connections, Duration::from_secs(3600)).await;
@@ -390,9 +392,10 @@ async fn a_client_that_leaves_is_noticed_behind_bytes_that_nobody_reads() {
     }
 }
 
-/// A client that waits for an answer hears that it should try again; one that waits for nothing sees an ordinary end.
+/// A client that waits for a response gets a reset, so that it retries. Between requests it gets a normal
+/// close.
 #[tokio::test]
-async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests() {
+async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
     for (sent, answers, is_reset) in
         [("", 0, true), ("GET / HT", 0, true), ("GET / HTTP/1.1\r\nHost: metadata\r\n\r\n", 1, false)]
     {
@@ -434,10 +437,10 @@ async fn a_connection_that_gives_way_is_reset_unless_it_is_between_two_requests(
     }
 }
 
-/// A request without memory to be served in waits, and is served once there is some.
+/// A request waits while there is no memory to serve it.
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_for_memory_and_not_for_ever() {
-    // Newcomers leave an eighth free.
+async fn a_request_waits_for_memory_until_its_timeout() {
+    // Newcomers leave an eighth of the memory free.
     let connections = connections((3 * OPEN_BYTES + SERVING_BYTES) / 7 * 8 + 8);
     let mut first = connect_by_socket(&connections, Duration::from_secs(2)).await;
     first.write_all(REQUEST).await.expect("the server is there");
@@ -449,7 +452,7 @@ async fn a_request_waits_for_memory_and_not_for_ever() {
     second.write_all(REQUEST).await.expect("the server is there");
     read_answers(&mut first, 1).await;
     drop(first);
-    // The second is served now, and takes longer than the third may wait.
+    // The second is served now and takes longer than the third may wait.
     sleep(Duration::from_millis(100)).await;
     third.write_all(REQUEST).await.expect("the server is there");
     let ended = third.read(&mut [0; 16]).await.map_err(|error| error.kind());

@@ -14,7 +14,7 @@ use crate::shares::{Availability, Client, Shares};
 
 /// A client that has read nothing for this long is considered not reading. Clients on the same node normally
 /// read immediately.
-pub(super) const UNREAD: Duration = Duration::from_millis(5);
+pub(super) const UNREAD_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Open {
@@ -63,7 +63,7 @@ pub(super) enum Resource {
 impl Connection {
     /// Since when its client has not been reading, if for long enough.
     pub(super) fn unread_since(&self) -> Option<Instant> {
-        self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD)
+        self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD_DELAY)
     }
 }
 

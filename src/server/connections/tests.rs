@@ -1,10 +1,10 @@
-use super::open::UNREAD;
+use super::open::UNREAD_DELAY;
 use super::place::SMALL_HEAD_BYTES;
 use super::*;
 use crate::memory::SERVING_BYTES;
 use proptest::prelude::*;
 
-/// A connection in a place, and a task that stands for it.
+/// A connection with its place and a task.
 struct Guest {
     activity: Arc<Activity>,
     place: Place,
@@ -37,7 +37,7 @@ fn room_for_bytes(bytes: usize) -> Arc<Connections> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_one_that_got_nowhere_for_longest_gives_way() {
+async fn the_connection_without_progress_for_longest_is_closed() {
     let connections = room_for(3);
     let silent = arrive(&connections, 1).expect("room");
     sleep(Duration::from_secs(1)).await;
@@ -49,12 +49,12 @@ async fn the_one_that_got_nowhere_for_longest_gives_way() {
         sends.activity.received(0, true, false);
     }
     let newcomer = arrive(&connections, 1).expect("one gives way");
-    assert!(was_aborted(&idle).await, "the only one that did nothing since");
+    assert!(was_aborted(&idle).await, "the only one without progress since");
     assert!(!was_aborted(&silent).await && !was_aborted(&trickling).await && !was_aborted(&newcomer).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_cannot_cut_its_own_requests_nor_those_of_one_that_holds_as_many() {
+async fn a_client_cannot_cut_its_own_requests_or_those_of_an_equal_client() {
     let connections = room_for(2);
     let one = arrive(&connections, 1).expect("room");
     let other = arrive(&connections, 2).expect("room");
@@ -68,7 +68,7 @@ async fn a_client_cannot_cut_its_own_requests_nor_those_of_one_that_holds_as_man
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_request_of_the_client_with_most_gives_way_to_another_client() {
+async fn the_oldest_request_of_the_largest_client_is_cut_for_another() {
     let connections = room_for(3);
     let (mut crowd, mut answers) = (Vec::new(), Vec::new());
     for _ in 0..3 {
@@ -79,38 +79,38 @@ async fn the_oldest_request_of_the_client_with_most_gives_way_to_another_client(
         crowd.push(guest);
         sleep(Duration::from_secs(1)).await;
     }
-    assert!(arrive(&connections, 1).is_none(), "its own are all in flight");
+    assert!(arrive(&connections, 1).is_none(), "all of its own are in flight");
     let _other = arrive(&connections, 2).expect("the client with most gives way");
     assert!(was_aborted(&crowd[0]).await && !was_aborted(&crowd[1]).await && !was_aborted(&crowd[2]).await);
-    assert!(arrive(&connections, 1).is_none(), "and does not take it back");
+    assert!(arrive(&connections, 1).is_none(), "it does not get the place back");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_that_is_patient_waits_for_those_that_have_only_just_come() {
+async fn a_patient_newcomer_does_not_replace_very_recent_connections() {
     let connections = room_for(1);
     let first = arrive(&connections, 1).expect("room");
     let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
     assert!(matches!(admit(), Admission::Later));
-    sleep(JUST_COME).await;
+    sleep(NEWCOMER_PROTECTION).await;
     assert!(matches!(admit(), Admission::Place(_)));
     assert!(was_aborted(&first).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_connections_that_are_named_are_cut_for_not_reading() {
+async fn only_connections_of_these_peers_are_cut_for_not_reading() {
     let connections = room_for(3);
     let guests = [1, 2, 3].map(|pod_number| arrive(&connections, pod_number).expect("room"));
     for guest in &guests[..2] {
         guest.activity.blocked();
     }
-    sleep(UNREAD).await;
-    assert!(!connections.cut_unread_of(&[pod(3)]), "this one reads");
+    sleep(UNREAD_DELAY).await;
+    assert!(!connections.cut_unread_of(&[pod(3)]), "this one is reading");
     assert!(connections.cut_unread_of(&[pod(2), pod(3)]));
     assert!(!was_aborted(&guests[0]).await && was_aborted(&guests[1]).await && !was_aborted(&guests[2]).await);
 }
 
 #[tokio::test]
-async fn a_place_that_is_left_is_free() {
+async fn a_released_place_is_free() {
     let connections = room_for(1);
     let first = arrive(&connections, 1).expect("room");
     let in_flight = first.activity.answering();
@@ -121,14 +121,14 @@ async fn a_place_that_is_left_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_served_weighs_more_and_only_idle_ones_give_way_to_it_within_a_client() {
-    // Newcomers leave an eighth free.
+async fn serving_is_charged_and_closes_only_idle_connections_of_the_same_client() {
+    // Newcomers leave an eighth of the memory free.
     let connections = room_for_bytes((3 * OPEN_BYTES + SERVING_BYTES) / 7 * 8 + 8);
     let guests: Vec<_> = (0..3).map(|_| arrive(&connections, 1).expect("room")).collect();
     let first = guests[0].place.serve(Reclaim::Yes).expect("room for one");
     let _answer = guests[0].activity.answering();
     guests[1].activity.wait_for_room(true);
-    assert!(guests[2].place.serve(Reclaim::No).is_none(), "nobody is looked for");
+    assert!(guests[2].place.serve(Reclaim::No).is_none(), "no other connection is closed");
     let newcomer = arrive(&connections, 2).expect("the one that is silent gives way");
     assert!(was_aborted(&guests[2]).await && !was_aborted(&guests[0]).await && !was_aborted(&guests[1]).await);
     drop(first);
@@ -136,7 +136,7 @@ async fn what_is_served_weighs_more_and_only_idle_ones_give_way_to_it_within_a_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_head_weighs_what_it_holds() {
+async fn a_large_head_is_charged() {
     let connections = room_for_bytes(2 * OPEN_BYTES + 4096);
     let one = arrive(&connections, 1).expect("room");
     let other = arrive(&connections, 2).expect("room");
@@ -147,13 +147,13 @@ async fn a_large_head_weighs_what_it_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_pressure_the_client_with_most_gives_way_first_and_requests_last() {
+async fn under_pressure_the_largest_client_is_cut_first_and_requests_last() {
     let connections = room_for_bytes(20 * OPEN_BYTES);
     let idle = arrive(&connections, 2).expect("room");
     sleep(Duration::from_secs(1)).await;
     let crowd: Vec<_> = (0..10).map(|_| arrive(&connections, 1).expect("room")).collect();
     let _answers: Vec<_> = crowd[..8].iter().map(|guest| guest.activity.answering()).collect();
-    sleep(YOUNG).await;
+    sleep(MIN_CLOSE_AGE).await;
     let aborted = async |guests: &[Guest]| {
         let mut aborted = 0;
         for guest in guests {
@@ -166,15 +166,15 @@ async fn under_pressure_the_client_with_most_gives_way_first_and_requests_last()
     connections.shed(Level::Closing, OPEN_BYTES);
     assert_eq!((aborted(&crowd[8..]).await, was_aborted(&idle).await), (1, false));
     connections.shed(Level::Closing, 20 * OPEN_BYTES);
-    assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (2, true), "requests go on");
+    assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (2, true), "requests continue");
     connections.shed(Level::Cutting, 20 * OPEN_BYTES);
-    assert_eq!(aborted(&crowd).await, 5, "what is left weighs a quarter of what it may");
+    assert_eq!(aborted(&crowd).await, 5, "the rest weighs a quarter of the limit");
 }
 
 proptest! {
-    /// Whatever comes and goes in whatever order: the books balance, and the limits hold.
+    /// After any sequence of arrivals and departures the sums are right and the limits hold.
     #[test]
-    fn the_books_balance(steps in prop::collection::vec((0..4u8, 0..4u8, any::<prop::sample::Index>()), 0..60)) {
+    fn charges_are_consistent(steps in prop::collection::vec((0..4u8, 0..4u8, any::<prop::sample::Index>()), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let limit = 6 * OPEN_BYTES + 2 * SERVING_BYTES;

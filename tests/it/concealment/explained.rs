@@ -1,4 +1,4 @@
-//! `explain` and the running proxy agree, whatever is asked for.
+//! `explain` and the running proxy agree for all generated requests.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! What an operator does with policies: try one, change one, get one wrong, ask about one. Through the binary.
+//! An operator's work with policies, tested with the binary: try one, change one, make a mistake, ask about
+//! one.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Answers out of which something is cut, from an upstream that answers as no metadata server should.
+//! Redacted responses, from an upstream that responds as no metadata server should.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

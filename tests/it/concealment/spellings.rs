@@ -1,4 +1,4 @@
-//! Every way to spell a secret's path that a generator can think of.
+//! Generated spellings of the paths of secrets.
 
 use std::net::SocketAddr;
 

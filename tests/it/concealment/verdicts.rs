@@ -1,4 +1,4 @@
-//! The fixture of verdicts, through the binary.
+//! The verdicts of the fixture, tested with the binary.
 
 #[path = "../../fixtures/verdicts.rs"]
 #[allow(dead_code, reason = "the unit test needs more of it")]

@@ -1,4 +1,4 @@
-//! What is expected of an answer, and how far one is from it.
+//! Expectations on a response, and descriptions of deviations.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The table. `v1` and `SA` in targets are the tree and its default account.
+//! The table. In targets, `v1` is the tree and `SA` its default account.
 //!
-//! Where a row leaves room, the mock is held to what it promises in its own words, and the proxy to its decisions: it
-//! conceals what a pod must not read with a 403 that says why, and so does it with query parameters and API versions that
-//! it does not know; it answers what stands above the API versions itself; and it lets nothing through but reading.
+//! Where the protocol notes leave a choice, the mock must behave as it documents, and the proxy as it was
+//! decided: it refuses concealed paths with 403 and a reason, and likewise unknown query parameters and API
+//! versions; it responds itself to paths above the API versions; and it allows only reads.
 
 use std::fmt;
 use std::time::Duration;

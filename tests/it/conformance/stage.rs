@@ -1,4 +1,4 @@
-//! Where a row is played: a mock of its own, and for half of the rows a proxy in front of it.
+//! The environment of a row: its own mock, and for half of the rows a proxy in front of it.
 
 use std::net::SocketAddr;
 use std::time::Duration;

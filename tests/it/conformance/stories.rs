@@ -1,4 +1,4 @@
-//! Rows that take more than one request. They panic where they fail; the panic becomes the row's report.
+//! Rows that need more than one request. They panic on failure, and the panic becomes the row's report.
 
 use std::pin::Pin;
 use std::time::Duration;

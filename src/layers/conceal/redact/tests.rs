@@ -2,7 +2,7 @@ use super::*;
 use crate::policy::{Choice, Source};
 
 fn built_in(name: &str) -> Policy {
-    Choice { source: Source::named(name), recursive: None }.load().expect("built in")
+    Choice { source: Source::parse(name), recursive: None }.load().expect("built in")
 }
 
 fn redacted_json(policy: &str, directory: &str, tree: &str) -> String {
