@@ -94,10 +94,7 @@ impl Shared {
             Arc::clone(&shedding),
             &registry,
         );
-        let room = Room::new(budget.answers, {
-            let connections = Arc::clone(&connections);
-            CutUnread::new(move |peers| connections.cut_unread_of(peers))
-        });
+        let room = Room::new(budget.answers, cut_unread(&connections));
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&registry, Arc::clone(&instruments.latency)));
@@ -153,6 +150,12 @@ impl Shared {
         let pressure = Arc::clone(&self.pressure);
         self.registry.observe(&table::MEMORY_LEVEL, move || Some(pressure.level() as u64));
     }
+}
+
+/// Cuts the connections of these clients that do not read their responses.
+fn cut_unread(connections: &Arc<Connections>) -> CutUnread {
+    let connections = Arc::clone(connections);
+    CutUnread::new(move |peers| connections.cut_unread_of(peers))
 }
 
 /// Divides the memory limit.
