@@ -51,6 +51,7 @@ fn with_between(
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));
     let limit = Arc::new(limit(&shared));
+    // Everything above is made once, everything below for each connection.
     move |peer: SocketAddr| {
         let (http, metadata) = (http.clone(), metadata.clone());
         let timeline = &Timeline::new(shared.instruments.clone(), peer);
