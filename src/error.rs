@@ -2,7 +2,7 @@
 //!
 //! A layer that refuses or fails a request returns an [`Error`]; only `layers::rescue` turns it into a
 //! response. The text of a variant is sent to the client: one sentence that says what was refused and why. Its
-//! reason, status and outcome are chosen in the three functions below, which the compiler keeps complete.
+//! reason, status and outcome are chosen below, in matches that the compiler keeps complete.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Error {
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Request(error) => error.status(),
+            Self::Request(error) => status_of_request(error),
             // Not 503, because a retry would not help.
             Self::TooLarge(_) => StatusCode::FORBIDDEN,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
@@ -102,6 +102,22 @@ impl Error {
             Self::Overloaded(_) => RequestOutcome::Shed,
             Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
+    }
+}
+
+fn status_of_request(error: &RequestError) -> StatusCode {
+    match error {
+        RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
+        RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
+        RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
+        // name that cannot exist is not found.
+        RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
+        RequestError::Host(_)
+        | RequestError::Forwarded(_)
+        | RequestError::Flavor
+        | RequestError::Path(_)
+        | RequestError::Query(_) => StatusCode::FORBIDDEN,
     }
 }
 

@@ -44,6 +44,7 @@ pub trait ProxyStack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + 
 
 impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
 
+/// The closure runs for each connection. What connections share is made before it.
 fn with_between(
     shared: Arc<Shared>,
     http: Between<http::Request<Incoming>>,
@@ -51,7 +52,6 @@ fn with_between(
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));
     let limit = Arc::new(limit(&shared));
-    // Everything above is made once, everything below for each connection.
     move |peer: SocketAddr| {
         let (http, metadata) = (http.clone(), metadata.clone());
         let timeline = &Timeline::new(shared.instruments.clone(), peer);

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use http::request::Parts;
 use http::uri::{PathAndQuery, Scheme};
-use http::{HeaderName, StatusCode, Uri, Version};
+use http::{HeaderName, Uri, Version};
 
 use super::headers::{Lines, Signs};
 use super::host::{AllowedHosts, HostError};
@@ -89,19 +89,6 @@ impl RequestError {
             Self::Flavor => "flavor",
             Self::Path(_) => "path",
             Self::Query(_) => "query",
-        }
-    }
-
-    /// The status of the response.
-    pub fn status(&self) -> StatusCode {
-        match self {
-            Self::Malformed(_) => StatusCode::BAD_REQUEST,
-            Self::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
-            Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
-            // name that cannot exist is not found.
-            Self::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
-            Self::Host(_) | Self::Forwarded(_) | Self::Flavor | Self::Path(_) | Self::Query(_) => StatusCode::FORBIDDEN,
         }
     }
 }
