@@ -274,6 +274,22 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_every_flag_with_its_variable() {
+        let readme = include_str!("../README.md");
+        for arg in Args::command().get_arguments() {
+            let (Some(flag), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
+            // The README tells these with the feature that they belong to.
+            if flag.starts_with("otlp-") {
+                continue;
+            }
+            let variable = variable.display();
+            let mut rows = readme.lines().filter_map(|line| line.strip_prefix(&format!("| `--{flag}")));
+            let is_there = rows.any(|row| row.starts_with([' ', '`']) && row.contains(&format!("| `{variable}`")));
+            assert!(is_there, "a line for --{flag} ({variable}) is missing from the README's table of flags");
+        }
+    }
+
+    #[test]
     fn help_and_messages_list_the_same_enum_values() {
         let Err(Stop::Shown(help)) = parse_line("--help") else { panic!("no help") };
         for flag in ["--policy-mode", "--recursive", "--overload", "--log-format"] {

@@ -1,13 +1,17 @@
 //! [`Error`]: every reason to refuse or fail a request.
 //!
 //! A layer that refuses or fails a request returns an [`Error`]; only `layers::rescue` turns it into a
-//! response. The text of a variant is sent to the client: one sentence that says what was refused and why.
+//! response. The text of a variant is sent to the client: one sentence that says what was refused and why. Its
+//! reason, status and outcome are chosen below, in matches that the compiler keeps complete.
 
 use std::sync::Arc;
+
+use http::StatusCode;
 
 use crate::failure::{Failure, TokenFailure};
 use crate::metadata::RequestError;
 use crate::policy::Concealed;
+use crate::telemetry::latency::RequestOutcome;
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +79,45 @@ impl Error {
             Self::Upstream(failure) => failure.label(),
             Self::Token(failure) => failure.label(),
         }
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Request(error) => status_of_request(error),
+            // Not 503, because a retry would not help.
+            Self::TooLarge(_) => StatusCode::FORBIDDEN,
+            Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            // The policy chooses between forbidden and not found.
+            Self::Concealed(concealed) => concealed.status(),
+            // Never 502: Python's library retries 503 and gives up on 502.
+            Self::Overloaded(_) | Self::Upstream(_) | Self::Token(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The request's outcome in metrics.
+    pub fn outcome(&self) -> RequestOutcome {
+        match self {
+            Self::Request(_) | Self::Concealed(_) | Self::TooLarge(_) => RequestOutcome::Refused,
+            Self::Overloaded(_) => RequestOutcome::Shed,
+            Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
+        }
+    }
+}
+
+fn status_of_request(error: &RequestError) -> StatusCode {
+    match error {
+        RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
+        RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
+        RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
+        // name that cannot exist is not found.
+        RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
+        RequestError::Host(_)
+        | RequestError::Forwarded(_)
+        | RequestError::Flavor
+        | RequestError::Path(_)
+        | RequestError::Query(_) => StatusCode::FORBIDDEN,
     }
 }
 

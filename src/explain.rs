@@ -8,7 +8,6 @@ use http::uri::Authority;
 
 use crate::error::Error;
 use crate::layers::conceal::redact;
-use crate::layers::rescue;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::query::Param;
@@ -58,7 +57,7 @@ pub fn explain(policy: &Policy, url: &str) -> String {
             explanation.line("read as", "invalid: it is refused before the policy applies");
             explanation.line("upstream", "nothing is sent");
             let error = Error::from(error);
-            explanation.line("client", format_args!("{}: {error}", rescue::status_of(&error)));
+            explanation.line("client", format_args!("{}: {error}", error.status()));
             return explanation.0;
         }
     };

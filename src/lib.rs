@@ -6,7 +6,7 @@
 //!  accept ── one task per connection ── connection (HTTP/1, header and idle timeouts)
 //!    │
 //!  latency           measures every layer below
-//!   rescue           Error -> response                            chooses the status of every error
+//!   rescue           Error -> response                            or a reset
 //!    catch_panic     panic -> Error                               500
 //!     classify       head -> metadata::Request                    malformed, no flavor, forwarded: refused
 //!      in_flight     a seat for requests that need the upstream   no seat: reset, or 503
@@ -32,7 +32,8 @@
 //! | whether a request gets a seat | [`layers::in_flight`] |
 //! | whether there is memory for a large response | [`room`] |
 //! | whether a connection is accepted, and which one is closed for it | [`server::Connections`] |
-//! | whether an overloaded request is reset or answered, and the status of every error | [`layers::rescue`] |
+//! | the text, reason, status and outcome of every refusal and failure | [`error`] |
+//! | whether an overloaded request is reset or answered | [`layers::rescue`] |
 //! | how a connection is reset | `server::socket` |
 //! | the clock for token lifetimes | [`clock`] |
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
@@ -48,6 +49,7 @@
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
 //! | whether a pod or node is protected | [`check`] |
 //! | when a filter begins and ends | [`layers::latency`] |
+//! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
 //! | which requests are traced, and what is exported | [`telemetry::otlp`] |
 //! | names, labels and help of metrics | [`telemetry::table`] |
 //! | histogram buckets | [`telemetry::histogram`] |
@@ -67,7 +69,7 @@
 //! # Reading order
 //!
 //! [`stack`], then [`layers`] from the outside in, then [`metadata`], [`policy`], [`tokens`], [`upstream`], [`server`]
-//! and [`app`].
+//! and [`app`]. `CONTRIBUTING.md` walks through adding a filter, a flag, a metric and a policy rule.
 
 #![forbid(unsafe_code)]
 

@@ -44,6 +44,7 @@ pub trait ProxyStack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + 
 
 impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
 
+/// The closure runs for each connection. What connections share is made before it.
 fn with_between(
     shared: Arc<Shared>,
     http: Between<http::Request<Incoming>>,

@@ -1,4 +1,6 @@
-//! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
+//! The tower layers of the request path. Each makes one decision. [`stack`](crate::stack) defines their order.
+//!
+//! `discovery` is the shortest example. A layer that decides immediately needs no future of its own; `outcome` has one.
 
 pub mod catch_panic;
 pub mod classify;

@@ -22,12 +22,10 @@ pin_project! {
 
 impl<F, T> Outcome<F, T> {
     /// The layer's own result.
-    /// The layer's own result.
     pub(super) fn decided(outcome: T) -> Self {
         Self::Decided { outcome: Some(outcome) }
     }
 
-    /// A future of the layer's own.
     /// A future of the layer's own.
     pub(super) fn pending(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self::Pending { boxed: Box::pin(work) }

@@ -1,4 +1,4 @@
-//! rescue: turns every [`Error`] into a response. The only place that chooses the status of an error.
+//! rescue: turns every [`Error`] into a response, and counts and logs it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,6 @@ use tower::{Layer, Service};
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::{Error, Overload};
-use crate::metadata::RequestError;
 use crate::reply::{self, Body};
 use crate::server::Reset;
 use crate::telemetry::latency::RequestOutcome;
@@ -120,7 +119,7 @@ where
         let outcome = match &answer {
             Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
             Ok(_) => RequestOutcome::Passed,
-            Err(error) => outcome_of(error),
+            Err(error) => error.outcome(),
         };
         this.rescuer.timeline.ends_as(outcome);
         let answer = match answer {
@@ -174,7 +173,7 @@ impl From<Overload> for Shed {
 
 /// The answer to an error: a status, and the error's sentence as the body.
 fn answer(error: &Error) -> Response<Body> {
-    let status = status_of(error);
+    let status = error.status();
     let mut response = reply::sentence(status, format!("{error}\n"));
     match status {
         StatusCode::METHOD_NOT_ALLOWED => {
@@ -192,43 +191,6 @@ fn answer(error: &Error) -> Response<Body> {
     response
 }
 
-pub(crate) fn status_of(error: &Error) -> StatusCode {
-    match error {
-        Error::Request(error) => status_of_request(error),
-        // Not 503, because a retry would not help.
-        Error::TooLarge(_) => StatusCode::FORBIDDEN,
-        Error::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
-        // The policy chooses between forbidden and not found.
-        Error::Concealed(concealed) => concealed.status(),
-        // Never 502: Python's library retries 503 and gives up on 502.
-        Error::Overloaded(_) | Error::Upstream(_) | Error::Token(_) => StatusCode::SERVICE_UNAVAILABLE,
-    }
-}
-
-fn status_of_request(error: &RequestError) -> StatusCode {
-    match error {
-        RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
-        RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
-        RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
-        // name that cannot exist is not found.
-        RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
-        RequestError::Host(_)
-        | RequestError::Forwarded(_)
-        | RequestError::Flavor
-        | RequestError::Path(_)
-        | RequestError::Query(_) => StatusCode::FORBIDDEN,
-    }
-}
-
-fn outcome_of(error: &Error) -> RequestOutcome {
-    match error {
-        Error::Request(_) | Error::Concealed(_) | Error::TooLarge(_) => RequestOutcome::Refused,
-        Error::Overloaded(_) => RequestOutcome::Shed,
-        Error::Upstream(_) | Error::Token(_) | Error::Panicked => RequestOutcome::Failed,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
@@ -236,8 +198,8 @@ mod tests {
 
     use super::*;
     use crate::failure::Failure;
-    use crate::metadata::Malformed;
     use crate::metadata::path::PathError;
+    use crate::metadata::{Malformed, RequestError};
 
     fn body_of(response: Response<Body>) -> String {
         let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();

@@ -78,7 +78,7 @@ pub enum Malformed {
 }
 
 impl RequestError {
-    /// A name from a closed set, for metric labels and logs.
+    /// A label from a fixed set, for metrics and logs.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",

@@ -27,14 +27,7 @@ use crate::server::{self, Server};
 use crate::telemetry::Registry;
 use crate::telemetry::otlp::Tracer;
 
-/// Places for middleware that sees HTTP, from the inside out: before classify, and so on, up to before total.
-const HTTP_LEVELS: usize = 5;
-
-/// Places for middleware that sees parsed requests, from the inside out: before forward, and so on, up to before
-/// `in_flight`.
-const METADATA_LEVELS: usize = 8;
-
-/// Those of the places for HTTP that are inside `catch_panic`.
+/// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
 const HTTP_LEVELS_CAUGHT: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +42,14 @@ enum Middleware {
     PanicInFuture,
 }
 
-/// Puts middleware at one of the places between the layers, for requests of this type.
+/// Puts middleware at one of the places between the layers, for requests of this type. Places are numbered from the inside
+/// out.
 pub(super) struct Between<R> {
     middleware: Option<(usize, Middleware)>,
     /// The next place.
     level: AtomicUsize,
+    /// How many places there are, over all stacks.
+    levels: Arc<AtomicUsize>,
     /// Requests to middleware that panics, over all stacks.
     requests: Arc<AtomicUsize>,
     /// What a concurrency limit has, over all stacks.
@@ -72,16 +68,16 @@ impl<R> Between<R> {
 impl<R> Default for Between<R> {
     fn default() -> Self {
         let permits = Arc::new(Semaphore::new(0));
-        let (level, requests) = (AtomicUsize::new(0), Arc::default());
-        Self { middleware: None, level, requests, permits, request: PhantomData }
+        let (level, levels, requests) = (AtomicUsize::new(0), Arc::default(), Arc::default());
+        Self { middleware: None, level, levels, requests, permits, request: PhantomData }
     }
 }
 
 /// For the next stack.
 impl<R> Clone for Between<R> {
     fn clone(&self) -> Self {
-        let (requests, permits) = (Arc::clone(&self.requests), Arc::clone(&self.permits));
-        Self { middleware: self.middleware, requests, permits, ..Self::default() }
+        let (levels, requests) = (Arc::clone(&self.levels), Arc::clone(&self.requests));
+        Self { middleware: self.middleware, levels, requests, permits: Arc::clone(&self.permits), ..Self::default() }
     }
 }
 
@@ -96,6 +92,7 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         let level = self.level.fetch_add(1, Relaxed);
+        self.levels.fetch_max(level + 1, Relaxed);
         let requests = Arc::clone(&self.requests);
         match self.middleware.filter(|(at, _)| *at == level) {
             None => BoxCloneSyncService::new(inner),
@@ -160,6 +157,15 @@ fn shared(mock: &Handle) -> Arc<Shared> {
     Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default())
 }
 
+/// How many places there are for middleware that sees HTTP, and for middleware that sees parsed requests.
+async fn levels() -> (usize, usize) {
+    let mock = Mock::start().await;
+    let (http, metadata) = (Between::default(), Between::default());
+    let (of_http, of_metadata) = (Arc::clone(&http.levels), Arc::clone(&metadata.levels));
+    drop(with_between(shared(&mock), http, metadata).new_stack(([127, 0, 0, 1], 1).into()));
+    (of_http.load(Relaxed), of_metadata.load(Relaxed))
+}
+
 /// A client's connection.
 struct Connection(BufReader<TcpStream>);
 
@@ -220,8 +226,9 @@ async fn ask_a_thousand(proxy: &Proxy) {
 }
 
 async fn all_are_answered_with(middleware: Middleware) {
-    for level in 0..HTTP_LEVELS + METADATA_LEVELS {
-        let proxy = match level.checked_sub(HTTP_LEVELS) {
+    let (http_levels, metadata_levels) = levels().await;
+    for level in 0..http_levels + metadata_levels {
+        let proxy = match level.checked_sub(http_levels) {
             None => Proxy::start(Between::at(level, middleware), Between::default()).await,
             Some(level) => Proxy::start(Between::default(), Between::at(level, middleware)).await,
         };
@@ -240,14 +247,16 @@ async fn a_buffer_can_stand_at_every_level() {
     all_are_answered_with(Middleware::Buffer(2)).await;
 }
 
-/// Every level counted by the tests exists, and there is no other.
+/// Requests come through every level that is counted, and there is no other.
 #[tokio::test]
 async fn the_levels_are_all_there_are() {
+    let (http_levels, metadata_levels) = levels().await;
+    assert!(metadata_levels >= Filter::ALL.len() - 1, "each filter but classify has a level: {metadata_levels}");
     let panics = Middleware::PanicInCall;
     for (http, metadata, is_there) in [
-        (HTTP_LEVELS - 1, METADATA_LEVELS, true),
-        (HTTP_LEVELS, METADATA_LEVELS - 1, true),
-        (HTTP_LEVELS, METADATA_LEVELS, false),
+        (http_levels - 1, metadata_levels, true),
+        (http_levels, metadata_levels - 1, true),
+        (http_levels, metadata_levels, false),
     ] {
         let proxy = Proxy::start(Between::at(http, panics), Between::at(metadata, panics)).await;
         let mut client = TcpStream::connect(proxy.addr).await.expect("it listens");
@@ -308,7 +317,7 @@ async fn a_panic_ends_its_request_and_nothing_else() {
     let _logging = tracing::subscriber::set_default(subscriber);
     let mut panics = 0;
     for middleware in [Middleware::PanicInCall, Middleware::PanicInFuture] {
-        let levels = HTTP_LEVELS_CAUGHT + METADATA_LEVELS;
+        let levels = HTTP_LEVELS_CAUGHT + levels().await.1;
         for level in 0..levels {
             let proxy = match level.checked_sub(HTTP_LEVELS_CAUGHT) {
                 None => Proxy::start(Between::at(level, middleware), Between::default()).await,

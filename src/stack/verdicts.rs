@@ -8,7 +8,7 @@ mod fixture;
 use fixture::{Fate, Verdict, rows};
 
 use crate::error::Error;
-use crate::layers::{discovery, rescue};
+use crate::layers::discovery;
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::{Malformed, Request, RequestError};
 use crate::policy::{Choice, Concealed, Decision, Policy, Source};
@@ -50,7 +50,7 @@ const ATTACKS: &str = "
     A35 A36 A37 A38 A39 A40 A44 A45 A46 A48 A50 A51 A52 A55 A56 A57 A59 A60 A61 A62 A63 A64 A66 A67 A69";
 
 fn verdict(policy: &Policy, target: &str) -> Verdict {
-    let refusal = |error: &Error| Verdict { fate: Fate::Refuse, status: Some(rescue::status_of(error).as_u16()) };
+    let refusal = |error: &Error| Verdict { fate: Fate::Refuse, status: Some(error.status().as_u16()) };
     let request = match read(target) {
         Ok(request) => request,
         Err(error) => return refusal(&error),

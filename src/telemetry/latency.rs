@@ -13,7 +13,7 @@ use super::table::{self, Row};
 use crate::metadata::Endpoint;
 
 labels! {
-    /// The filters of the request path, named after their layers, from the outside in.
+    /// The filters of the request path, named after their layers, in the order of [`stack`](crate::stack).
     Filter {
         /// `layers::classify`.
         Classify = "classify",

@@ -1,4 +1,7 @@
-//! Name, labels and help of every metric. A test checks the README's table against this one.
+//! Name, labels and help of every metric. A test checks the README's table against this one and prints what it should be.
+//!
+//! A metric belongs to the part of the proxy that counts: it takes the row and a [`Registry`](super::Registry) when it is
+//! made. That is once per process, so never in the stack's closure, which runs for each connection.
 
 /// One metric.
 #[derive(Debug)]

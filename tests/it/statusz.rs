@@ -2,13 +2,13 @@
 
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::Fault;
+use gce_metadata_proxy::telemetry::labels::Label;
+use gce_metadata_proxy::telemetry::latency::Filter;
 use serde_json::Value;
 
 use crate::support::{Answer, Binary, Connection, Proxy, config, get, metric_becomes, raw, upstream};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
-const ALL_FILTERS: [&str; 8] =
-    ["classify", "in_flight", "discovery", "conceal", "hanging", "leaves", "token_cache", "forward"];
 
 /// Some traffic of each kind: tokens, a value, a refusal, and a name that contains markup.
 async fn some_traffic(proxy: &Proxy) {
@@ -38,10 +38,10 @@ async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
     let version = format!("gce-metadata-proxy {}", env!("CARGO_PKG_VERSION"));
     let upstream = mock.addr().to_string();
     let told = ["ready", &version, "compat", "--max-in-flight", "concealed", "127.0.0.1", "default", &upstream, "<svg"];
-    for told in told.iter().chain(&ALL_FILTERS) {
+    for told in told.into_iter().chain(Filter::ALL.map(Label::label)) {
         assert!(page.contains(told), "{told} is missing from\n{page}");
     }
-    assert_eq!(page.matches("<svg").count(), ALL_FILTERS.len());
+    assert_eq!(page.matches("<svg").count(), Filter::ALL.len());
     assert!(page.contains("&lt;script&gt;alert(1)"), "what pods write is text");
     for foreign in ["<script", "src=", "http://", "https://", "@import", "url("] {
         let places: Vec<_> = page.match_indices(foreign).map(|(at, _)| &page[at..page.len().min(at + 60)]).collect();
@@ -62,7 +62,7 @@ async fn the_data_is_that_of_the_page() {
     assert_eq!(status["policy"]["name"], "compat");
     let filters = status["filters"].as_array().expect("a list");
     let names: Vec<_> = filters.iter().map(|filter| filter["filter"].as_str().expect("a name")).collect();
-    assert_eq!(names, ALL_FILTERS);
+    assert_eq!(names, Filter::ALL.map(Label::label));
     for filter in filters {
         assert!(filter["work"]["p99"].as_f64().is_some_and(|seconds| seconds > 0.0), "{filter}");
         assert!(filter["course"].as_array().is_some_and(|course| !course.is_empty()), "{filter}");
