@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::client::CLIENTS;
-use crate::expected::judge;
+use crate::play;
 use crate::weather::{WEATHERS, Weather};
 
 /// What is wrong with every answer.
@@ -96,8 +96,8 @@ impl SpoiledAnswers {
         let mut met: JoinSet<Result<Option<(&str, String)>, String>> = JoinSet::new();
         for client in CLIENTS.iter().filter(|client| client.is_run()) {
             met.spawn(async move {
-                let cell = weather.meet(client, Some(spoil)).await?;
-                Ok(judge(client, weather, &cell).err().map(|error| (client.name, error)))
+                let (_, judged) = play(client, weather, Some(spoil)).await?;
+                Ok(judged.err().map(|error| (client.name, error)))
             });
         }
         let mut noticed = Vec::new();
