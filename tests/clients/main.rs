@@ -19,7 +19,6 @@ mod expected;
 mod fault;
 mod gate;
 mod stage;
-mod stall;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -35,6 +34,8 @@ use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use client::{CLIENTS, Client};
+use support::stall;
+
 use fault::{FAULTS, SpoiledAnswers};
 use table::Table;
 use weather::{WEATHERS, Weather};
@@ -46,7 +47,8 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     support::open_many_files();
-    stall::watch();
+    // As the clients run.
+    stall::watch(10);
 
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let table = Arc::new(Table::default());

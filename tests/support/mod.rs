@@ -3,6 +3,7 @@
 mod binary;
 pub mod cgroup;
 mod release;
+pub mod stall;
 pub mod tokens;
 mod upstream;
 mod wire;

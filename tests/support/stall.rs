@@ -1,4 +1,4 @@
-//! Notices when the computer stands still, so that no client is judged by it.
+//! Notices when the computer stands still, so that nobody is judged by it.
 //!
 //! Clients give up after some seconds, and the proxy gives the metadata server 2.5 s. A computer that is shared with others, or
 //! busy, may stand still for as long.
@@ -18,12 +18,11 @@ const MIN_STALL: Duration = Duration::from_millis(200);
 /// When stalls ended, and how long they took.
 static STALLS: LazyLock<Mutex<Vec<(Instant, Duration)>>> = LazyLock::new(Mutex::default);
 
-/// Begins to watch.
+/// Begins to watch, on a thread of this niceness.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own may sleep")]
-pub(crate) fn watch() {
-    thread::spawn(|| {
-        // As a client runs.
-        let _ = rustix::process::nice(10);
+pub fn watch(niceness: i32) {
+    thread::spawn(move || {
+        let _ = rustix::process::nice(niceness);
         loop {
             let began = Instant::now();
             thread::sleep(INTERVAL);
@@ -36,7 +35,7 @@ pub(crate) fn watch() {
 }
 
 /// The longest stall since then, if there was one.
-pub(crate) fn longest_since(began: Instant) -> Option<Duration> {
+pub fn longest_since(began: Instant) -> Option<Duration> {
     let stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
     stalls.iter().filter(|(ended, _)| *ended >= began).map(|(_, late)| *late).max()
 }
