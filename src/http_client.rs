@@ -1,6 +1,6 @@
 //! [`HttpClient`]: sends requests to everything except the metadata server: the trace collector, and what `check` probes.
 //!
-//! Requests to the metadata server go through [`upstream::UpstreamClient`](crate::upstream::UpstreamClient), which counts every byte. This
+//! Requests to the metadata server go through `upstream::UpstreamClient`, which counts every byte. This
 //! client keeps connections alive, has one deadline for a whole request, and reads whole bodies up to a limit. How it
 //! connects is up to its connector: [`HttpClient::plain`] uses TCP, and [`HttpClient::with_connector`] takes any other, such
 //! as one that speaks TLS.

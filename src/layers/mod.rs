@@ -1,4 +1,4 @@
-//! The tower layers of the request path. Each makes one decision. [`stack`](crate::stack) defines their order.
+//! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
 //!
 //! `discovery` is the shortest example. A layer that decides immediately needs no future of its own; `outcome` has one.
 

@@ -13,7 +13,7 @@ use super::table::{self, Row};
 use crate::metadata::Endpoint;
 
 labels! {
-    /// The filters of the request path, named after their layers, in the order of [`stack`](crate::stack).
+    /// The filters of the request path, named after their layers, in the order of `stack.rs`.
     Filter {
         /// `layers::classify`.
         Classify = "classify",
