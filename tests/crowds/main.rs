@@ -1,7 +1,7 @@
 //! Crowds of clients against the binary as it is shipped: who is served, who is refused, and how.
 //!
-//! They are apart from the other scenarios, and take turns, so that each has the processor for itself. Hostile pods are in
-//! `tests/siege`.
+//! They are apart from the other scenarios, and run one at a time, so that each has the processor for itself. Hostile pods
+//! are in `tests/siege`.
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Waits until no other crowd is there.
+/// Waits until no other test runs: many rely on an answer that takes less than 2.5 s, which crowds beside them delay.
 async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     support::open_many_files();

@@ -138,6 +138,7 @@ async fn the_limit_is_exact_when_two_thousand_race() {
 
 #[tokio::test]
 async fn a_limit_of_one_is_one() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_in_flight = 1).await;
     let waiting = fill(&mock, proxy.addr, 1).await;
     for _ in 0..5 {
@@ -152,6 +153,7 @@ async fn a_limit_of_one_is_one() {
 
 #[tokio::test]
 async fn a_pod_that_has_all_seats_is_refused_and_another_gets_the_next() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_in_flight = 2).await;
     let waiting = fill(&mock, proxy.addr, 2).await;
     let mut other = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
@@ -179,6 +181,7 @@ async fn a_limit_of_five_thousand_lets_six_hundred_in() {
 
 #[tokio::test]
 async fn overload_unavailable_is_a_503_that_closes() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| {
         config.max_in_flight = 1;
         config.on_overload = OnOverload::Unavailable;
@@ -202,6 +205,7 @@ async fn overload_unavailable_is_a_503_that_closes() {
 
 #[tokio::test]
 async fn a_client_that_leaves_before_its_answer_gives_its_seat_back() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_in_flight = 1).await;
     let waiting = fill(&mock, proxy.addr, 1).await;
     drop(waiting);
@@ -212,6 +216,7 @@ async fn a_client_that_leaves_before_its_answer_gives_its_seat_back() {
 
 #[tokio::test]
 async fn the_seat_rides_the_body() {
+    let _turn = turn().await;
     const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
     let (mock, proxy) = start(|config| config.max_in_flight = 1).await;
     let value = "0123456789".repeat(25 * 1024);
@@ -236,6 +241,7 @@ async fn the_seat_rides_the_body() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_keeps_its_seat() {
+    let _turn = turn().await;
     const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
     let (mock, proxy) = start(|config| config.max_in_flight = 1).await;
     mock.fault_at(LARGE, Fault::HugeBody { bytes: 32 * 1024 * 1024 });
@@ -328,6 +334,7 @@ async fn a_burst_of_newcomers_does_not_push_out_a_request_that_has_arrived() {
 
 #[tokio::test]
 async fn the_connection_that_gives_way_is_closed_and_is_the_one_that_got_nowhere_for_longest() {
+    let _turn = turn().await;
     let (_mock, proxy) = start(|config| config.max_connections = 3).await;
     let mut silent = Connection::open(proxy.addr).await;
     metric_becomes(proxy.metrics_addr, CONNECTIONS, 1).await;
@@ -353,6 +360,7 @@ async fn the_connection_that_gives_way_is_closed_and_is_the_one_that_got_nowhere
 
 #[tokio::test]
 async fn when_every_connection_is_in_flight_the_newcomer_is_reset() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| {
         config.max_connections = 50;
         config.max_in_flight = 100;
@@ -375,6 +383,7 @@ async fn when_every_connection_is_in_flight_the_newcomer_is_reset() {
 
 #[tokio::test]
 async fn a_kept_connection_that_was_idle_for_a_while_serves_its_next_request() {
+    let _turn = turn().await;
     let (_mock, proxy) = start(|_| {}).await;
     let mut client = Connection::open(proxy.addr).await;
     for target in [LEAF, TOKEN, "/"] {
@@ -458,6 +467,7 @@ async fn a_watcher_that_comes_again_at_once_waits_for_the_next_change() {
 
 #[tokio::test]
 async fn watchers_that_have_different_values_are_different_upstream_requests() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|_| {}).await;
     mock.set("instance/attributes/watched", "old");
     let etag = get(proxy.addr, WATCHED).await.header("etag").expect("values have one").to_owned();
@@ -484,6 +494,7 @@ fn assert_no_room(answer: &Answer) {
 
 #[tokio::test]
 async fn a_watch_above_the_limit_is_refused_with_503_and_its_place_is_free_when_all_watchers_left() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_hanging = 2).await;
     for name in ["a", "b", "c"] {
         mock.set(&format!("instance/attributes/{name}"), "old");
@@ -516,6 +527,7 @@ async fn a_watch_above_the_limit_is_refused_with_503_and_its_place_is_free_when_
 
 #[tokio::test]
 async fn one_watcher_that_leaves_takes_nobody_with_it() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|_| {}).await;
     mock.set("instance/attributes/watched", "old");
     let mut first = Connection::open(proxy.addr).await;
@@ -537,6 +549,7 @@ fn distinct(number: usize) -> String {
 
 #[tokio::test]
 async fn one_pod_cannot_hold_all_watches() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_hanging = 4).await;
     mock.set("instance/attributes/watched", "old");
     let mut hostile = JoinSet::new();
@@ -567,6 +580,7 @@ async fn one_pod_cannot_hold_all_watches() {
 /// Each of these responses is available immediately and never read.
 #[tokio::test]
 async fn large_answers_to_watches_that_nobody_reads_are_cut_when_others_need_their_room() {
+    let _turn = turn().await;
     let (mock, proxy) = start(|_| {}).await;
     mock.set("instance/attributes/watched", &"0123456789".repeat(20 * 1024));
     let mut unread = Vec::new();
@@ -584,6 +598,7 @@ async fn large_answers_to_watches_that_nobody_reads_are_cut_when_others_need_the
 
 #[tokio::test]
 async fn a_request_whose_wait_the_policy_leaves_out_takes_a_seat() {
+    let _turn = turn().await;
     let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: compat\n\
                 queryKeys: [alt]\notherQueryKeys: drop\n";
     let file = std::env::temp_dir().join(format!("metadata-proxy-no-wait-{}.yaml", std::process::id()));

@@ -5,6 +5,7 @@
 //!
 //! - While there is room, a flight begins immediately.
 //! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
+//!   Among clients with equally many, the proxy itself is first, because every pod uses the default account's token.
 //! - A client that holds clearly less than the largest holder waits at most [`SLOW_AFTER`] behind slow flights. Then
 //!   the oldest flight that has taken that long, and for which only the largest holder waits, is given up.
 
@@ -161,11 +162,13 @@ impl State {
         ticket
     }
 
-    /// The first flight in the queue of the client with the fewest under way. Among such clients, the oldest.
+    /// The first flight in the queue of the client with the fewest under way. Among such clients, the proxy's own, or
+    /// else the oldest.
     fn next(&self) -> Option<u64> {
-        let first =
-            |(client, queue): &(Client, VecDeque<Ticket>)| Some((self.shares.held_by(*client), queue.front()?.id));
-        self.queues.iter().filter_map(first).min().map(|(_, id)| id)
+        let first = |(client, queue): &(Client, VecDeque<Ticket>)| {
+            Some((self.shares.held_by(*client), client.is_some(), queue.front()?.id))
+        };
+        self.queues.iter().filter_map(first).min().map(|(_, _, id)| id)
     }
 
     /// Removes a flight that has ended, and begins the next.
@@ -242,6 +245,21 @@ mod tests {
         drop((fourth, other));
         let state = flights.lock();
         assert_eq!((state.shares.used(), state.queues.len(), state.flying.len()), (0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_proxys_own_flight_is_next_among_equals() {
+        let flights = Flights::new(1);
+        let flying = flights.begin(pod(1), entry(pod(1)) as _).await;
+        let mut other = Box::pin(flights.begin(pod(2), entry(pod(2)) as _));
+        assert!(poll(&mut other).is_pending());
+        let mut own = Box::pin(flights.begin(None, entry(None) as _));
+        assert!(poll(&mut own).is_pending());
+        drop(flying);
+        let own = timeout(SLOW_AFTER, own).await.expect("it is next");
+        assert!(poll(&mut other).is_pending(), "it came first, but is not the proxy's own");
+        drop(own);
+        drop(other.await);
     }
 
     #[tokio::test(start_paused = true)]
