@@ -13,7 +13,7 @@ use crate::metadata::host::AllowedHosts;
 use crate::metadata::query::Param;
 use crate::metadata::{Malformed, Query, Request, RequestError};
 use crate::policy::pattern::Pattern;
-use crate::policy::{self, Cause, Choice, Concealed, Decision, LoadError, Policy, Source, Subject};
+use crate::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadError, Policy, Source, Subject};
 
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub enum Question {
     Explain(Choice, String),
     /// What is the text of a policy?
     Show(Source),
+    /// Which requests does the second policy decide differently from the first?
+    Compare([Choice; 2]),
     /// Is a policy valid?
     Check(Source),
     /// What is the format of a policy file?
@@ -36,6 +38,7 @@ impl Question {
             Self::Show(source) => {
                 source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
             }
+            Self::Compare([from, to]) => compare([&from.load()?, &to.load()?]),
             Self::Check(source) => {
                 let policy = Choice { source: source.clone(), recursive: None }.load()?;
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
@@ -70,6 +73,23 @@ pub fn explain(policy: &Policy, url: &str) -> String {
     explain_rule(&mut explanation, policy, decision, subject.as_str());
     explain_verdict(&mut explanation, policy, &request, decision);
     explanation.0
+}
+
+/// A table of requests and what each policy decides.
+fn compare(policies: [&Policy; 2]) -> String {
+    let names = policies.map(Policy::name);
+    let differences = policy::differences(policies);
+    if differences.is_empty() {
+        return format!("{} and {} decide all requests derived from their rules alike.\n", names[0], names[1]);
+    }
+    let width = differences.iter().map(|difference| difference.target.len()).max().unwrap_or_default();
+    let column = names[0].len().max("conceal, 403".len());
+    let mut table = format!("{:width$}  {:column$}  {}\n", "GET", names[0], names[1]);
+    for Difference { target, verdicts: [from, to] } in &differences {
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "{target:width$}  {from:column$}  {to}");
+    }
+    table
 }
 
 struct Explanation(String);
@@ -116,7 +136,7 @@ fn explain_verdict(explanation: &mut Explanation, policy: &Policy, request: &Req
     explanation.line("verdict", verdict);
     explanation.line("upstream", upstream);
     if let Decision::Conceal(cause) = decision {
-        let refusal = Concealed::new(policy, &request.path, cause);
+        let refusal = Concealed::new(policy, &request.path, &request.query, cause);
         explanation.line("client", format_args!("{}: {refusal}", refusal.status()));
     }
 }
@@ -160,6 +180,20 @@ mod tests {
         assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?alt=json&recursive=true\n"), "{text}");
         let text = explained("compat", "/computeMetadata/v1/instance/id?recursive=true");
         assert!(text.contains("upstream   GET /computeMetadata/v1/instance/id\n"), "{text}");
+    }
+
+    #[test]
+    fn policies_are_compared() {
+        let choice = |name: &str| Choice { source: Source::parse(name), recursive: None };
+        let compared = |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in");
+        let text = compared("k8s-metadata-proxy", "compat");
+        let row = |target: &str| text.lines().find(|line| line.starts_with(&format!("/computeMetadata/v1/{target} ")));
+        assert!(
+            row("instance/?recursive=true").is_some_and(|row| row.ends_with("  conceal, 403        redact")),
+            "{text}"
+        );
+        assert!(row("oslogin").is_some_and(|row| row.ends_with("  allow               conceal, 403")), "{text}");
+        assert_eq!(compared("strict", "strict").lines().count(), 1);
     }
 
     #[test]

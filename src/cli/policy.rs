@@ -14,8 +14,8 @@ use crate::policy::{self, BuiltIn, Recursive, Source};
 #[serde(rename_all = "kebab-case")]
 pub(super) struct PolicyArgs {
     /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
-    /// other known secrets, `strict` allows only what GKE's own server shows, FILE is a policy file, which is reloaded when
-    /// it changes
+    /// other known secrets, `strict` allows only what GKE's own server shows, `k8s-metadata-proxy` conceals exactly what
+    /// that proxy conceals, FILE is a policy file, which is reloaded when it changes
     #[arg(
         long,
         value_name = format!("{}|FILE", syntax::names::<BuiltIn>()),
@@ -78,6 +78,12 @@ impl ExplainArgs {
 pub(super) enum Policies {
     /// Print the policy selected by --policy, and the policy it extends
     Show,
+    /// Print the requests that the policy selected by --policy decides differently from another one
+    Diff {
+        /// The other policy: a built-in policy, or a policy file
+        #[arg(value_name = format!("{}|FILE", syntax::names::<BuiltIn>()))]
+        from: String,
+    },
     /// Validate a policy file
     Check {
         /// Policy file to validate
@@ -92,6 +98,10 @@ impl Policies {
     pub(super) fn resolve(self, policy: policy::Choice) -> Question {
         match self {
             Self::Show => Question::Show(policy.source),
+            Self::Diff { from } => {
+                let from = policy::Choice { source: Source::parse(&from), recursive: None };
+                Question::Compare([from, policy])
+            }
             Self::Check { file } => Question::Check(Source::File(file.into())),
             Self::Schema => Question::Schema,
         }

@@ -50,8 +50,6 @@ pub struct Signs<'a> {
     pub host: Lines<'a>,
     /// `Transfer-Encoding` is present: a body follows.
     pub has_transfer_encoding: bool,
-    /// `Upgrade` is present: the client wants another protocol.
-    pub has_upgrade: bool,
     x_forwarded_for: Option<&'a HeaderName>,
     forwarded: Option<&'a HeaderName>,
     flavor: Lines<'a>,
@@ -79,7 +77,6 @@ impl<'a> Signs<'a> {
             match name.as_str() {
                 "host" => signs.host.add(value),
                 "transfer-encoding" => signs.has_transfer_encoding = true,
-                "upgrade" => signs.has_upgrade = true,
                 "x-forwarded-for" => signs.x_forwarded_for = Some(name),
                 "forwarded" => signs.forwarded = Some(name),
                 "metadata-flavor" => signs.flavor.add(value),

@@ -72,9 +72,6 @@ pub enum Malformed {
     /// A body, which has no meaning here. It might contain another request.
     #[error("a metadata request must not have a body")]
     Body,
-    /// An `Upgrade` header: another protocol would bypass every rule.
-    #[error("only HTTP/1.1 without Upgrade is supported")]
-    Upgrade,
 }
 
 impl RequestError {
@@ -145,14 +142,13 @@ fn method_of(method: &http::Method) -> Result<Method, RequestError> {
     }
 }
 
-/// Refuses bodies and upgrades. The connection is closed after a request with a body, announced or not. An upgraded
-/// connection would bypass all rules.
+/// Refuses bodies. The connection is closed after a request with a body, announced or not.
+///
+/// `Upgrade` is ignored, as RFC 9110, section 7.8 allows: Java's HTTP clients, among others, send it by default. It is not
+/// forwarded, so the connection never changes its protocol.
 fn check_framing(signs: &Signs<'_>, has_body: bool) -> Result<(), Malformed> {
     if signs.has_transfer_encoding || has_body {
         return Err(Malformed::Body);
-    }
-    if signs.has_upgrade {
-        return Err(Malformed::Upgrade);
     }
     Ok(())
 }

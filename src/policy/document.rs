@@ -82,6 +82,10 @@ pub struct Rule {
     pub verdict: Ruling,
     /// Status of the refusal. Default: the policy's `answer`.
     pub answer: Option<Answer>,
+    /// Values of the query parameter `audience` for which the status of the refusal is 404. For clients that do without what
+    /// does not exist, but fail if it is forbidden.
+    #[serde(default)]
+    pub not_found_for_audiences: Vec<Box<str>>,
     /// Reason sent to the client, as the end of a sentence: "... is concealed: REASON." Required in a rule that conceals.
     pub reason: Option<Box<str>>,
     /// Origin of the rule, for reference.
@@ -95,7 +99,9 @@ enum RuleError {
     NoPaths,
     #[error("a rule that conceals must have a `reason`, which is sent to the client")]
     NoReason,
-    #[error("a rule that allows must not have an `answer`: the response comes from the metadata server")]
+    #[error(
+        "a rule that allows must not have an `answer` or `notFoundForAudiences`: the response comes from the metadata server"
+    )]
     AnswerToAllow,
     #[error("{0} conceals only one of an account's two names (default and its email); write * for the name")]
     OneAccount(Pattern),
@@ -114,7 +120,9 @@ impl Rule {
     fn check(&self) -> Result<(), RuleError> {
         match self.verdict {
             _ if self.paths.is_empty() => Err(RuleError::NoPaths),
-            Ruling::Allow if self.answer.is_some() => Err(RuleError::AnswerToAllow),
+            Ruling::Allow if self.answer.is_some() || !self.not_found_for_audiences.is_empty() => {
+                Err(RuleError::AnswerToAllow)
+            }
             Ruling::Allow => Ok(()),
             Ruling::Conceal if self.reason.is_none() => Err(RuleError::NoReason),
             Ruling::Conceal => match self.paths.iter().find(|path| path.names_an_account()) {
@@ -144,14 +152,16 @@ pub enum Kind {
 
 /// A built-in policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Display, EnumString, VariantNames)]
-#[strum(serialize_all = "lowercase")]
+#[strum(serialize_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum BuiltIn {
     /// Conceals what k8s-metadata-proxy conceals, and other known secrets.
     Compat,
     /// Allows only what GKE's own metadata server serves.
     Strict,
+    /// Conceals what k8s-metadata-proxy conceals, and nothing more.
+    K8sMetadataProxy,
 }
 
 /// An API version: a tree of paths.

@@ -166,9 +166,10 @@ impl Policy {
         self.ruling(found.leads_to, found.concealed_by) == Ruling::Allow
     }
 
-    /// The status of a refusal.
-    pub fn answer(&self, cause: Cause<'_>) -> Answer {
+    /// The status of a refusal of a request with this query.
+    pub fn answer(&self, cause: Cause<'_>, query: &Query) -> Answer {
         match cause {
+            Cause::Rule(rule) if rule.is_not_found_for(query) => Answer::NotFound,
             Cause::Rule(rule) => rule.answer.unwrap_or(self.answer),
             _ => self.answer,
         }
@@ -225,6 +226,14 @@ impl Policy {
         }
         let known = query.params().map(|(param, _)| param).find(|param| !self.query_keys.contains(param));
         query.unknown().or(known.map(Param::key))
+    }
+}
+
+impl Rule {
+    fn is_not_found_for(&self, query: &Query) -> bool {
+        query
+            .value(Param::Audience)
+            .is_some_and(|audience| self.not_found_for_audiences.iter().any(|of| **of == *audience))
     }
 }
 

@@ -88,7 +88,7 @@ impl Choice {
 }
 
 impl Source {
-    /// Parses the flag's value: `compat`, `strict`, or a path.
+    /// Parses the flag's value: the name of a built-in policy, or a path.
     pub fn parse(text: &str) -> Self {
         text.parse().map_or_else(|_| Self::File(text.into()), Self::BuiltIn)
     }
@@ -132,6 +132,7 @@ impl BuiltIn {
         match self {
             Self::Compat => include_str!("../../policies/compat.yaml"),
             Self::Strict => include_str!("../../policies/strict.yaml"),
+            Self::K8sMetadataProxy => include_str!("../../policies/k8s-metadata-proxy.yaml"),
         }
     }
 
@@ -182,7 +183,7 @@ mod tests {
                 "rulez: []",
                 "p.yaml:5:1: unknown field `rulez`, expected one of apiVersion, kind, name, version, extends,",
             ),
-            ("extends: lax", "p.yaml:5:10: unknown variant `lax`, expected one of compat, strict"),
+            ("extends: lax", "p.yaml:5:10: unknown variant `lax`, expected one of compat, strict, k8s-metadata-proxy"),
             ("queryKeys: [alt, foo]", "p.yaml:5:18: unknown variant `foo`, expected one of alt, audience,"),
             ("answer: 418", "p.yaml:5:9: the status of a refusal must be 403 or 404"),
             ("name: other", "p.yaml:5:1: duplicate mapping key"),
@@ -193,6 +194,10 @@ mod tests {
             ("rules:\n  - paths: []\n    verdict: allow\n", "p.yaml:6:5: a rule must have at least one path"),
             (
                 "rules:\n  - paths: [instance/id]\n    verdict: allow\n    answer: 403\n",
+                "p.yaml:6:5: a rule that allows",
+            ),
+            (
+                "rules:\n  - paths: [instance/id]\n    verdict: allow\n    notFoundForAudiences: [x]\n",
                 "p.yaml:6:5: a rule that allows",
             ),
             (

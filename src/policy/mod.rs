@@ -16,6 +16,7 @@
 //! Paths are matched relative to the API version, in the layout of v1. Paths in `0.1/meta-data`, which lack
 //! `instance/`, are matched as if they had it.
 
+mod difference;
 pub mod document;
 mod fold;
 mod judge;
@@ -27,6 +28,7 @@ pub mod pattern;
 mod refusal;
 mod trie;
 
+pub use difference::{Difference, differences};
 pub use document::{Answer, BuiltIn, Recursive};
 pub use judge::{Cause, Decision, Subject};
 pub use live::{LivePolicy, Reloaded};

@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use super::{Answer, Cause, Policy};
-use crate::metadata::MetadataPath;
+use crate::metadata::{MetadataPath, Query};
 
 /// A refusal by the policy. The text is sent to the client.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -16,13 +16,13 @@ pub struct Concealed {
 }
 
 impl Concealed {
-    /// Refuses a path by this policy, for this cause.
-    pub fn new(policy: &Policy, path: &MetadataPath, cause: Cause<'_>) -> Self {
+    /// Refuses a path by this policy, for this cause. The query affects only the status.
+    pub fn new(policy: &Policy, path: &MetadataPath, query: &Query, cause: Cause<'_>) -> Self {
         Self {
             path: path.clone(),
             policy: policy.name().to_owned(),
             reason: cause.to_string(),
-            answer: policy.answer(cause),
+            answer: policy.answer(cause, query),
         }
     }
 

@@ -64,7 +64,8 @@ impl HeadScanner {
             } else {
                 self.cut.extend(line);
                 if self.cut.last != b'\r' {
-                    self.ended = true;
+                    // Even if nothing precedes it: it becomes a head that hyper refuses.
+                    (self.ended, self.mid_head) = (true, true);
                     return Scanned { taken: bytes.len(), lone_lf: Some(taken - 1) };
                 }
                 let whole = mem::take(&mut self.cut);

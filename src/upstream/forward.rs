@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use http::header;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, Version};
 use http_body_util::Empty;
 use tower::Service;
 
@@ -93,10 +93,12 @@ fn headers_for(request: &Request, client: &UpstreamClient) -> HeaderMap {
 }
 
 /// The response as passed on: the upstream's headers without hop-by-hop and framing headers. Errors of some
-/// emulators lack the flavor, which clients require, so it is added.
+/// emulators lack the flavor, which clients require, so it is added. The upstream's version of HTTP is its own: hyper
+/// would answer in the version of this response, and close the connection after HTTP/1.0.
 fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
     headers::strip_framing(response.headers_mut(), is_head);
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
+    *response.version_mut() = Version::HTTP_11;
     response
 }
 
@@ -124,5 +126,11 @@ mod tests {
         let asked = forward.call(request.into());
         assert!(buffer.is_unique());
         drop(asked);
+    }
+
+    #[test]
+    fn an_older_version_of_the_upstream_is_not_passed_on() {
+        let response = Response::builder().version(Version::HTTP_10).body(Body::Whole(Bytes::new()));
+        assert_eq!(clean(response.expect("a response"), false).version(), Version::HTTP_11);
     }
 }

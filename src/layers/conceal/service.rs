@@ -109,7 +109,9 @@ where
                 Outcome::pending(async move { redaction.answer(answer.await?).await })
             }
             Decision::Redirect => Outcome::decided(Ok(reply::directory_redirect(&request))),
-            Decision::Conceal(cause) => Outcome::decided(Err(Concealed::new(&policy, &request.path, cause).into())),
+            Decision::Conceal(cause) => {
+                Outcome::decided(Err(Concealed::new(&policy, &request.path, &request.query, cause).into()))
+            }
         }
     }
 }
@@ -206,7 +208,9 @@ impl Redaction {
 
     fn refusal(&self, error: RedactError) -> Error {
         match error {
-            RedactError::Unreadable => Concealed::new(&self.policy, &self.path, Cause::Unreadable).into(),
+            RedactError::Unreadable => {
+                Concealed::new(&self.policy, &self.path, &Query::default(), Cause::Unreadable).into()
+            }
             RedactError::TooLarge => Error::TooLarge(self.account.largest()),
         }
     }

@@ -16,7 +16,7 @@ fn built_in(name: &str) -> Policy {
 
 #[test]
 fn precomputed_matches_equal_those_of_a_walk() {
-    for policy in [built_in("compat"), built_in("strict")] {
+    for policy in ["compat", "strict", "k8s-metadata-proxy"].map(built_in) {
         for common in CommonPath::ALL {
             let path = common.as_str().trim_start_matches("/computeMetadata/v1/").trim_end_matches('/');
             assert_eq!(policy.common[common as usize], policy.patterns.walk(path), "{} by {}", path, policy.name());
@@ -34,12 +34,13 @@ enum Verdict {
 }
 
 fn by(policy: &Policy, target: &str) -> Verdict {
-    match policy.judge(&request(target)) {
+    let request = request(target);
+    match policy.judge(&request) {
         Decision::Allow => Verdict::Allow,
         Decision::Flat => Verdict::Flat,
         Decision::Redact => Verdict::Redact,
         Decision::Redirect => Verdict::Redirect,
-        Decision::Conceal(cause) => Verdict::Conceal(policy.answer(cause).status().as_u16()),
+        Decision::Conceal(cause) => Verdict::Conceal(policy.answer(cause, &request.query).status().as_u16()),
     }
 }
 
@@ -72,12 +73,13 @@ fn verdicts_equal_those_of_k8s_metadata_proxy() {
         "/0.1/meta-data/service-accounts/default/acquire?scopes=cloud-platform+email",
         "/0.1/meta-data/auth-token?service_account=test@www.example.com&scope=cloud-platform",
     ];
+    let published = built_in("k8s-metadata-proxy");
     for target in allowed {
-        assert_eq!(verdict(target), Verdict::Allow, "{target}");
+        assert_eq!(by(&published, target), Verdict::Allow, "{target}");
     }
     for account in ["default", "12345-compute@developer.gserviceaccount.com"] {
         let tree = format!("/computeMetadata/v1/instance/service-accounts/{account}/?recursive=True");
-        assert_eq!(verdict(&tree), Verdict::Redact, "answered without concealed values");
+        assert_eq!(by(&published, &tree), Verdict::Redact, "answered without concealed values");
     }
     let concealed = [
         "/computeMetadata/v1/instance/?nonrecursive=true",
@@ -103,8 +105,34 @@ fn verdicts_equal_those_of_k8s_metadata_proxy() {
         "/computeMetadata/v1/instance/service-accounts/../service-accounts/default/identity",
     ];
     for target in concealed {
-        assert!(matches!(verdict(target), Verdict::Conceal(403)), "{target}");
+        assert_eq!(by(&published, target), Verdict::Conceal(403), "{target}");
     }
+}
+
+#[test]
+fn compat_redacts_recursive_reads() {
+    for directory in ["", "instance/", "instance/attributes/", "project/", "instance/service-accounts/default/"] {
+        let target = format!("/computeMetadata/v1/{directory}?recursive=true");
+        assert_eq!(verdict(&target), Verdict::Redact, "{target}");
+    }
+    let refusing = Choice { recursive: Some(Recursive::Refuse), ..Choice::default() }.load().expect("built in");
+    assert_eq!(by(&refusing, "/computeMetadata/v1/instance/?recursive=true"), Verdict::Conceal(403));
+    let account = "/computeMetadata/v1/instance/service-accounts/default/?recursive=true";
+    assert_eq!(by(&refusing, account), Verdict::Redact, "Python's library requests it first");
+}
+
+/// gcloud ignores 404, and fails on 403.
+#[test]
+fn gclouds_own_audience_is_not_found() {
+    let identity = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
+    let gcloud = "32555940559.apps.googleusercontent.com&format=standard&licenses=FALSE";
+    for (policy, other) in [("compat", 403), ("strict", 404)] {
+        let policy = built_in(policy);
+        assert_eq!(by(&policy, &format!("{identity}{gcloud}")), Verdict::Conceal(404));
+        assert_eq!(by(&policy, &format!("{identity}https://example.com")), Verdict::Conceal(other));
+        assert_eq!(by(&policy, &format!("{identity}x.{gcloud}")), Verdict::Conceal(other));
+    }
+    assert_eq!(by(&built_in("k8s-metadata-proxy"), &format!("{identity}{gcloud}")), Verdict::Conceal(403));
 }
 
 #[test]
@@ -292,7 +320,7 @@ fn a_refusal_names_the_path_and_the_reason() {
     let request = request("/computeMetadata/v1/instance/attributes//kube-env");
     let Decision::Conceal(cause) = policy.judge(&request) else { panic!("kube-env is concealed") };
     assert_eq!(
-        Concealed::new(&policy, &request.path, cause).to_string(),
+        Concealed::new(&policy, &request.path, &request.query, cause).to_string(),
         "Refused: /computeMetadata/v1/instance/attributes/kube-env is concealed from pods by the policy compat: it \
          holds the credentials with which a node joins the cluster."
     );

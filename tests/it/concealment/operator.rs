@@ -53,7 +53,8 @@ fn path_text(path: &Path) -> String {
 #[tokio::test]
 async fn audit_refuses_nothing_tells_once_a_rule_and_counts_all() {
     let mock = upstream().await;
-    let (mut binary, addr, metrics_addr) = Binary::ready(None, mock.addr(), &["--policy-mode", "audit"]).await;
+    let (mut binary, addr, metrics_addr) =
+        Binary::ready(None, mock.addr(), &["--policy-mode=audit", "--recursive=refuse"]).await;
     for target in [KUBE_ENV, KUBE_ENV, KUBE_ENV, SSH_KEYS, TREE, "/computeMetadata/v1/instance/id?unknown"] {
         assert_eq!(get(addr, target).await.status, 200, "{target}");
     }
@@ -124,7 +125,9 @@ async fn a_mistake_ends_the_start_with_its_place() {
     for (policy, told) in [
         (
             file.as_str(),
-            format!("gce-metadata-proxy: {file}:5:10: unknown variant `lax`, expected one of compat, strict"),
+            format!(
+                "gce-metadata-proxy: {file}:5:10: unknown variant `lax`, expected one of compat, strict, k8s-metadata-proxy"
+            ),
         ),
         ("/nowhere/policy.yaml", "gce-metadata-proxy: cannot read policy file /nowhere/policy.yaml: ".to_owned()),
     ] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gce_metadata_proxy::config::{Config, LARGE_ANSWERS};
 use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, SECRET_MARKER};
-use gce_metadata_proxy::policy::{Choice, Recursive, Source};
+use gce_metadata_proxy::policy::{Choice, Source};
 
 use tokio::task::JoinSet;
 
@@ -25,7 +25,7 @@ async fn redacting() -> (Handle, Proxy) {
     for path in UNNAMED {
         mock.remove(path);
     }
-    let proxy = start(&mock, Choice { recursive: Some(Recursive::Redact), ..built_in("compat") }).await;
+    let proxy = start(&mock, built_in("compat")).await;
     (mock, proxy)
 }
 

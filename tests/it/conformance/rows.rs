@@ -215,7 +215,7 @@ fn recursion() -> Vec<Row> {
         spelled(row("T37"), &["=True", "=TRUE", "=1", "=yes", "=on"], project),
         spelled(row("T38"), &["=false", "=0", "=maybe"], listing),
         // The mock takes the reading that gives away more, and so must the proxy.
-        row("T39").get("v1/project/?recursive").mock(project()).proxy(refusal(403)),
+        row("T39").get("v1/project/?recursive").both(project()),
         row("T40").get("v1/project/?recursive=true&alt=text").mock(text_that(is_project_text).etag()),
     ]
 }
@@ -234,7 +234,7 @@ fn instance() -> Vec<Row> {
             .mock(leaf("PERSISTENT-BALANCED"))
             .ask(instance("disks/9/type"))
             .mock(page(404)),
-        row("T48").ask(instance("?recursive=true")).proxy(refusal(403)),
+        row("T48").ask(instance("scheduling/?recursive=true")).proxy(json_that(is_scheduling).etag()),
         row("T49").ask(instance("scheduling/preemptible")).mock(leaf("FALSE")),
         row("T50").ask(instance("maintenance-event")).mock(leaf("NONE")).ask(instance("preempted")).mock(leaf("FALSE")),
     ]
@@ -467,6 +467,10 @@ fn is_instance_listing(listing: &str) -> bool {
     let names: Vec<&str> = listing.lines().map(|line| line.trim_end_matches('/')).collect();
     let has = |line: &str| listing.lines().any(|found| found == line);
     listing.ends_with('\n') && names.is_sorted() && has("attributes/") && has("id") && has("service-accounts/")
+}
+
+fn is_scheduling(body: &str) -> bool {
+    document(body).is_some_and(|scheduling| scheduling["preemptible"] == "FALSE")
 }
 
 fn is_project(body: &str) -> bool {
