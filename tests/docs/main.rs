@@ -119,16 +119,38 @@ fn every_page_of_docs_is_in_its_index() {
     assert_none("pages that docs/README.md does not link", &missing);
 }
 
-#[test]
-fn the_table_of_clients_has_every_client_and_situation() {
-    let page = fs::read_to_string(root().join("docs/clients.md")).expect("the page");
-    let names = |file: &str| -> Vec<String> {
-        let source = fs::read_to_string(root().join("tests/clients").join(file)).expect("a source file");
-        let names = source.split("Weather { name: \"").skip(1).filter_map(|rest| rest.split('"').next());
-        names.map(str::to_owned).collect()
+/// The texts behind `field` in a source file of the test of clients.
+fn texts(file: &str, field: &str) -> Vec<String> {
+    let source = fs::read_to_string(root().join("tests/clients").join(file)).expect("a source file");
+    let before = format!("{field}: \"");
+    let texts = source.split(&before).skip(1).filter_map(|rest| rest.split('"').next());
+    // A backslash at the end of a line continues the text behind the next line's indentation.
+    let whole = |text: &str| {
+        let mut lines = text.split("\\\n");
+        let first = lines.next().unwrap_or_default().to_owned();
+        lines.fold(first, |whole, line| whole + line.trim_start())
     };
-    let weathers = names("weather.rs");
+    texts.map(whole).collect()
+}
+
+#[test]
+fn the_table_of_clients_has_every_client_situation_and_exception() {
+    let page = fs::read_to_string(root().join("docs/clients.md")).expect("the page");
+    let weathers = texts("weather.rs", "Weather { name");
     assert_eq!(weathers.len(), 10, "{weathers:?}");
     let head = format!("| client | version | {} |\n", weathers.join(" | "));
     assert!(page.contains(&head), "the head of the table should be:\n{head}");
+    let clients =
+        texts("client.rs", "\n            library").into_iter().zip(texts("client.rs", "\n            language"));
+    let rows: Vec<_> = clients.map(|(library, language)| format!("| {library} ({language}) | ")).collect();
+    assert_eq!(page.lines().filter(|line| line.ends_with(" s |")).count(), rows.len(), "{rows:?}");
+    for row in rows {
+        assert!(page.contains(&row), "docs/clients.md should have a row that begins with {row}");
+    }
+    let reasons = texts("expected.rs", "reason");
+    assert!(!reasons.is_empty());
+    for (at, reason) in reasons.iter().enumerate() {
+        let note = format!("\n{}. {reason}\n", at + 1);
+        assert!(page.contains(&note), "docs/clients.md should have the note:{note}");
+    }
 }
