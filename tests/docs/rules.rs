@@ -239,10 +239,14 @@ impl Rules {
                 }
                 word if word.starts_with('-') => return fail(format!("unknown flag {word}")),
                 word if subcommand.is_empty() => subcommand = word,
+                _ if subcommand == "kustomize" => check_kustomization(Some(word))?,
                 _ => {}
             }
         }
-        check(["apply", "run", "rollout", "exec", "port-forward"].contains(&subcommand), "unknown subcommand")?;
+        check(
+            ["apply", "exec", "kustomize", "port-forward", "rollout", "run"].contains(&subcommand),
+            "unknown subcommand",
+        )?;
         let ours = match passed_on.split_first() {
             Some((program, args)) if program == "/gce-metadata-proxy" => args,
             _ => passed_on,

@@ -70,6 +70,7 @@ fn wrong_commands_are_found() {
         "kubectl frobnicate",
         "kubectl apply --frobnicate",
         "kubectl apply -k deploy/no-such-overlay",
+        "kubectl kustomize deploy/no-such-overlay",
         "kubectl -n no-such-namespace rollout status daemonset/gce-metadata-proxy",
         "kubectl -n kube-system rollout status daemonset/no-such-daemonset",
         "kubectl -n kube-system exec POD -c no-such-container -- /gce-metadata-proxy check",
