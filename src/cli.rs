@@ -274,18 +274,18 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_every_flag_with_its_variable() {
-        let readme = include_str!("../README.md");
+    fn the_documentation_has_every_flag_with_its_variable() {
+        let page = include_str!("../docs/configuration.md");
         for arg in Args::command().get_arguments() {
             let (Some(flag), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
-            // The README tells these with the feature that they belong to.
+            // The page describes these with the feature that they belong to.
             if flag.starts_with("otlp-") {
                 continue;
             }
             let variable = variable.display();
-            let mut rows = readme.lines().filter_map(|line| line.strip_prefix(&format!("| `--{flag}")));
+            let mut rows = page.lines().filter_map(|line| line.strip_prefix(&format!("| `--{flag}")));
             let is_there = rows.any(|row| row.starts_with([' ', '`']) && row.contains(&format!("| `{variable}`")));
-            assert!(is_there, "a line for --{flag} ({variable}) is missing from the README's table of flags");
+            assert!(is_there, "a line for --{flag} ({variable}) is missing from docs/configuration.md");
         }
     }
 

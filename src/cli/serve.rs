@@ -16,7 +16,7 @@ use crate::layers::rescue::OnOverload;
 use crate::layers::token_cache::Audit;
 
 /// To add a flag, add a field here and to [`Config`], with its default; the compiler then points to what else needs it.
-/// clap and serde derive the flag's name from the field's. A test requires a line in the README's table.
+/// clap and serde derive the flag's name from the field's. A test requires a row in docs/configuration.md.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ServeArgs {

@@ -1,4 +1,5 @@
-//! Name, labels and help of every metric. A test checks the README's table against this one and prints what it should be.
+//! Name, labels and help of every metric. A test compares the table in docs/metrics.md with this one and prints
+//! what it should be.
 //!
 //! A metric belongs to the part of the proxy that counts: it takes the row and a [`Registry`](super::Registry) when it is
 //! made. That is once per process, so never in the stack's closure, which runs for each connection.

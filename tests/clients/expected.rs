@@ -20,20 +20,20 @@ pub(crate) static EXCEPTIONS: &[Exception] = &[
         clients: &["go-metadata-2020", "go-oauth2-2020"],
         weathers: &["250 at once, reset", "250 at once, 503"],
         error: " of 50 got a token",
-        reason: "Go's libraries of 2020 ask once: a reset is final, and so is a 503. Those of today ask six times.",
+        reason: "Go's libraries from 2020 do not retry: a reset or a 503 is final. The current ones try six times.",
     },
     Exception {
         clients: &["google-auth-2020"],
         weathers: &["250 at once, reset", "250 at once, 503"],
         error: " of 50 got a token",
-        reason: "google-auth of 2020 asks five times after a reset, but without a pause, and takes any status for final: a crowd \
-                 that stays for some milliseconds outlasts it. That of today asks five times in 15 s.",
+        reason: "google-auth from 2020 tries five times after a reset, without a pause, and treats every status as final: it gives up \
+                 if the overload lasts longer than some milliseconds. The current one tries five times in 15 s.",
     },
     Exception {
         clients: &["curl"],
         weathers: &["250 at once, reset"],
         error: " of 50 got a token",
-        reason: "`curl --retry` does not ask again after a reset: add `--retry-all-errors`, or run the proxy with `--overload \
+        reason: "`curl --retry` does not retry after a reset: add `--retry-all-errors`, or run the proxy with `--overload \
                  unavailable`.",
     },
 ];

@@ -7,20 +7,20 @@ use gce_metadata_proxy::telemetry::table::{Row, TABLE};
 
 use crate::support::{Connection, Proxy, get, metric_becomes, raw, request, upstream};
 
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/metrics.md");
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// A row of the README's table.
+/// A row of the table in docs/metrics.md.
 fn told(row: &Row) -> String {
     let labels = if row.labels.is_empty() { String::new() } else { format!("{{{}}}", row.labels.join(",")) };
     format!("| `{}{labels}` | {} |", row.name, row.help)
 }
 
 #[test]
-fn the_readme_tells_every_metric() {
+fn the_documentation_has_every_metric() {
     let rows: Vec<String> = TABLE.iter().map(told).collect();
     let table = format!("| metric | what |\n|---|---|\n{}\n", rows.join("\n"));
-    assert!(README.contains(&table), "the README's table of metrics should be:\n{table}");
+    assert!(PAGE.contains(&table), "the table in docs/metrics.md should be:\n{table}");
 }
 
 /// The metric families on a page, with the label names of their series.
