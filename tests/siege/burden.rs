@@ -23,6 +23,9 @@ const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token
 /// Is 256 KiB large, below `/computeMetadata/v1/`.
 const LARGE: &str = "instance/attributes/large-still";
 
+/// A directory whose recursive read is as large, and redacted.
+const LARGE_TREE: &str = "instance/network-interfaces/";
+
 /// Changes now and then, and is as large.
 const LARGE_CHANGING: &str = "instance/attributes/large-changing";
 
@@ -66,6 +69,8 @@ pub(crate) enum Burden {
     LargeUnread,
     /// The same with a small receive window.
     LargeUnreadNarrow,
+    /// The same with a recursive read, which the proxy redacts.
+    TreeUnread,
     /// Asks for tokens of scopes that nobody has heard of, 8 KB each.
     InventedScopes,
     /// The same where the upstream takes its time.
@@ -78,6 +83,7 @@ pub(crate) enum Burden {
 pub(crate) fn prepare(mock: &Handle) {
     let large = "0123456789abcdef".repeat(16 * 1024 - 1);
     mock.set(LARGE_CHANGING, &large);
+    mock.fault_at(&format!("/computeMetadata/v1/{LARGE_TREE}"), Fault::Body(format!("{{\"large\":\"{large}\"}}")));
     // As it stands: to render a value takes an unoptimised mock on an emulated processor longer than the proxy waits.
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE}"), Fault::Body(large));
     let faults = [
@@ -150,7 +156,8 @@ impl Burden {
             Self::LargeHead => wait(stream, with_padding("/").trim_end()).await,
             Self::EndlessHead => endless(stream).await,
             Self::ByteByByte => byte_by_byte(stream).await,
-            Self::LargeUnread | Self::LargeUnreadNarrow => leave_unread(stream, &large_thrice()).await,
+            Self::LargeUnread | Self::LargeUnreadNarrow => leave_unread(stream, &thrice(LARGE)).await,
+            Self::TreeUnread => leave_unread(stream, &thrice(&format!("{LARGE_TREE}?recursive=true"))).await,
             Self::InventedScopes => invent(stream, TOKEN, number, round).await,
             Self::InventedScopesSlow => invent(stream, &token_of(SLOW_ACCOUNT), number, round).await,
             Self::InventedScopesFailing => invent(stream, &token_of(FAILING_ACCOUNT), number, round).await,
@@ -167,8 +174,8 @@ fn with_padding(target: &str) -> String {
     request(target).trim_end().to_owned() + "\r\n" + &padding
 }
 
-fn large_thrice() -> String {
-    request(&format!("/computeMetadata/v1/{LARGE}")).repeat(3)
+fn thrice(target: &str) -> String {
+    request(&format!("/computeMetadata/v1/{target}")).repeat(3)
 }
 
 /// What clients may send after a request, by accident or not.

@@ -3,7 +3,7 @@
 use crate::burden::Burden::{
     self, ByteByByte, DistinctWatch, EndlessHead, Ghost, InventedScopes, InventedScopesFailing, InventedScopesSlow,
     LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Pipelining, PipeliningNarrow, Silent, SlowToken,
-    Watcher, WatcherWithLargeHead,
+    TreeUnread, Watcher, WatcherWithLargeHead,
 };
 use crate::honest::Errand::{KnownToken, Leaf, Ping};
 use crate::honest::Honest;
@@ -54,6 +54,7 @@ pub(crate) const SIEGES: &[Siege] = &[
     of("a_byte_at_a_time", &[(1_000, ByteByByte)]),
     of("large_answers_unread", &[(500, LargeUnread)]),
     of("large_answers_unread_narrow", &[(500, LargeUnreadNarrow)]),
+    of("trees_unread", &[(500, TreeUnread)]),
     of("invented_scopes", &[(100, InventedScopes)]),
     of("invented_scopes_slow", &[(300, InventedScopesSlow)]),
     of("invented_scopes_failing", &[(100, InventedScopesFailing)]),
@@ -74,6 +75,7 @@ pub(crate) const SIEGES: &[Siege] = &[
             (100, ByteByByte),
             (100, LargeUnread),
             (100, LargeUnreadNarrow),
+            (100, TreeUnread),
             (50, InventedScopes),
             (50, InventedScopesSlow),
             (50, InventedScopesFailing),
