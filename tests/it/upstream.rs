@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::support::{Answer, Connection, Proxy, get, raw, upstream};
 
 /// A value that the proxy does not cache.
-const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 fn assert_unavailable(answer: &Answer, fault: &str) {
     assert_eq!(answer.status, 503, "{fault}: {}", answer.body);
