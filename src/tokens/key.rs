@@ -117,10 +117,9 @@ fn part(kind: TokenKind, param: Param) -> Part {
             // Only identity tokens have an audience; the server ignores parameters that it does not know (Google's
             // "View and query VM metadata"). object_store (Rust) sends the address of Google's token endpoint.
             Param::Audience => Part::None,
-            Param::BindingEnforcement
-            | Param::BindCertificateFingerprint
-            | Param::EnforceScopes
-            | Param::Transport => Part::Text,
+            Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
+                Part::Text
+            }
             _ => Part::Unclear,
         },
         TokenKind::Identity => match param {
