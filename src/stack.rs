@@ -68,8 +68,8 @@ fn with_between(
             track(timeline, Filter::Classify, classify::layer(&hosts, timeline)),
         };
         let of_metadata = layers! { metadata:
-            // Before any real work, because refusing must be the cheapest path. A request that needs no upstream request
-            // needs no seat.
+            // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
+            // request of its own needs no seat.
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
             // Before the policy, because "is this a metadata server?" is answered alike to everybody.
             track(timeline, Filter::Discovery, discovery::layer()),

@@ -73,9 +73,11 @@ struct State {
 impl Answer {
     /// Copies headers and body, because slices would keep the whole read buffer.
     pub(super) fn copied(status: StatusCode, mut headers: HeaderMap, body: &Bytes, asked: BootTime) -> Self {
-        for name in [header::DATE, header::CONTENT_LENGTH, header::AGE] {
+        for name in [header::DATE, header::CONTENT_LENGTH] {
             headers.remove(name);
         }
+        // Replaced or removed in each response. Adding it there would make the map grow.
+        headers.insert(header::AGE, HeaderValue::from_static("0"));
         for value in headers.values_mut() {
             *value = HeaderValue::from_bytes(value.as_bytes()).expect("a copy of a valid value");
         }
@@ -84,16 +86,22 @@ impl Answer {
 
     /// The response for a client, as the server gave it.
     pub(super) fn response(&self) -> Response<Body> {
-        let mut response = Response::new(Body::Whole(self.body.clone()));
-        *response.status_mut() = self.status;
-        response.headers_mut().clone_from(&self.headers);
+        let mut response = self.with_any_age();
+        response.headers_mut().remove(header::AGE);
         response
     }
 
     /// The response for a client, from memory: with `Age` (RFC 9111, section 5.1), in seconds since the server was asked.
     pub(super) fn response_from_memory(&self, now: BootTime) -> Response<Body> {
-        let mut response = self.response();
+        let mut response = self.with_any_age();
         response.headers_mut().insert(header::AGE, self.age(now).as_secs().into());
+        response
+    }
+
+    fn with_any_age(&self) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(self.body.clone()));
+        *response.status_mut() = self.status;
+        response.headers_mut().clone_from(&self.headers);
         response
     }
 
