@@ -25,7 +25,7 @@ const REQUESTS: [(&str, &str); 4] = [
         "token_with_scopes",
         "/computeMetadata/v1/instance/service-accounts/default/token?scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform",
     ),
-    ("leaf", "/computeMetadata/v1/instance/attributes/cluster-name"),
+    ("leaf", "/computeMetadata/v1/instance/attributes/cluster-uid"),
     ("concealed", "/computeMetadata/v1/instance/attributes/kube-env"),
 ];
 

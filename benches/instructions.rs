@@ -37,7 +37,7 @@ type Subject = (&'static str, fn());
 
 const SUBJECTS: [Subject; 7] = [
     ("parse and conceal, a common path", || parse_and_conceal(support::TOKEN)),
-    ("parse and conceal, another path", || parse_and_conceal(support::CLUSTER_NAME)),
+    ("parse and conceal, another path", || parse_and_conceal(support::CLUSTER_UID)),
     ("token hit, token layer alone", token_layer),
     ("known leaf, whole stack", || whole_stack(support::ZONE)),
     ("token hit, whole stack", || whole_stack(support::TOKEN)),

@@ -31,12 +31,12 @@ fn layers(criterion: &mut Criterion) {
     let _entered = runtime.enter();
     let timeline = Timeline::new(Instruments::default(), support::PEER);
     let ends = || service_fn(support::nothing);
-    let leaf = || support::parsed(support::CLUSTER_NAME);
+    let leaf = || support::parsed(support::CLUSTER_UID);
 
     let answers = service_fn(|_: http::Request<Empty<Bytes>>| {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
-    let request = || support::request(support::CLUSTER_NAME, Empty::new());
+    let request = || support::request(support::CLUSTER_UID, Empty::new());
     let (requests, shedding) = (Arc::default(), Arc::default());
     let rescue = rescue::layer(&requests, &shedding, OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);

@@ -13,7 +13,7 @@
 //!       discovery    "is this a metadata server?"                 answered here
 //!        conceal     policy -> allow | redact | conceal           concealed: refused, with the reason
 //!         hanging    one watch for all clients of a value         too many watches: 503
-//!          leaves    values that do not change                    answered from memory
+//!          leaves    values that every library requests           from memory, or one flight for all
 //!           token_cache  a token from memory, or one flight for all waiting requests
 //!            forward     the metadata server, with a deadline     failure: 503
 //! ```
@@ -36,6 +36,7 @@
 //! | whether an overloaded request is reset or answered | [`layers::rescue`] |
 //! | how a connection is reset | `server::socket` |
 //! | the clock for token lifetimes | [`clock`] |
+//! | which values are kept, and how often they are refreshed | [`layers::leaves::Leaf`] |
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
 //! | which token is evicted | `layers::token_cache::store` |
 //! | how many tokens are fetched concurrently, and which fetch is given up | `layers::token_cache::flights` |
@@ -63,7 +64,7 @@
 //! of the caller. *Hanging GET*: a request with `wait_for_change`; *watch*: the upstream request that its clients
 //! share. *In flight*: from reading a request until its response is written; *seat*: the permit for it. *Park*:
 //! keep a connection without a request, without hyper's state. *Fresh*, *stale*, *expired*: states of a token; a
-//! stale one is still valid. *Flight*: one fetch of a token, shared by all requests that wait for it; *keeper*:
+//! stale one is still valid. *Flight*: one fetch of a token or of a kept value, shared by all requests that wait for it; *keeper*:
 //! the task that runs it. *Drain*: finish requests in flight and accept no new ones.
 //!
 //! # Reading order

@@ -9,7 +9,7 @@ use crate::layers::conceal::{Concealment, PolicyMetrics};
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
 use crate::layers::latency::Instruments;
-use crate::layers::leaves::Leaves;
+use crate::layers::leaves::{Leaf, Leaves};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 use crate::policy::LivePolicy;
@@ -60,7 +60,7 @@ pub struct Shared {
     pub seats: Arc<Seats>,
     /// Hanging requests.
     pub watches: Arc<Watches>,
-    /// Values that do not change.
+    /// Values that every client library requests.
     pub leaves: Arc<Leaves>,
     /// Cached tokens.
     pub store: Arc<Store>,
@@ -116,7 +116,7 @@ impl Shared {
             readiness: Readiness::new(Arc::clone(&health), drain.clone()),
             seats: Seats::new(config.max_in_flight),
             watches: Arc::new(Watches::new(config.max_hanging, room)),
-            leaves: Arc::default(),
+            leaves: leaves(&forward),
             tokens: Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone())),
             config,
             registry,
@@ -150,6 +150,15 @@ impl Shared {
         let pressure = Arc::clone(&self.pressure);
         self.registry.observe(&table::MEMORY_LEVEL, move || Some(pressure.level() as u64));
     }
+}
+
+/// Values that are requested from the metadata server.
+fn leaves(forward: &Forward) -> Arc<Leaves> {
+    let forward = forward.clone();
+    Leaves::new(move |leaf: Leaf| {
+        let forward = forward.clone();
+        async move { forward.ask(&leaf.request()).await }
+    })
 }
 
 /// Cuts the connections of these clients that do not read their responses.

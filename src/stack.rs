@@ -68,8 +68,8 @@ fn with_between(
             track(timeline, Filter::Classify, classify::layer(&hosts, timeline)),
         };
         let of_metadata = layers! { metadata:
-            // Before any real work, because refusing must be the cheapest path. A request that needs no upstream request
-            // needs no seat.
+            // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
+            // request of its own needs no seat.
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
             // Before the policy, because "is this a metadata server?" is answered alike to everybody.
             track(timeline, Filter::Discovery, discovery::layer()),
@@ -77,7 +77,7 @@ fn with_between(
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
             leave(timeline),
-            // Below the policy, because only visible values can be watched, and above cached values, because a watch waits
+            // Below the policy, because only visible values can be watched, and above kept values, because a watch waits
             // for a future value.
             track(timeline, Filter::Hanging, hanging::layer(&shared.watches)),
             // Before the token cache only because its lookup is cheaper; they share no path.
@@ -94,13 +94,13 @@ fn with_between(
 fn limit(
     shared: &Shared,
 ) -> Limit<impl Fn(&Request) -> bool + Send + Sync + use<>, impl Fn(&Request) -> bool + Send + Sync + use<>> {
-    let (leaves, tokens) = (Arc::clone(&shared.leaves), shared.tokens.clone());
+    let leaves = Arc::clone(&shared.leaves);
     let concealment = Arc::clone(&shared.concealment);
     let connections = Arc::clone(&shared.connections);
     Limit {
         seats: Arc::clone(&shared.seats),
         needs_none: move |request: &Request| {
-            discovery::answers(request) || leaves.knows(request) || tokens.knows(request)
+            discovery::answers(request) || leaves.knows(request) || token_cache::knows(request)
         },
         hangs: move |request: &Request| concealment.lets_hang(request),
         make_room: MakeRoom::new(move || connections.cut_unread()),

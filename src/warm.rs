@@ -1,24 +1,19 @@
 //! Cache warmup: fetches the default token and common values before the proxy reports readiness, and keeps
-//! them fresh.
+//! the values fresh.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use crate::layers::leaves::{Leaf, Leaves};
+use crate::layers::leaves::{Leaf, Leaves, Lifetime};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::CommonPath;
 use crate::readiness::Readiness;
-use crate::reply::Body;
 use crate::shared::Shared;
 use crate::tokens::{MetadataServer, NoToken, TokenKey, TokenSource};
-use crate::upstream::Forward;
-
-/// Interval to refresh the common values. They are not known to change while a machine runs.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// Initial and maximum interval between attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -26,9 +21,7 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::fr
 /// The warmup of all caches.
 #[derive(Debug)]
 pub struct WarmStart<T> {
-    /// Sends requests to the metadata server.
-    pub forward: Forward,
-    /// Values that do not change.
+    /// Values that every client library requests.
     pub leaves: Arc<Leaves>,
     /// Receives the default account's email.
     pub store: Arc<Store>,
@@ -39,63 +32,71 @@ pub struct WarmStart<T> {
 impl WarmStart<MetadataServer> {
     /// Fills the caches that connections share.
     pub fn new(shared: &Shared) -> Self {
-        Self {
-            forward: shared.forward.clone(),
-            leaves: Arc::clone(&shared.leaves),
-            store: Arc::clone(&shared.store),
-            tokens: shared.tokens.clone(),
-        }
+        Self { leaves: Arc::clone(&shared.leaves), store: Arc::clone(&shared.store), tokens: shared.tokens.clone() }
     }
 }
 
 impl<T: TokenSource> WarmStart<T> {
     /// Fetches everything, reports readiness, and keeps refreshing while polled.
     pub async fn run(self, readiness: Readiness) {
-        let mut pending: Vec<Leaf> = Leaf::all().collect();
-        let mut has_token = false;
-        let mut pause = BACK_OFF.0;
-        loop {
-            pending = self.fetch(pending).await;
-            has_token = has_token || self.has_token().await;
-            if pending.is_empty() && has_token {
-                break;
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(BACK_OFF.1);
-        }
+        let warm = Arc::new(self);
+        warm.fetch_all().await;
         readiness.warm();
         tracing::info!("cache warmed up: the default token and common values are cached");
-        loop {
-            sleep(REFRESH_INTERVAL).await;
-            self.fetch(Leaf::all().collect()).await;
+        let mut refreshing = JoinSet::new();
+        for lifetime in Lifetime::ALL {
+            refreshing.spawn(Arc::clone(&warm).refresh(lifetime));
+        }
+        // Refreshing never ends.
+        while refreshing.join_next().await.is_some() {}
+    }
+
+    /// Fetches everything at once, so that this takes as long as the slowest answer. The token is requested first,
+    /// because every pod needs it.
+    async fn fetch_all(self: &Arc<Self>) {
+        let mut fetching = JoinSet::new();
+        fetching.spawn(Arc::clone(self).fetch_token());
+        // Lets the token's tasks run.
+        yield_now().await;
+        for leaf in Leaf::all() {
+            fetching.spawn(Arc::clone(self).fetch(leaf));
+        }
+        while fetching.join_next().await.is_some() {}
+    }
+
+    async fn fetch_token(self: Arc<Self>) {
+        let mut pauses = pauses();
+        while !self.has_token().await {
+            sleep(pauses()).await;
         }
     }
 
-    /// Fetches these leaves. Returns those without an answer yet.
-    async fn fetch(&self, leaves: Vec<Leaf>) -> Vec<Leaf> {
-        let mut without = Vec::new();
-        for leaf in leaves {
-            let Some((status, headers, body)) = self.ask(leaf).await else {
-                without.push(leaf);
-                continue;
-            };
-            if let Some(value) = self.leaves.keep(leaf, status, headers, &body)
-                && leaf.path() == CommonPath::DefaultEmail
-                && let Ok(email) = std::str::from_utf8(&value)
-            {
-                self.store.know_default_email(email);
+    async fn fetch(self: Arc<Self>, leaf: Leaf) {
+        let mut pauses = pauses();
+        while !self.leaves.warm(leaf).await {
+            sleep(pauses()).await;
+        }
+        self.learn(leaf);
+    }
+
+    /// Refreshes the values of this lifetime, one after the other. A value whose refresh fails stays.
+    async fn refresh(self: Arc<Self>, lifetime: Lifetime) {
+        loop {
+            sleep(lifetime.refresh_interval()).await;
+            for leaf in Leaf::all().filter(|leaf| leaf.lifetime() == lifetime) {
+                self.leaves.refresh(leaf).await;
+                self.learn(leaf);
             }
         }
-        without
     }
 
-    /// The server's answer for a leaf. A machine without a service account has no email, which is an answer
-    /// too.
-    async fn ask(&self, leaf: Leaf) -> Option<(StatusCode, HeaderMap, Bytes)> {
-        let (head, body) = self.forward.ask(&leaf.request()).await.ok()?.into_parts();
-        match body {
-            Body::Whole(body) if is_final(leaf, head.status) => Some((head.status, head.headers, body)),
-            _ => None,
+    /// Passes the default account's e-mail on to the token store.
+    fn learn(&self, leaf: Leaf) {
+        if leaf.path() == CommonPath::DefaultEmail
+            && let Some(value) = self.leaves.value(leaf)
+            && let Ok(email) = std::str::from_utf8(&value)
+        {
+            self.store.know_default_email(email);
         }
     }
 
@@ -109,21 +110,121 @@ impl<T: TokenSource> WarmStart<T> {
     }
 }
 
-/// Whether a response is final: the value, or its absence where that is valid. Anything else comes from a
-/// server that is not ready, or is not the metadata server.
-fn is_final(leaf: Leaf, status: StatusCode) -> bool {
-    let may_be_missing = match leaf.path() {
-        CommonPath::UniverseDomain
-        | CommonPath::DefaultToken
-        | CommonPath::DefaultEmail
-        | CommonPath::DefaultAccount
-        | CommonPath::Accounts => true,
-        CommonPath::ProjectId
-        | CommonPath::NumericProjectId
-        | CommonPath::InstanceId
-        | CommonPath::Zone
-        | CommonPath::Hostname
-        | CommonPath::Instance => false,
-    };
-    status == StatusCode::OK || (status == StatusCode::NOT_FOUND && may_be_missing)
+/// The intervals between attempts, one per call.
+fn pauses() -> impl FnMut() -> Duration {
+    let mut next = BACK_OFF.0;
+    move || {
+        let pause = next;
+        next = (next * 2).min(BACK_OFF.1);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use http::Response;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::failure::{Failure, UPSTREAM_TIMEOUT};
+    use crate::layers::token_cache::DEFAULT_LIMIT_BYTES;
+    use crate::metadata::token::AccessToken;
+    use crate::reply::Body;
+    use crate::shares::Client;
+    use crate::telemetry::Registry;
+    use crate::tokens::Fetched;
+
+    /// How long each answer takes.
+    const DELAY: Duration = Duration::from_secs(2);
+
+    /// What was requested, in order.
+    type Asked = Arc<Mutex<Vec<String>>>;
+
+    struct Source(Asked);
+
+    impl TokenSource for Source {
+        fn deadline(&self) -> Duration {
+            UPSTREAM_TIMEOUT
+        }
+
+        async fn fetch(&self, _: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
+            self.0.lock().expect("no panic").push("token".to_owned());
+            sleep(DELAY).await;
+            let body = br#"{"access_token":"a","expires_in":3599,"token_type":"Bearer"}"#;
+            let (token, left) = AccessToken::parse(body).expect("a token");
+            Ok(Fetched::Access(token, left))
+        }
+    }
+
+    /// A warmup in front of a server that gives these statuses. 0 is a failure, at once.
+    fn warmup(status: impl Fn(Leaf, usize) -> u16 + Send + Sync + 'static) -> (Arc<WarmStart<Source>>, Asked) {
+        let asked = Asked::default();
+        let recorded = Arc::clone(&asked);
+        let leaves = Leaves::new(move |leaf| {
+            let name = leaf.to_string();
+            let mut recorded = recorded.lock().expect("no panic");
+            let before = recorded.iter().filter(|other| **other == name).count();
+            recorded.push(name);
+            let status = status(leaf, before);
+            async move {
+                let Ok(status) = StatusCode::from_u16(status) else { return Err(Failure::Closed) };
+                sleep(DELAY).await;
+                let mut response = Response::new(Body::Whole(Bytes::from_static(b"a@b.c")));
+                *response.status_mut() = status;
+                Ok(response)
+            }
+        });
+        let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
+        let tokens = Tokens::new(Arc::clone(&store), Source(Arc::clone(&asked)));
+        (Arc::new(WarmStart { leaves, store, tokens }), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everything_is_fetched_at_once_and_the_token_first() {
+        let (warm, asked) = warmup(|_, _| 200);
+        let began = Instant::now();
+        warm.fetch_all().await;
+        assert_eq!(began.elapsed(), DELAY);
+        let asked = asked.lock().expect("no panic");
+        assert_eq!((asked[0].as_str(), asked.len()), ("token", 1 + Leaf::all().count()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_value_that_may_be_missing_delays_nothing() {
+        let (warm, _) = warmup(|leaf, _| if leaf.may_be_missing() { 404 } else { 200 });
+        let began = Instant::now();
+        warm.fetch_all().await;
+        assert_eq!(began.elapsed(), DELAY);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_value_is_fetched_again_by_itself() {
+        let (warm, asked) = warmup(|leaf, before| match (leaf.path(), before) {
+            (CommonPath::Zone, 0) => 0,
+            (CommonPath::ProjectId, 0) => 404,
+            _ => 200,
+        });
+        let began = Instant::now();
+        warm.fetch_all().await;
+        assert_eq!(began.elapsed(), DELAY + BACK_OFF.0 + DELAY, "the zone did not wait for the project");
+        assert_eq!(asked.lock().expect("no panic").len(), 1 + Leaf::all().count() + 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attributes_are_refreshed_each_minute_and_the_rest_each_ten_minutes() {
+        let (warm, asked) = warmup(|_, _| 200);
+        warm.fetch_all().await;
+        asked.lock().expect("no panic").clear();
+        for lifetime in Lifetime::ALL {
+            tokio::spawn(Arc::clone(&warm).refresh(lifetime));
+        }
+        sleep(Duration::from_secs(10 * 60 + 59)).await;
+        let asked = asked.lock().expect("no panic");
+        let count = |path: CommonPath| asked.iter().filter(|asked| **asked == path.as_str()).count();
+        assert_eq!((count(CommonPath::Zone), count(CommonPath::MachineType)), (1, 1));
+        assert_eq!(count(CommonPath::ClusterName), 10, "{asked:?}");
+    }
 }

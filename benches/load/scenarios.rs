@@ -11,7 +11,7 @@ use super::peers::{Contender, Role};
 pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
 /// Path of a value that is not cached.
-pub const UNCACHED: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+pub const UNCACHED: &str = "/computeMetadata/v1/instance/attributes/cluster-uid";
 
 /// An experiment.
 #[derive(Debug, Clone)]

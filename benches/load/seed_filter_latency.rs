@@ -135,7 +135,7 @@ async fn send_requests(addr: SocketAddr) -> Result<(), Failure> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(TcpStream::connect(addr).await?)).await?;
     tokio::spawn(connection);
     loop {
-        let request = http::Request::get("/computeMetadata/v1/instance/machine-type")
+        let request = http::Request::get("/computeMetadata/v1/instance/cpu-platform")
             .header("host", "metadata.google.internal")
             .header("metadata-flavor", "Google")
             .body(Empty::<Bytes>::new())?;

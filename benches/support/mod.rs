@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 
 pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 pub const ZONE: &str = "/computeMetadata/v1/instance/zone";
-pub const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+pub const CLUSTER_UID: &str = "/computeMetadata/v1/instance/attributes/cluster-uid";
 pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 
 /// The client's address.
@@ -68,7 +68,7 @@ async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body
 
 /// Cached leaves: the zone, with the server's response.
 pub fn known_leaves() -> Arc<Leaves> {
-    let leaves = Arc::default();
+    let leaves = Leaves::new(|_| std::future::pending());
     keep_zone(&leaves);
     leaves
 }
@@ -81,7 +81,7 @@ fn keep_zone(leaves: &Leaves) {
         headers.insert(name, value.parse().expect("a value"));
     }
     let zone = Bytes::from_static(b"projects/123456789012/zones/us-central1-a");
-    let leaf = Leaf::from_path(CommonPath::Zone).expect("the zone is cached");
+    let leaf = Leaf::new(CommonPath::Zone, false).expect("the zone is cached");
     leaves.keep(leaf, StatusCode::OK, headers, &zone);
 }
 

@@ -25,6 +25,7 @@ macro_rules! paths {
     };
 }
 
+// Paths are compared in this order, so the one that is requested most comes first.
 paths! {
     /// The default account's access token.
     DefaultToken = "/computeMetadata/v1/instance/service-accounts/default/token",
@@ -48,4 +49,12 @@ paths! {
     Accounts = "/computeMetadata/v1/instance/service-accounts/",
     /// The machine's directory.
     Instance = "/computeMetadata/v1/instance/",
+    /// The GKE cluster of the machine.
+    ClusterName = "/computeMetadata/v1/instance/attributes/cluster-name",
+    /// The zone or region of that cluster.
+    ClusterLocation = "/computeMetadata/v1/instance/attributes/cluster-location",
+    /// The machine's type.
+    MachineType = "/computeMetadata/v1/instance/machine-type",
+    /// The directory of this API version.
+    Version = "/computeMetadata/v1/",
 }

@@ -194,12 +194,12 @@ impl Connection {
     }
 }
 
-const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+const CLUSTER_UID: &str = "/computeMetadata/v1/instance/attributes/cluster-uid";
 
 /// Requests that end in different layers, with their status.
 const REQUESTS: [(&str, u16); 8] = [
     ("/", 200),
-    (CLUSTER_NAME, 200),
+    (CLUSTER_UID, 200),
     ("/computeMetadata/v1/instance/service-accounts/default/token", 200),
     ("/computeMetadata/v1/instance/attributes/kube-env", 403),
     ("/computeMetadata/v1/instance/zone", 200),
@@ -261,7 +261,7 @@ async fn the_levels_are_all_there_are() {
         let proxy = Proxy::start(Between::at(http, panics), Between::at(metadata, panics)).await;
         let mut client = TcpStream::connect(proxy.addr).await.expect("it listens");
         let request = format!(
-            "GET {CLUSTER_NAME} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
+            "GET {CLUSTER_UID} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
         );
         client.write_all(request.as_bytes()).await.expect("the proxy reads");
         let mut answer = Vec::new();
@@ -272,12 +272,12 @@ async fn the_levels_are_all_there_are() {
 
 async fn the_first_request_alone_fails(proxy: &Proxy) {
     let (mut bystander, mut client) = (Connection::to(proxy).await, Connection::to(proxy).await);
-    let (status, answer) = client.get(CLUSTER_NAME).await;
+    let (status, answer) = client.get(CLUSTER_UID).await;
     assert_eq!(status, 500, "{answer}");
     assert!(answer.contains("Metadata-Flavor: Google\r\n"), "{answer}");
     assert!(answer.ends_with(&format!("{}\n", Error::Panicked)), "{answer}");
-    assert_eq!(client.get(CLUSTER_NAME).await.0, 200, "the same connection");
-    assert_eq!(bystander.get(CLUSTER_NAME).await.0, 200, "another connection");
+    assert_eq!(client.get(CLUSTER_UID).await.0, 200, "the same connection");
+    assert_eq!(bystander.get(CLUSTER_UID).await.0, 200, "another connection");
     assert_eq!(proxy.shared.requests.panics(), 1);
     let given_back = async {
         while proxy.shared.seats.taken() > 0 {

@@ -114,11 +114,12 @@ fn part(kind: TokenKind, param: Param) -> Part {
         _ if matches!(param, Param::Alt | Param::Recursive) => Part::None,
         TokenKind::Access => match param {
             Param::Scopes => Part::Set,
-            Param::Audience
-            | Param::BindingEnforcement
-            | Param::BindCertificateFingerprint
-            | Param::EnforceScopes
-            | Param::Transport => Part::Text,
+            // Only identity tokens have an audience; the server ignores parameters that it does not know (Google's
+            // "View and query VM metadata"). object_store (Rust) sends the address of Google's token endpoint.
+            Param::Audience => Part::None,
+            Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
+                Part::Text
+            }
             _ => Part::Unclear,
         },
         TokenKind::Identity => match param {
@@ -187,14 +188,20 @@ mod tests {
             "?binding-enforcement=on",
             "?enforce_scopes=true",
             "?bindCertificateFingerprint=x",
-            "?audience=x",
-            "?audience=X",
         ];
         for (at, query) in queries.iter().enumerate() {
             for other in &queries[..at] {
                 assert_ne!(key(query), key(other), "{query} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn an_audience_does_not_change_an_access_token() {
+        let object_store = "?audience=https%3A%2F%2Fwww.googleapis.com%2Foauth2%2Fv4%2Ftoken";
+        assert!(key(object_store).is_default_account());
+        assert_eq!(key("?audience=x&scopes=a"), key("?scopes=a"));
+        assert_eq!(key(object_store).request().query.to_string(), "", "it is not sent either");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, SMALL_BYTES};
 
 /// Maximum body that is buffered, in bytes. Above [`SMALL_BYTES`] it needs room, and is streamed if there is none.
-const MAX_BUFFERED_BYTES: usize = 32 * 1024;
+pub const MAX_BUFFERED_BYTES: usize = 32 * 1024;
 
 /// How long a streaming upstream may be silent before its response counts as cut short.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,6 +11,7 @@ mod metrics;
 mod pool;
 mod timing;
 
+pub use body::MAX_BUFFERED_BYTES;
 pub use client::{RequestKind, UpstreamClient};
 pub use forward::Forward;
 pub use health::Health;

@@ -80,7 +80,7 @@ pub(crate) struct Cell {
 static PROCESSOR: RwLock<()> = RwLock::const_new(());
 
 /// A value that is not one of those that the proxy knows, so that asking for it takes a seat.
-const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 /// Less than the proxy gives the upstream for an answer.
 const PATIENCE_OF_NEIGHBOURS: Duration = Duration::from_millis(1500);

@@ -18,7 +18,7 @@ use crate::support::{
 use crate::{release, turn};
 
 /// A value that the proxy does not cache.
-const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -610,7 +610,7 @@ async fn a_request_whose_wait_the_policy_leaves_out_takes_a_seat() {
     .await;
     std::fs::remove_file(&file).expect("removed");
     mock.fault(Fault::Hang);
-    let waiting = clients(2, proxy.addr, "/computeMetadata/v1/instance/machine-type?wait_for_change=true");
+    let waiting = clients(2, proxy.addr, "/computeMetadata/v1/instance/cpu-platform?wait_for_change=true");
     eventually("both are upstream", || mock.in_flight() == 2).await;
     assert_eq!(proxy.metric(IN_FLIGHT).await, Some(2.0));
     let above = Connection::open(proxy.addr).await.ask(&format!("{LEAF}?wait_for_change=true")).await;

@@ -13,7 +13,7 @@ use crate::support::{Binary, Connection, Outcome, metric, upstream};
 use crate::{release, turn};
 
 /// A value that the proxy does not cache.
-const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 

@@ -8,6 +8,7 @@ mod concealment;
 mod conformance;
 mod framing;
 mod handover;
+mod kept;
 mod observability;
 #[cfg(feature = "otlp")]
 mod otlp;

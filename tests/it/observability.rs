@@ -195,7 +195,7 @@ async fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
     let answered = timeout(SCRAPE_TIMEOUT, async {
         loop {
             // Requests that reach every filter, from the outermost to the server itself.
-            get(proxy.addr, "/computeMetadata/v1/instance/machine-type").await;
+            get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
             let answer = prometheus.ask(question, "filter").await;
             if answer.len() == Filter::VALUES.len() && answer.iter().all(|(_, p99)| p99.is_finite()) {
                 return answer;

@@ -37,7 +37,7 @@ use crate::support::{
     Answer, Binary, Connection, Proxy, config, eventually, get, metric_becomes, raw, request, upstream,
 };
 
-const MACHINE_TYPE: &str = "/computeMetadata/v1/instance/machine-type";
+const CPU_PLATFORM: &str = "/computeMetadata/v1/instance/cpu-platform";
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -181,7 +181,7 @@ async fn get_with(addr: SocketAddr, target: &str, lines: &[&str]) -> Answer {
 async fn a_request_is_one_span_and_each_filter_one_below_it() {
     let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
-    assert_eq!(get_with(proxy.addr, MACHINE_TYPE, &["User-Agent: curl/8"]).await.status, 200);
+    assert_eq!(get_with(proxy.addr, CPU_PLATFORM, &["User-Agent: curl/8"]).await.status, 200);
     proxy.stop().await;
 
     let Trace { request, filters } = collector.trace();
@@ -192,7 +192,7 @@ async fn a_request_is_one_span_and_each_filter_one_below_it() {
         ("http.request.method", "GET"),
         ("http.response.status_code", "200"),
         ("url.scheme", "http"),
-        ("url.path", MACHINE_TYPE),
+        ("url.path", CPU_PLATFORM),
         ("network.protocol.version", "1.1"),
         ("user_agent.original", "curl/8"),
         ("client.address", "127.0.0.1"),
@@ -231,10 +231,10 @@ async fn the_trace_of_a_client_is_continued_if_the_client_samples_it() {
     let (mock, collector) = (upstream().await, Collector::start().await);
     // By itself it samples nothing.
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 0.0)).await;
-    get(proxy.addr, MACHINE_TYPE).await;
-    get_with(proxy.addr, MACHINE_TYPE, &[&format!("Traceparent: 00-{TRACE}-{PARENT}-00")]).await;
+    get(proxy.addr, CPU_PLATFORM).await;
+    get_with(proxy.addr, CPU_PLATFORM, &[&format!("Traceparent: 00-{TRACE}-{PARENT}-00")]).await;
     let parent = format!("traceparent: 00-{TRACE}-{PARENT}-01");
-    get_with(proxy.addr, MACHINE_TYPE, &[&parent, "tracestate: a=1", "tracestate: b=2"]).await;
+    get_with(proxy.addr, CPU_PLATFORM, &[&parent, "tracestate: a=1", "tracestate: b=2"]).await;
     proxy.stop().await;
     let Trace { request, filters } = collector.trace();
     assert_eq!((hex(&request.trace_id), hex(&request.parent_span_id)), (TRACE.into(), PARENT.into()));
@@ -249,7 +249,7 @@ async fn the_trace_of_a_client_is_continued_if_the_client_samples_it() {
 async fn a_client_that_does_not_sample_is_not_traced_whatever_the_ratio() {
     let (mock, collector) = (upstream().await, Collector::start().await);
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
-    get_with(proxy.addr, MACHINE_TYPE, &[&format!("traceparent: 00-{TRACE}-{PARENT}-00")]).await;
+    get_with(proxy.addr, CPU_PLATFORM, &[&format!("traceparent: 00-{TRACE}-{PARENT}-00")]).await;
     proxy.stop().await;
     assert_eq!(collector.spans(), []);
 }
@@ -264,7 +264,7 @@ async fn a_malformed_or_repeated_parent_begins_a_trace_of_its_own() {
         (format!("traceparent: 00-{}-{PARENT}-00", TRACE.to_uppercase()), format!("traceparent: 00-{TRACE}-00"));
     let parents: [&[&str]; 4] = [&[&upper, "tracestate: a=1"], &[&short], &["traceparent:"], &[&valid, &other]];
     for lines in parents {
-        assert_eq!(get_with(proxy.addr, MACHINE_TYPE, lines).await.status, 200, "{lines:?}");
+        assert_eq!(get_with(proxy.addr, CPU_PLATFORM, lines).await.status, 200, "{lines:?}");
     }
     proxy.stop().await;
     let traces = collector.traces();
@@ -319,10 +319,10 @@ async fn what_is_failed_shed_or_cut_is_told_as_such() {
     let mut waiting = Connection::open(proxy.addr).await;
     waiting.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
     metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
-    assert!(Connection::open(proxy.addr).await.ask(MACHINE_TYPE).await.is_reset());
+    assert!(Connection::open(proxy.addr).await.ask(CPU_PLATFORM).await.is_reset());
     assert_eq!(waiting.answer().await.expect("after its deadline").status, 503);
     let mut leaving = Connection::open(proxy.addr).await;
-    leaving.send(request(MACHINE_TYPE)).await;
+    leaving.send(request(CPU_PLATFORM)).await;
     metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
     drop(leaving);
     metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 0).await;
@@ -354,7 +354,7 @@ async fn an_answer_that_is_not_read_to_its_end_is_cut() {
     let proxy = Proxy::with(traced(mock.addr(), collector.addr, 1.0)).await;
     mock.fault(Fault::HugeBody { bytes: 32 * 1024 * 1024 });
     let mut client = Connection::open_narrow(proxy.addr).await;
-    client.send(request(MACHINE_TYPE)).await;
+    client.send(request(CPU_PLATFORM)).await;
     client.head().await;
     drop(client);
     metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 0).await;

@@ -15,7 +15,7 @@ async fn some_traffic(proxy: &Proxy) {
     for _ in 0..3 {
         get(proxy.addr, TOKEN).await;
     }
-    get(proxy.addr, "/computeMetadata/v1/instance/machine-type").await;
+    get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
     get(proxy.addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
     get(proxy.addr, &format!("{TOKEN}?scopes=%3Cscript%3Ealert(1)%3C/script%3E")).await;
 }
@@ -125,7 +125,7 @@ async fn a_shed_is_seen_on_the_page_with_the_pod_that_caused_it() {
     let proxy = Proxy::with(config).await;
     mock.fault(Fault::Hang);
     let addr = proxy.addr;
-    let held = tokio::spawn(async move { get(addr, "/computeMetadata/v1/instance/machine-type").await });
+    let held = tokio::spawn(async move { get(addr, "/computeMetadata/v1/instance/cpu-platform").await });
     metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
     let request = "GET /computeMetadata/v1/instance/tags HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
     assert_eq!(raw(addr, request).await, b"", "it was reset");
@@ -164,10 +164,10 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
     assert_eq!(changed.status, 200, "{}", changed.body);
     binary.stderr_line("log levels changed").await;
     assert!(get(metrics_addr, "/loglevel").await.body.contains("gce_metadata_proxy::access=debug"));
-    get(addr, "/computeMetadata/v1/instance/machine-type?alt=json").await;
+    get(addr, "/computeMetadata/v1/instance/cpu-platform?alt=json").await;
     let line = binary.stderr_line("gce_metadata_proxy::access").await;
     for told in
-        ["127.0.0.1:", "GET", "/computeMetadata/v1/instance/machine-type?alt=json", "status=200", "outcome=\"passed\""]
+        ["127.0.0.1:", "GET", "/computeMetadata/v1/instance/cpu-platform?alt=json", "status=200", "outcome=\"passed\""]
     {
         assert!(line.contains(told), "{told} is missing from {line}");
     }

@@ -43,7 +43,7 @@ fn families(page: &str) -> BTreeMap<&str, BTreeSet<&str>> {
 
 /// Sends requests of each kind, so that every metric has a series.
 async fn ask_for_everything(proxy: &Proxy, mock: &Handle) {
-    for path in [TOKEN, "/", "/computeMetadata/v1/instance/zone", "/computeMetadata/v1/instance/machine-type", "/x"] {
+    for path in [TOKEN, "/", "/computeMetadata/v1/instance/zone", "/computeMetadata/v1/instance/cpu-platform", "/x"] {
         get(proxy.addr, path).await;
     }
     mock.fault(Fault::Status(503, String::new()));
@@ -139,7 +139,7 @@ async fn an_answer_says_who_made_it_and_refusals_are_counted_by_reason() {
     let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let server = |path: &'static str| async move { get(proxy.addr, path).await.header("server").map(str::to_owned) };
-    assert_eq!(server("/computeMetadata/v1/instance/machine-type").await.as_deref(), Some(SERVER));
+    assert_eq!(server("/computeMetadata/v1/instance/cpu-platform").await.as_deref(), Some(SERVER));
     assert_eq!(server("/computeMetadata/v1/instance/attributes/kube-env").await.as_deref(), Some(PROXY));
     for status in [403, 429, 503] {
         mock.fault(Fault::Status(status, String::new()));

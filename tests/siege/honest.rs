@@ -15,7 +15,7 @@ use crate::visit::{HOSTILE_POD, connect, patience, visit};
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
 /// Not one of the values that the proxy knows by itself.
-const LEAF: &str = "/computeMetadata/v1/instance/machine-type";
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 /// The leaf that changes, below `/computeMetadata/v1/`.
 const WATCHED: &str = "instance/attributes/honest";

@@ -44,6 +44,8 @@ pub struct Status {
     pub tokens: Vec<TokenStatus>,
     /// How many other entries there are.
     pub tokens_not_shown: usize,
+    /// Values that are answered from memory.
+    pub values: Vec<ValueStatus>,
     /// Who asked most in the last minute.
     pub talkers: Vec<Talker>,
 }
@@ -192,4 +194,15 @@ pub struct TokenStatus {
     pub expires_in_seconds: Option<u32>,
     /// How often it was asked for.
     pub requests: u64,
+}
+
+/// A value that is answered from memory.
+#[derive(Debug, Serialize)]
+pub struct ValueStatus {
+    /// Its path and query.
+    pub path: String,
+    /// 200, or 404 if the metadata server does not have it.
+    pub status: u16,
+    /// Seconds since the metadata server was asked.
+    pub age_seconds: u64,
 }

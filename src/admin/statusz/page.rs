@@ -31,6 +31,7 @@ pub fn html(status: &Status) -> String {
                 (section("Filters", &filters(status)))
                 (section("Requests since start", &requests(status)))
                 (section("Token cache", &tokens(status)))
+                (section("Kept values", &values(status)))
                 div class="grid2" {
                     (section("Top clients of the last minute", &talkers(status)))
                     (section("Shed since start", &counts("reason", &status.sheds)))
@@ -180,6 +181,19 @@ fn tokens(status: &Status) -> Markup {
     }
 }
 
+fn values(status: &Status) -> Markup {
+    let rows = html! {
+        @for value in &status.values {
+            tr {
+                td class="b" { (value.path) }
+                td class="n" { (span(value.age_seconds)) }
+                td class="n" { (value.status) }
+            }
+        }
+    };
+    table(&["path", "#age", "#status"], &rows)
+}
+
 fn talkers(status: &Status) -> Markup {
     let rows = html! {
         @for talker in &status.talkers {
@@ -227,7 +241,7 @@ fn quantiles<const N: usize>(quantiles: Option<Quantiles>, pick: impl Fn(Quantil
 
 #[cfg(test)]
 mod tests {
-    use super::super::data::{Flag, Memory, Policy, TokenStatus, Upstream};
+    use super::super::data::{Flag, Memory, Policy, TokenStatus, Upstream, ValueStatus};
     use super::*;
     use crate::readiness::State;
 
@@ -269,6 +283,7 @@ mod tests {
                 requests: 1,
             }],
             tokens_not_shown: 0,
+            values: vec![ValueStatus { path: text(), status: 200, age_seconds: 1 }],
             talkers: Vec::new(),
         }
     }
@@ -280,7 +295,8 @@ mod tests {
             assert_eq!(page.matches(markup).count(), harmless.matches(markup).count(), "{markup} in\n{page}");
         }
         let escaped = "&lt;/td&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;a href=&quot;'&amp;amp;";
-        // Readiness, six of the policy, a flag, a reason each of sheds, refusals and outcomes, two of the upstream, two of a token.
-        assert_eq!(page.matches(escaped).count(), 15, "{page}");
+        // Readiness, six of the policy, a flag, a reason each of sheds, refusals and outcomes, two of the upstream, two of a
+        // token, one of a value.
+        assert_eq!(page.matches(escaped).count(), 16, "{page}");
     }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::data::{
-    Count, Exchange, FilterStatus, Flag, Memory, Policy, Quantiles, Room, Status, TokenStatus, Upstream,
+    Count, Exchange, FilterStatus, Flag, Memory, Policy, Quantiles, Room, Status, TokenStatus, Upstream, ValueStatus,
 };
 use crate::cli;
 use crate::clock::BootTime;
 use crate::config::Config;
+use crate::layers::leaves::LeafRow;
 use crate::layers::token_cache::TokenRow;
 use crate::memory::Pressure;
 use crate::metadata::ServiceAccount;
@@ -61,6 +62,7 @@ impl Status {
             upstream: Upstream::from_shared(shared),
             tokens: self::tokens(&tokens),
             tokens_not_shown,
+            values: shared.leaves.rows(BootTime::now()).iter().map(ValueStatus::from_row).collect(),
             talkers: instruments.talkers.top(MAX_TALKERS, Moment::now()),
         }
     }
@@ -175,6 +177,12 @@ impl TokenStatus {
             expires_in_seconds: row.token.map(|(_, expires_in)| expires_in),
             requests: row.asked,
         }
+    }
+}
+
+impl ValueStatus {
+    fn from_row(row: &LeafRow) -> Self {
+        Self { path: row.leaf.to_string(), status: row.status.as_u16(), age_seconds: row.age.as_secs() }
     }
 }
 

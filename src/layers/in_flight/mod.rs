@@ -17,13 +17,16 @@
 //!
 //! # Requests that need no seat
 //!
-//! When all seats are taken, a request that causes no further upstream request passes without one: a ping, a known
-//! value or a cached token, which are answered immediately, and a request for a token that is already being fetched,
-//! which joins that flight for at most 2.5 s. A thousand pods that want the same token are one upstream request,
-//! which is the purpose of the token cache; the limit on connections bounds them. Refusing them would cost as much as
-//! answering them, and most requests of well-behaved pods are of this kind. A request that would cause another
-//! upstream request waits or is refused. Hanging GETs wait by design and would fill the seats; they have a limit of
-//! their own ([`hanging`](super::hanging)).
+//! When all seats are taken, a request that sends no upstream request of its own passes without one: a ping, and a
+//! request for a token or for a value that is [kept](super::leaves). It is answered immediately, or waits at most 2.5 s
+//! for a flight. A thousand pods that want the same token are one upstream request. Most requests of well-behaved pods
+//! are of this kind, and many clients do not repeat a request for a token that was refused.
+//!
+//! Flights have limits of their own: each kept value has at most one, and the [token cache](super::token_cache) limits
+//! concurrent fetches and the keys that requests may wait for, and shares both between clients. So a pod that invents
+//! keys delays and evicts its own. Requests that wait for a flight are bounded by the limit on connections, as all
+//! others are. Any other request that needs the upstream waits for a seat or is refused. Hanging GETs wait by design and
+//! would fill the seats; they have a limit of their own ([`hanging`](super::hanging)).
 //!
 //! # Clients that do not read
 //!
@@ -36,8 +39,8 @@
 //!
 //! A pod that sends requests faster than they are answered would take every seat as soon as it is released. So seats
 //! are shared equally between the clients (IP addresses) that have requests in flight or waiting. When no seat is
-//! free, a client that has its share is refused immediately. A client with less waits for the next seat, up to two
-//! seconds, and no newcomer overtakes it. Nothing is reserved: a single client may have all seats.
+//! free, a client that has its share is refused immediately. A client with less waits for the next seat, about as long as
+//! the upstream may take (2.5 s), and no newcomer overtakes it. Nothing is reserved: a single client may have all seats.
 //!
 //! So a pod within its share is served as long as seats are released, whatever other pods do. It is refused after the
 //! wait if the upstream hangs and no seat is released. Pods on the host network share the node's address, and so one

@@ -18,13 +18,15 @@ use tower::{Layer, Service};
 use super::body::SeatedBody;
 use super::seats::{Admission, Seat, Seats};
 use crate::error::{Error, Overload};
+use crate::failure::UPSTREAM_TIMEOUT;
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::reply::AtHand;
 
-/// Maximum wait for a seat. Python's and Node's libraries give up after 3 s; the rest is for the response, which
+/// Maximum wait for a seat: slightly longer than a response may take, so that one is released even if all were taken
+/// just now and the upstream hangs. Python's and Node's libraries give up after 3 s; the rest is for the response, which
 /// usually takes milliseconds.
-const MAX_WAIT: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = UPSTREAM_TIMEOUT.saturating_add(Duration::from_millis(100));
 
 /// Interval between searches for unread responses while requests wait.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -105,7 +107,7 @@ impl<S: Clone, P, H> Clone for InFlight<S, P, H> {
 pub struct Limit<P, H> {
     /// The seats.
     pub seats: Arc<Seats>,
-    /// Whether a request can be answered without another upstream request. Called only when no seat is free.
+    /// Whether a request can be answered without an upstream request of its own. Called only when no seat is free.
     pub needs_none: P,
     /// Whether a request waits for a change of a value, and so takes a watch instead of a seat.
     pub hangs: H,

@@ -64,5 +64,5 @@ mod tests;
 pub use audit::Audit;
 pub use entry::TokenRow;
 pub use flights::MAX_FETCHES;
-pub use service::{TokenCache, Tokens, layer};
+pub use service::{TokenCache, Tokens, knows, layer};
 pub use store::{DEFAULT_LIMIT_BYTES, Store};

@@ -71,11 +71,6 @@ impl<T: TokenSource> Tokens<T> {
         }
     }
 
-    /// Whether a request is answered from memory, or by a flight under way.
-    pub fn knows(&self, request: &Request) -> bool {
-        TokenKey::from_request(request).is_some_and(|(key, _)| self.store.knows(key, BootTime::now()))
-    }
-
     /// The entry of a key. Starts a keeper if the entry is new.
     fn entry(&self, key: TokenKey, client: Client, now: BootTime) -> Result<Arc<Entry>, Overload> {
         let (entry, is_new) = self.store.find_or_make(self.store.canonical(key), client, now)?;
@@ -85,6 +80,12 @@ impl<T: TokenSource> Tokens<T> {
         }
         Ok(entry)
     }
+}
+
+/// Whether a request is answered from memory or by a flight, and so needs no upstream request of its own. Flights, and
+/// the entries that requests may wait for, are limited and shared between clients by the cache itself.
+pub fn knows(request: &Request) -> bool {
+    TokenKey::from_request(request).is_some()
 }
 
 /// Answers requests for these tokens, and logs each token that it issues if the audit is on.

@@ -22,7 +22,7 @@ use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
 use super::flights::{Flights, MAX_DEMANDED_FETCHES, MAX_FETCHES, Waited};
-use super::known::{Lookup, RecentFailure};
+use super::known::RecentFailure;
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
@@ -103,14 +103,6 @@ impl Store {
         let entry = self.find(&TokenKey::default_account())?;
         let known = entry.known.borrow();
         known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
-    }
-
-    /// Whether a key can be answered without another upstream request: immediately, or by a flight under way.
-    pub(super) fn knows(&self, key: TokenKey, now: BootTime) -> bool {
-        let entry = self.find(&self.canonical(key));
-        entry.is_some_and(|entry| {
-            entry.is_wanted.load(Relaxed) || !matches!(entry.known.borrow().find(now), Lookup::Nothing)
-        })
     }
 
     /// Replaces the default account's e-mail in a key by its alias. For the node only, because another principal has

@@ -147,7 +147,7 @@ fn discovery() -> Vec<Row> {
         row("T04").ask(ask("HEAD", "/")).mock(servers().headers_only()).proxy(proxys().headers_only()),
         row("T06").get("/computeMetadata/").mock(text("v1/\nv1beta1/\n")).proxy(own_listing("v1/\n")),
         row("T07").get("v1").both(redirect("v1/")),
-        row("T08").get("v1/").both(text("instance/\noslogin/\nproject/\nuniverse/\n")),
+        row("T08").get("v1/").both(text("instance/\noslogin/\nproject/\nuniverse/\n").known()),
         // Node's library looks here for a metadata server, so the proxy answers by itself.
         row("T09")
             .get("v1/instance")
@@ -360,7 +360,7 @@ fn identities() -> Vec<Row> {
 fn attributes() -> Vec<Row> {
     let attributes = "v1/instance/attributes";
     vec![
-        row("T102").get(&format!("{attributes}/cluster-name")).both(leaf("mock-cluster")),
+        row("T102").get(&format!("{attributes}/cluster-name")).both(known_leaf("mock-cluster")),
         row("T103").get(&format!("{attributes}/kube-env")).mock(leaf("").holding("KUBELET_KEY: ")).proxy(refusal(403)),
         row("T104").get(&format!("{attributes}/missing")).both(page(404)),
         row("T105").get("v1/project/attributes/ssh-keys").proxy(refusal(403)),

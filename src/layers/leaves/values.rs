@@ -1,0 +1,151 @@
+//! [`Leaves`]: all kept values. Fetches each of them at most once at a time.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use tokio::sync::watch;
+
+use super::leaf::Leaf;
+use super::slot::{Answer, Flight, Landed, Lookup, Slot};
+use crate::clock::BootTime;
+use crate::failure::Failure;
+use crate::metadata::{CommonPath, Principal, Request};
+use crate::reply::Body;
+
+/// Requests a leaf from the server, within the upstream timeout.
+type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>> + Send + Sync;
+
+/// The kept values.
+pub struct Leaves {
+    /// By path, and then by form: plain and recursive.
+    slots: [[Slot; 2]; CommonPath::ALL.len()],
+    fetch: Box<Fetch>,
+}
+
+/// What operators see of a kept value.
+#[derive(Debug, Clone, Copy)]
+pub struct LeafRow {
+    /// Its path and form.
+    pub leaf: Leaf,
+    /// 200, or 404 if the server does not have it.
+    pub status: StatusCode,
+    /// Time since the server was asked.
+    pub age: Duration,
+}
+
+impl Leaves {
+    /// Keeps nothing yet. `fetch` requests a leaf from the server, and must give up after the upstream timeout.
+    pub fn new<F>(fetch: impl Fn(Leaf) -> F + Send + Sync + 'static) -> Arc<Self>
+    where
+        F: Future<Output = Result<Response<Body>, Failure>> + Send + 'static,
+    {
+        Arc::new(Self { slots: Default::default(), fetch: Box::new(move |leaf| Box::pin(fetch(leaf))) })
+    }
+
+    /// Whether a request is answered from memory or by a flight, and so needs no upstream request of its own. Each leaf
+    /// has at most one flight, so there are never more flights than leaves.
+    pub fn knows(&self, request: &Request) -> bool {
+        self.leaf(request)
+            .is_some_and(|leaf| !matches!(self.find(leaf, BootTime::now()), Lookup::Known(Landed::TooLarge)))
+    }
+
+    /// Keeps a response that was fetched just now.
+    pub fn keep(&self, leaf: Leaf, status: StatusCode, headers: HeaderMap, body: &Bytes) {
+        let now = BootTime::now();
+        let answer = Answer::copied(status, headers, body, now);
+        self.slot(leaf).land(leaf, &Landed::Kept(Arc::new(answer)), now);
+    }
+
+    /// Fetches a leaf now, or joins the flight under way. Returns whether the server has answered as it should: with
+    /// the value, or with 404 where it may be missing.
+    pub async fn refresh(self: &Arc<Self>, leaf: Leaf) -> bool {
+        self.landing(leaf).await.is_final()
+    }
+
+    /// Fetches a leaf unless it is kept. Returns as [`Leaves::refresh`].
+    pub async fn warm(self: &Arc<Self>, leaf: Leaf) -> bool {
+        match self.find(leaf, BootTime::now()) {
+            Lookup::Known(landed) if landed.is_final() => true,
+            _ => self.refresh(leaf).await,
+        }
+    }
+
+    /// The value of a leaf, if it is known.
+    pub fn value(&self, leaf: Leaf) -> Option<Bytes> {
+        self.slot(leaf).kept()?.value().cloned()
+    }
+
+    /// What is kept, as of now.
+    pub fn rows(&self, now: BootTime) -> Vec<LeafRow> {
+        let row = |leaf| {
+            let answer = self.slot(leaf).kept()?;
+            Some(LeafRow { leaf, status: answer.status, age: answer.age(now) })
+        };
+        Leaf::all().filter_map(row).collect()
+    }
+
+    /// The leaf that a request asks for in a kept form. Any other parameter leaves the request to the server.
+    ///
+    /// Only the node's requests qualify, because the kept responses were given to the node, and other principals have
+    /// other accounts. Python requests its account by the alias first, and then by the email in that response.
+    pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
+        if request.principal != Principal::Node {
+            return None;
+        }
+        let path = match request.path.common() {
+            Some(path) => path,
+            None => self.default_account(request)?,
+        };
+        Leaf::from_query(path, &request.query)
+    }
+
+    /// [`CommonPath::DefaultAccount`], if a request names that account by its e-mail.
+    fn default_account(&self, request: &Request) -> Option<CommonPath> {
+        let email = request.path.as_str().strip_prefix(CommonPath::Accounts.as_str())?.strip_suffix('/')?;
+        let known = self.value(Leaf::new(CommonPath::DefaultEmail, false)?)?;
+        (known == email).then_some(CommonPath::DefaultAccount)
+    }
+
+    pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
+        self.slot(leaf).find(now)
+    }
+
+    /// Waits for the flight of a leaf, which begins now unless it is under way. The flight runs in its own task, so it
+    /// continues if this future is dropped.
+    pub(super) fn landing(self: &Arc<Self>, leaf: Leaf) -> impl Future<Output = Landed> + Send + use<> {
+        let mut flight = self.slot(leaf).join(|| self.begin(leaf));
+        async move {
+            // An error means that the task panicked.
+            let landed = flight.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
+            landed.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed)))
+        }
+    }
+
+    fn begin(self: &Arc<Self>, leaf: Leaf) -> Flight {
+        let (publisher, flight) = watch::channel(None);
+        let leaves = Arc::clone(self);
+        tokio::spawn(async move {
+            let asked = BootTime::now();
+            let landed = Landed::new(leaf, (leaves.fetch)(leaf).await, asked);
+            leaves.slot(leaf).land(leaf, &landed, BootTime::now());
+            publisher.send_replace(Some(landed));
+        });
+        flight
+    }
+
+    fn slot(&self, leaf: Leaf) -> &Slot {
+        let (path, form) = leaf.place();
+        &self.slots[path][form]
+    }
+}
+
+impl fmt::Debug for Leaves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaves").field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
