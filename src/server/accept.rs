@@ -174,18 +174,18 @@ where
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
         let began = Instant::now();
         patience.grow();
-        for turn in 0.. {
+        let mut turn = 0;
+        let place = loop {
             match self.connections.admit(peer, activity, patience.lasts(began.elapsed())) {
-                Admission::Place(place) => {
-                    patience.spend(began.elapsed());
-                    return Some(place);
-                }
-                Admission::Refused => return None,
+                Admission::Place(place) => break Some(place),
+                Admission::Refused => break None,
                 Admission::Later if turn < MAX_YIELDS => yield_now().await,
                 Admission::Later => sleep(PLACE_POLL_INTERVAL).await,
             }
-        }
-        None
+            turn += 1;
+        };
+        patience.spend(began.elapsed());
+        place
     }
 }
 
@@ -196,25 +196,35 @@ where
 /// than [`MIN_NEWCOMERS_PER_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
 /// patience, and recent connections are then closed for newcomers immediately. Other pods therefore wait at
 /// most [`MAX_PATIENCE`] plus the queue ahead of them.
+///
+/// A newcomer that waits longer than it may is owed by those behind it. Otherwise each would wait for at least one turn
+/// of the event loop, which takes milliseconds while hundreds of connections are busy, and the queue would grow.
 #[derive(Debug)]
-struct Patience(Duration);
+struct Patience {
+    left: Duration,
+    owed: Duration,
+}
 
 impl Patience {
     fn new() -> Self {
-        Self(MAX_PATIENCE)
+        Self { left: MAX_PATIENCE, owed: Duration::ZERO }
     }
 
     /// Records another newcomer.
     fn grow(&mut self) {
-        self.0 = (self.0 + Duration::from_secs(1) / MIN_NEWCOMERS_PER_SECOND).min(MAX_PATIENCE);
+        let gained = Duration::from_secs(1) / MIN_NEWCOMERS_PER_SECOND;
+        let repaid = gained.min(self.owed);
+        self.owed -= repaid;
+        self.left = (self.left + gained - repaid).min(MAX_PATIENCE);
     }
 
     fn lasts(&self, waited: Duration) -> bool {
-        waited < self.0
+        waited < self.left
     }
 
     fn spend(&mut self, waited: Duration) {
-        self.0 = self.0.saturating_sub(waited);
+        self.owed = (self.owed + waited.saturating_sub(self.left)).min(MAX_PATIENCE);
+        self.left = self.left.saturating_sub(waited);
     }
 }
 
@@ -236,13 +246,28 @@ mod tests {
         for _ in 0..MIN_NEWCOMERS_PER_SECOND {
             patience.grow();
             // The newcomer waits as long as patience lasts.
-            let wait = patience.0;
+            let wait = patience.left;
             assert!(!patience.lasts(wait));
             patience.spend(wait);
             waited += wait;
         }
         assert!(waited <= MAX_PATIENCE + Duration::from_secs(1), "{waited:?} for one second's newcomers");
         assert!(waited >= Duration::from_secs(1));
+    }
+
+    #[test]
+    fn newcomers_do_not_each_wait_for_a_turn_of_a_busy_event_loop() {
+        const TURN: Duration = Duration::from_millis(6);
+        let mut patience = Patience::new();
+        let mut waited = Duration::ZERO;
+        for _ in 0..MIN_NEWCOMERS_PER_SECOND {
+            patience.grow();
+            if patience.lasts(Duration::ZERO) {
+                patience.spend(TURN);
+                waited += TURN;
+            }
+        }
+        assert!(waited <= MAX_PATIENCE + Duration::from_secs(1) + TURN, "{waited:?} for one second's newcomers");
     }
 
     #[tokio::test]
