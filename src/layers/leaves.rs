@@ -19,7 +19,8 @@
 //!   that value while the machine runs.
 //! - Any other result is the answer to all requests that waited for it and to those of the next 750 ms. So a failing
 //!   server gets at most about one request per second and value.
-//! - A response that is too large to be buffered is not kept. Requests for it go to the server for the next minute.
+//! - A response that is too large to be buffered is not kept. Requests for it go to the server until a
+//!   refresh finds it smaller.
 //!
 //! Answers from memory carry `Age`.
 //!

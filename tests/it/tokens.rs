@@ -7,7 +7,7 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
 
 use crate::support::tokens::{crowd, path_of, secret};
-use crate::support::{Binary, Connection, Proxy, get, upstream};
+use crate::support::{Binary, Connection, Proxy, close_pooled, get, upstream};
 
 const DEFAULT: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -208,13 +208,7 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
     let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     let of_key = |key: &str| format!("{}?scopes={key}", path_of(BUILDER_ACCOUNT));
-    // A request whose pooled connection turns out to be dead is sent again, so the connections of the warmup are closed
-    // first.
-    mock.fault(Fault::CloseAfter);
-    while mock.open_connections() > 0 {
-        get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
-    }
-    mock.reset_counters();
+    close_pooled(&mock, &proxy).await;
     mock.fault(Fault::Reset);
     let mut answers = Vec::new();
     for key in 0..20 {

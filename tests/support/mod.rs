@@ -14,6 +14,7 @@ use std::time::Duration;
 use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::metadata::Target;
+use gce_metadata_proxy::mock::{Fault, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -110,6 +111,17 @@ impl Proxy {
         let _ = self.stop.send(());
         self.running.await.expect("the proxy does not panic");
     }
+}
+
+/// Closes the pooled connections to the upstream that the warmup leaves, and resets the mock's counters. A request whose
+/// pooled connection turns out to be dead is sent again.
+pub async fn close_pooled(mock: &Handle, proxy: &Proxy) {
+    mock.fault(Fault::CloseAfter);
+    while mock.open_connections() > 0 {
+        get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
+    }
+    mock.heal();
+    mock.reset_counters();
 }
 
 /// The default configuration, on ports picked by the system.

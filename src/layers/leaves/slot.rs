@@ -19,9 +19,6 @@ const MISSING_TTL: Duration = Duration::from_secs(60);
 /// How long a failure is the answer. Less than a second, so that recovery is noticed within one.
 const FAILURE_TTL: Duration = Duration::from_millis(750);
 
-/// How long a leaf counts as too large to be kept.
-const TOO_LARGE_TTL: Duration = Duration::from_secs(60);
-
 /// A response of the server, without the headers that belong to one response only.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -182,7 +179,8 @@ impl Slot {
             Landed::Kept(missing) => {
                 *state = State { kept: Some((Arc::clone(missing), Some(now + MISSING_TTL))), ..State::default() };
             }
-            Landed::TooLarge => state.failed = Some((Landed::TooLarge, now + TOO_LARGE_TTL)),
+            // Until the next refresh: otherwise a client's request would begin a flight in vain now and then.
+            Landed::TooLarge => state.failed = Some((Landed::TooLarge, BootTime::from_nanos(u64::MAX))),
             Landed::Refused(_) | Landed::Failed(_) => state.failed = Some((landed.clone(), now + FAILURE_TTL)),
         }
     }

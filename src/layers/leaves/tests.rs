@@ -201,6 +201,7 @@ async fn a_response_that_is_too_large_is_left_to_the_server() {
     let accounts = leaf(CommonPath::Accounts);
     assert!(server.leaves.knows(&accounts.request()));
     assert_eq!(server.status(accounts).await, (503, DELAY));
+    sleep(Duration::from_secs(300)).await;
     assert!(!server.leaves.knows(&accounts.request()), "it needs a seat from now on");
     let streams = service_fn(|_| async { Ok::<_, Error>(whole(200, "from below")) });
     let answer = layer(&server.leaves).layer(streams).oneshot(accounts.request().into()).await;
