@@ -45,14 +45,29 @@ impl Need {
 
 /// The names of needs that are not met.
 pub fn missing(needs: &[&str]) -> Vec<&'static str> {
-    needs.iter().map(|name| Need::named(name)).filter(|need| !need.is_met()).map(|need| need.name).collect()
+    unmet(needs).map(|need| need.name).collect()
 }
 
-/// Why a test cannot run: `needs ab (apt-get install apache2-utils)`. `None` if it can.
+fn unmet(needs: &[&str]) -> impl Iterator<Item = Need> {
+    needs.iter().map(|name| Need::named(name)).filter(|need| !need.is_met())
+}
+
+/// Why a test cannot run: `needs ab, curl (apt-get install apache2-utils curl)`. `None` if it can.
 fn obstacle(needs: &[&str]) -> Option<String> {
-    let missing: Vec<String> =
-        missing(needs).into_iter().map(Need::named).map(|need| format!("{} ({})", need.name, need.remedy)).collect();
-    (!missing.is_empty()).then(|| format!("needs {}", missing.join(", ")))
+    let (mut names, mut packaged, mut packages) = (Vec::new(), Vec::new(), Vec::new());
+    for need in unmet(needs) {
+        match need.remedy.strip_prefix("apt-get install ") {
+            Some(package) => {
+                packaged.push(need.name);
+                packages.push(package);
+            }
+            None => names.push(format!("{} ({})", need.name, need.remedy)),
+        }
+    }
+    if !packaged.is_empty() {
+        names.push(format!("{} (apt-get install {})", packaged.join(", "), packages.join(" ")));
+    }
+    (!names.is_empty()).then(|| format!("needs {}", names.join(", ")))
 }
 
 /// Whether a test fails if it cannot run.

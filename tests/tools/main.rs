@@ -3,6 +3,7 @@
 //! Each says what it needs. Without it, it is reported as ignored with the reason (`tests/support/needs.rs`).
 
 mod crowd;
+mod ignored;
 mod prometheus;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     // A crowd has the processor for itself.
     arguments.test_threads = Some(1);
     let trials: Vec<Trial> = trials("crowd", &["ab", "control groups"], crowd::TESTS)
+        .chain(trials("ignored", &[], ignored::TESTS))
         .chain(trials("prometheus", &["promtool"], prometheus::WITH_PROMTOOL))
         .chain(trials("prometheus", &["prometheus"], prometheus::WITH_PROMETHEUS))
         .collect();
