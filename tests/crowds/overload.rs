@@ -218,8 +218,8 @@ async fn a_client_that_leaves_before_its_answer_gives_its_seat_back() {
 
 #[tokio::test]
 async fn the_seat_rides_the_body() {
-    let _turn = turn().await;
     const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_in_flight = 1).await;
     let value = "0123456789".repeat(25 * 1024);
     mock.set("instance/attributes/large", &value);
@@ -243,8 +243,8 @@ async fn the_seat_rides_the_body() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_keeps_its_seat() {
-    let _turn = turn().await;
     const LARGE: &str = "/computeMetadata/v1/instance/attributes/large";
+    let _turn = turn().await;
     let (mock, proxy) = start(|config| config.max_in_flight = 1).await;
     mock.fault_at(LARGE, Fault::HugeBody { bytes: 32 * 1024 * 1024 });
     let mut client = Connection::open_narrow(proxy.addr).await;

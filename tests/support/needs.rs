@@ -54,20 +54,20 @@ fn unmet(needs: &[&str]) -> impl Iterator<Item = Need> {
 
 /// Why a test cannot run: `needs ab, curl (apt-get install apache2-utils curl)`. `None` if it can.
 fn obstacle(needs: &[&str]) -> Option<String> {
-    let (mut names, mut packaged, mut packages) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut reasons, mut programs, mut packages) = (Vec::new(), Vec::new(), Vec::new());
     for need in unmet(needs) {
         match need.remedy.strip_prefix("apt-get install ") {
             Some(package) => {
-                packaged.push(need.name);
+                programs.push(need.name);
                 packages.push(package);
             }
-            None => names.push(format!("{} ({})", need.name, need.remedy)),
+            None => reasons.push(format!("{} ({})", need.name, need.remedy)),
         }
     }
-    if !packaged.is_empty() {
-        names.push(format!("{} (apt-get install {})", packaged.join(", "), packages.join(" ")));
+    if !programs.is_empty() {
+        reasons.push(format!("{} (apt-get install {})", programs.join(", "), packages.join(" ")));
     }
-    (!names.is_empty()).then(|| format!("needs {}", names.join(", ")))
+    (!reasons.is_empty()).then(|| format!("needs {}", reasons.join(", ")))
 }
 
 /// Whether a test fails if it cannot run.
