@@ -213,9 +213,8 @@ impl Patience {
     /// Records another newcomer.
     fn grow(&mut self) {
         let gained = Duration::from_secs(1) / MIN_NEWCOMERS_PER_SECOND;
-        let repaid = gained.min(self.owed);
-        self.owed -= repaid;
-        self.left = (self.left + gained - repaid).min(MAX_PATIENCE);
+        self.left = (self.left + gained.saturating_sub(self.owed)).min(MAX_PATIENCE);
+        self.owed = self.owed.saturating_sub(gained);
     }
 
     fn lasts(&self, waited: Duration) -> bool {

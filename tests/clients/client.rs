@@ -13,6 +13,7 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use crate::support::needs;
 use crate::told::{Step, Told};
 
 /// One client library or tool.
@@ -238,27 +239,26 @@ fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(path)
 }
 
-/// Whether every client must run, be its runtime there or not.
-fn all_must_run() -> bool {
-    std::env::var_os("CI").is_some() || std::env::var("METADATA_PROXY_CLIENTS").is_ok_and(|which| which == "all")
-}
-
 impl Client {
-    /// Whether it is run: its runtime is there, or must be.
-    pub(crate) fn is_run(&self) -> bool {
-        all_must_run() || self.program.missing().is_none()
+    /// What it cannot run without: names of rows in `tests/needs.tsv`.
+    pub(crate) fn needs(&self) -> &'static [&'static str] {
+        match self.program {
+            Program::Python { .. } => &["python3"],
+            Program::Go { .. } => &["go"],
+            Program::Node { .. } => &["node"],
+            Program::Shell { tool: "curl" } => &["curl"],
+            Program::Shell { .. } => &["wget"],
+            Program::CloudInit { .. } => &["python3", "apt-get"],
+        }
     }
 
-    /// The command of its runtime that this machine does not have.
-    pub(crate) fn missing(&self) -> Option<&'static str> {
-        self.program.missing()
+    /// What this machine does not have of that.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        needs::missing(self.needs())
     }
 
     /// Installs it, unless that has been done.
     pub(crate) async fn install(&self) -> Result<(), String> {
-        if let Some(command) = self.missing() {
-            return Err(format!("{} needs {command}, which this machine does not have", self.name));
-        }
         self.program.install().await
     }
 
@@ -289,20 +289,6 @@ impl Client {
 }
 
 impl Program {
-    fn missing(self) -> Option<&'static str> {
-        let needed: &[&str] = match self {
-            Self::Python { .. } => &["python3"],
-            Self::Go { .. } => &["go"],
-            Self::Node { .. } => &["node", "npm"],
-            Self::Shell { tool: "curl" } => &["curl"],
-            Self::Shell { .. } => &["wget"],
-            Self::CloudInit { .. } => &["python3", "apt-get", "dpkg-deb"],
-        };
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let is_there = |command: &str| std::env::split_paths(&path).any(|folder| folder.join(command).is_file());
-        needed.iter().copied().find(|command| !is_there(command))
-    }
-
     /// Where it is installed. Clients with the same packages share them.
     fn folder(self) -> PathBuf {
         installed().join(match self {

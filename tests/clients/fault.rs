@@ -3,13 +3,14 @@
 //! A suite that no fault can fail shows nothing. So a relay between client and proxy spoils every response in
 //! one way, and exactly the clients that depend on it must fail.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::client::CLIENTS;
+use crate::client::{CLIENTS, Client};
 use crate::play;
 use crate::weather::{WEATHERS, Weather};
 
@@ -87,14 +88,21 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
 ];
 
 impl SpoiledAnswers {
-    /// Sends every client into the weather with spoiled answers. An error names those that should have noticed and did not,
-    /// and those that should not have.
+    /// What the clients need that must notice.
+    pub(crate) fn needs(&self) -> Vec<&'static str> {
+        let clients = CLIENTS.iter().filter(|client| self.noticed_by.contains(&client.name));
+        let needs: BTreeSet<_> = clients.flat_map(Client::needs).copied().collect();
+        needs.into_iter().collect()
+    }
+
+    /// Sends every client that can run into the weather with spoiled responses. An error names those that should have
+    /// noticed and did not, and those that should not have.
     pub(crate) async fn check(&self) -> Result<(), String> {
         let weather: &'static Weather =
             WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
         let spoil = self.spoil;
         let mut met: JoinSet<Result<Option<(&str, String)>, String>> = JoinSet::new();
-        for client in CLIENTS.iter().filter(|client| client.is_run()) {
+        for client in CLIENTS.iter().filter(|client| client.missing().is_empty()) {
             met.spawn(async move {
                 let (_, judged) = play(client, weather, Some(spoil)).await?;
                 Ok(judged.err().map(|error| (client.name, error)))
@@ -105,9 +113,7 @@ impl SpoiledAnswers {
             noticed.extend(one.expect("no panic")?);
         }
         let expected = |name: &str| self.noticed_by.contains(&name);
-        let is_run = |name: &&&str| CLIENTS.iter().any(|client| client.name == **name && client.is_run());
-        let missed: Vec<_> =
-            self.noticed_by.iter().filter(is_run).filter(|name| noticed.iter().all(|(by, _)| by != *name)).collect();
+        let missed: Vec<_> = self.noticed_by.iter().filter(|name| noticed.iter().all(|(by, _)| by != *name)).collect();
         let unexpected: Vec<_> = noticed.iter().filter(|(by, _)| !expected(by)).collect();
         if missed.is_empty() && unexpected.is_empty() {
             return Ok(());

@@ -11,8 +11,7 @@
 //! Markdown.
 //!
 //! Clients are installed below `target/` when first needed, with the versions in the lock files in this folder.
-//! A client whose runtime is missing is reported as not run, unless `CI` or `METADATA_PROXY_CLIENTS=all`
-//! requires all of them.
+//! A client whose runtime is missing is reported as ignored (`tests/support/needs.rs`).
 
 mod client;
 mod expected;
@@ -29,12 +28,12 @@ mod weather;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use client::{CLIENTS, Client};
-use support::stall;
+use support::{needs, stall};
 
 use fault::{FAULTS, SpoiledAnswers};
 use table::Table;
@@ -70,12 +69,12 @@ fn main() -> ExitCode {
 fn test_of(client: &'static Client, weather: &'static Weather, runtime: &Arc<Runtime>, table: &Arc<Table>) -> Trial {
     let (runtime, table) = (Arc::clone(runtime), Arc::clone(table));
     let name = format!("{}: {}", client.name, weather.name);
-    Trial::test(name, move || {
+    needs::trial(name, client.needs().to_vec(), move || {
         let (cell, judged) = runtime.block_on(play(client, weather, None))?;
         table.note(client, weather, cell);
-        Ok(judged?)
+        judged?;
+        Ok(Completion::Completed)
     })
-    .with_ignored_flag(!client.is_run())
 }
 
 /// How often a client is sent into a weather, if the computer stands still meanwhile.
@@ -103,7 +102,8 @@ pub(crate) async fn play(
 
 fn test_of_fault(fault: &'static SpoiledAnswers, runtime: &Arc<Runtime>) -> Trial {
     let runtime = Arc::clone(runtime);
-    Trial::test(format!("a fault turns the right rows red: {}", fault.name), move || {
-        Ok::<(), Failed>(runtime.block_on(fault.check())?)
+    needs::trial(format!("a fault turns the right rows red: {}", fault.name), fault.needs(), move || {
+        runtime.block_on(fault.check())?;
+        Ok(Completion::Completed)
     })
 }

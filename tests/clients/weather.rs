@@ -235,7 +235,7 @@ impl Weather {
             let new = old.successor(self.args).await;
             let by_old = old.counts().await;
             let at_first = new.counts().await;
-            old.proxy.terminate().await;
+            old.proxy.terminate();
             let status = old.proxy.ended().await;
             let is_served = moved_on(&new, at_first, 3).await;
             std::fs::write(&over, "").expect("the build directory can be written");

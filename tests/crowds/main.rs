@@ -12,9 +12,6 @@ mod support;
 mod survival;
 mod tokens;
 
-use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Waits until no other test runs: many rely on an answer that takes less than 2.5 s, which crowds beside them delay.
@@ -22,10 +19,4 @@ async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     support::open_many_files();
     TURN.lock().await
-}
-
-/// The binary, built for release.
-fn release() -> &'static Path {
-    static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| support::release_build().expect("it can be built"));
-    &RELEASE
 }

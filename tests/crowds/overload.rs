@@ -8,14 +8,16 @@ use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::layers::rescue::OnOverload;
 use gce_metadata_proxy::mock::{Fault, Handle};
 use gce_metadata_proxy::policy::{Choice, Source};
+use rustix::process::Signal;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
-    Answer, Binary, Connection, Outcome, Proxy, config, eventually, get, metric, metric_becomes, request, upstream,
+    Answer, Binary, Connection, Outcome, Proxy, config, eventually, get, metric, metric_becomes, release, request,
+    upstream,
 };
-use crate::{release, turn};
+use crate::turn;
 
 /// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -320,14 +322,14 @@ async fn a_herd_of_useless_connections_locks_nobody_out() {
 async fn a_burst_of_newcomers_does_not_push_out_a_request_that_has_arrived() {
     let _turn = turn().await;
     let (_mock, binary, addr, _) = start_binary(&["--max-connections=50"]).await;
-    binary.signal("-STOP").await;
+    binary.signal(Signal::STOP);
     let mut honest = Connection::open(addr).await;
     honest.send(request(LEAF)).await;
     let mut burst = Vec::new();
     for _ in 0..200 {
         burst.push(Connection::open(addr).await);
     }
-    binary.signal("-CONT").await;
+    binary.signal(Signal::CONT);
     let outcome = honest.outcome().await;
     assert!(outcome.is_status(200), "{outcome:?}");
 }

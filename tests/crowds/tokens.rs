@@ -5,8 +5,8 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
 
 use crate::support::tokens::{crowd, path_of, secret};
-use crate::support::{Binary, upstream};
-use crate::{release, turn};
+use crate::support::{Binary, release, upstream};
+use crate::turn;
 
 /// A mock whose answers take a while, so that callers overlap, and the binary in front of it.
 async fn start() -> (Handle, Binary, std::net::SocketAddr) {

@@ -15,10 +15,7 @@ const UNCHECKED: [&str; 1] = ["nft"];
 
 /// Scripts of the repository, and their arguments.
 const SCRIPTS: [(&str, &[&str]); 3] =
-    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image"]), ("tests/run", &[])];
-
-/// Scripts that may be absent. Take a script out when it exists.
-pub(crate) const ABSENT: [&str; 1] = ["tests/run"];
+    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image"]), ("tests/run", &["--list"])];
 
 /// Crates with a program that the documentation installs.
 const INSTALLED: [&str; 3] = ["cargo-deny", "cargo-fuzz", "oha"];
@@ -282,9 +279,7 @@ impl Rules {
     fn script(name: &str, args: &[String]) -> Checked {
         let known = SCRIPTS.iter().find(|(script, _)| *script == name).map_or(&[][..], |(_, args)| args);
         check(args.iter().all(|arg| known.contains(&&**arg)), "unknown argument")?;
-        let (exists, may_be_absent) = (root().join(name).exists(), ABSENT.contains(&name));
-        check(exists || may_be_absent, "no such script")?;
-        check(!(exists && may_be_absent), "it exists: take it out of ABSENT in tests/docs/rules.rs")
+        check(root().join(name).exists(), "no such script")
     }
 }
 

@@ -1,6 +1,7 @@
 //! A new process takes over the address of a running one.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -79,13 +80,13 @@ async fn a_new_process_takes_over_without_a_failed_request() {
     let load = Load::begin(addr, 20);
     sleep(Duration::from_millis(300)).await;
     let (mut new, _) = process(&addr.to_string(), &upstream).await;
-    old.terminate().await;
+    old.terminate();
     assert_eq!(old.ended().await.code(), Some(0));
     let before = load.answered.load(Relaxed);
     sleep(Duration::from_millis(300)).await;
     let after = load.end().await;
     assert!(before > 100 && after > before + 100, "the load went on: {before}, then {after}");
-    new.terminate().await;
+    new.terminate();
     assert_eq!(new.ended().await.code(), Some(0));
 }
 
@@ -97,22 +98,20 @@ async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
     assert_eq!(code, Some(1), "{text}");
 }
 
-/// An inherited socket, as passed by systemd: file descriptor 3, with the number of sockets in the environment.
+/// An inherited socket, as passed by systemd: file descriptor 3, with the number of sockets and the process's ID in the
+/// environment. The shell moves it there from its standard input, and becomes the binary.
 #[tokio::test]
 async fn a_socket_that_was_passed_is_served() {
     let mock = upstream().await;
     let upstream = format!("http://{}", mock.addr());
-    let script = "import os, socket, sys\n\
-                  listener = socket.create_server(('127.0.0.1', 0))\n\
-                  print(listener.getsockname()[1], file=sys.stderr, flush=True)\n\
-                  os.dup2(listener.fileno(), 3)\n\
-                  os.set_inheritable(3, True)\n\
-                  os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n\
-                  os.execv(sys.argv[1], sys.argv[1:])\n";
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("bound");
+    let become_binary = r#"LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@" 3<&0 </dev/null"#;
     let binary = env!("CARGO_BIN_EXE_gce-metadata-proxy");
-    let args = ["-c", script, binary, "--addr=127.0.0.1:1", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
-    let mut passed = Binary::spawn(Command::new("python3").args(args));
-    let port: u16 = passed.stderr_line("").await.trim().parse().expect("the port of the socket");
+    let args = ["--addr=127.0.0.1:1", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
+    let mut shell = Command::new("sh");
+    shell.args(["-c", become_binary, binary]).args(args).stdin(OwnedFd::from(listener));
+    let mut passed = Binary::spawn(&mut shell);
     passed.stderr_line("cache warmed up").await;
-    assert_eq!(get(SocketAddr::from(([127, 0, 0, 1], port)), TOKEN).await.status, 200);
+    assert_eq!(get(addr, TOKEN).await.status, 200);
 }

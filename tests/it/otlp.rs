@@ -514,7 +514,7 @@ async fn the_binary_exports_its_last_spans_before_it_ends() {
     assert!(flags.contains(&endpoint) && flags.contains("--otlp-sample-ratio=1"), "{flags}");
     assert_eq!(get(addr, TOKEN).await.status, 200);
     assert_eq!(collector.spans(), [], "others may follow, and they wait for them");
-    binary.terminate().await;
+    binary.terminate();
     assert!(binary.ended().await.success());
     let trace = collector.trace();
     assert_eq!(trace.request.name, "token");

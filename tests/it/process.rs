@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Fault;
+use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
@@ -39,7 +40,7 @@ async fn it_serves_until_it_is_told_to_stop_also_when_it_says_nothing() {
     let mut binary = Binary::start(&args);
     eventually("it asks for the token that it warms itself with", || mock.requests() > 0).await;
     assert!(timeout(Duration::from_millis(300), binary.ended()).await.is_err(), "it ended by itself");
-    binary.terminate().await;
+    binary.terminate();
     assert_eq!(binary.ended().await.code(), Some(0));
     assert_eq!(binary.stderr_to_end().await, "");
 }
@@ -52,10 +53,10 @@ async fn a_second_signal_ends_at_once() {
     let mut watcher = Connection::open(addr).await;
     watcher.send(request("/computeMetadata/v1/instance/cpu-platform?wait_for_change=true")).await;
     eventually("the watch is upstream", || mock.in_flight() == 1).await;
-    binary.terminate().await;
+    binary.terminate();
     binary.stderr_line("SIGTERM: draining").await;
     let told = Instant::now();
-    binary.signal("-INT").await;
+    binary.signal(Signal::INT);
     assert_eq!(binary.ended().await.code(), Some(1));
     assert!(told.elapsed() < Duration::from_secs(5), "the drain goes on for 10 s");
     let last = binary.stderr_to_end().await;
@@ -73,7 +74,7 @@ async fn sigterm_finishes_what_is_in_flight_and_exits_with_0() {
     while mock.requests() == 0 {
         tokio::task::yield_now().await;
     }
-    binary.terminate().await;
+    binary.terminate();
     assert_eq!(in_flight.await.expect("no panic").body, "Intel Broadwell");
     assert_eq!(binary.ended().await.code(), Some(0));
     assert!(tokio::net::TcpStream::connect(addr).await.is_err(), "nothing listens any more");
@@ -99,7 +100,7 @@ async fn the_drain_timeout_cuts_what_takes_too_long_and_says_so() {
     while mock.in_flight() == 0 {
         tokio::task::yield_now().await;
     }
-    binary.terminate().await;
+    binary.terminate();
     binary.stderr_line("requests in flight").await;
     assert_eq!(binary.ended().await.code(), Some(0));
     assert_eq!(watcher.await.expect("no panic"), b"");
@@ -119,7 +120,7 @@ async fn the_demo_prints_lines_that_work() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains(found), "{line}: {text} {output:?}");
     }
-    demo.terminate().await;
+    demo.terminate();
     assert_eq!(demo.ended().await.code(), Some(0));
 }
 
@@ -129,7 +130,7 @@ async fn the_mock_runs_alone() {
     let line = mock.stdout_line("http://").await;
     let addr = line.rsplit_once("http://").expect("an address").1.trim().parse().expect("an address");
     assert_eq!(get(addr, "/computeMetadata/v1/project/project-id").await.body, "mock-project");
-    mock.terminate().await;
+    mock.terminate();
     assert_eq!(mock.ended().await.code(), Some(0));
 }
 

@@ -175,7 +175,7 @@ async fn log_levels_can_be_changed_and_tell_each_request() {
     let line = binary.stderr_line("log levels changed").await;
     assert!(line.contains("levels=off") && line.contains("peer=127.0.0.1:"), "{line}");
     get(addr, "/computeMetadata/v1/instance/attributes/kube-env").await;
-    binary.terminate().await;
+    binary.terminate();
     assert!(!binary.stderr_to_end().await.contains("kube-env"), "nothing is written any more");
 }
 
@@ -189,7 +189,7 @@ async fn levels_cannot_forge_a_log_line() {
         let answer = put(metrics_addr, &format!("/loglevel?levels={forged}")).await;
         assert_eq!(answer.status, 400, "{forged}: {}", answer.body);
     }
-    binary.terminate().await;
+    binary.terminate();
     let log = binary.stderr_to_end().await;
     assert!(!log.contains("FORGED") && !log.contains("log levels changed"), "{log}");
 }
@@ -213,7 +213,7 @@ async fn a_line_of_json_has_no_key_twice() {
     mock.fault(Fault::Reset);
     get(addr, "/computeMetadata/v1/instance/cpu-platform").await;
     put(metrics_addr, "/loglevel?levels=off").await;
-    binary.terminate().await;
+    binary.terminate();
     let (log, mut accesses) = (binary.stderr_to_end().await, 0);
     lines.extend(log.lines().map(str::to_owned));
     for line in &lines {
@@ -263,7 +263,7 @@ async fn refusals_are_told_with_their_reason_and_client() {
     }
     let line = binary.stderr_line("refused requests").await;
     assert!(line.contains("reason=\"concealed\"") && line.contains("peer=127.0.0.1:"), "{line}");
-    binary.terminate().await;
+    binary.terminate();
     assert!(!binary.stderr_to_end().await.contains("refused requests"), "one line for a burst");
 }
 

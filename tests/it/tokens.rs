@@ -7,7 +7,7 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
 
 use crate::support::tokens::{crowd, path_of, secret};
-use crate::support::{Binary, Connection, Proxy, close_pooled, get, upstream};
+use crate::support::{Binary, Connection, Proxy, close_pooled, eventually, get, get_until, upstream};
 
 const DEFAULT: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -27,9 +27,7 @@ async fn the_client_that_began_a_flight_may_leave() {
     let path = path_of(BUILDER_ACCOUNT);
     let mut leader = Connection::open(addr).await;
     leader.send(format!("GET {path} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
-    while mock.in_flight() == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("the flight is upstream", || mock.in_flight() == 1).await;
     drop(leader);
     let answers = crowd(addr, std::iter::repeat_n(path, 99)).await;
     assert!(answers.iter().all(|answer| !secret(answer).is_empty()));
@@ -139,9 +137,7 @@ async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
         mock.fault(Fault::Status(status, "nothing here".to_owned()));
         let proxy = Proxy::start_cold(mock.addr());
         mock.reset_counters();
-        while mock.requests() < 20 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        eventually("it warms up", || mock.requests() >= 20).await;
         assert_eq!(get(proxy.metrics_addr, "/readyz").await.body, "starting\n", "{status}");
     }
 }
@@ -151,21 +147,13 @@ async fn readiness_waits_for_what_pods_ask_first() {
     let mock = upstream().await;
     mock.fault_at(DEFAULT, Fault::Hang);
     let proxy = Proxy::start_cold(mock.addr());
-    while mock.requests_to(DEFAULT) == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("it warms up", || mock.requests_to(DEFAULT) > 0).await;
     let ready = get(proxy.metrics_addr, "/readyz").await;
     assert_eq!((ready.status, ready.body.as_str()), (503, "starting\n"));
     assert_eq!(get(proxy.metrics_addr, "/healthz").await.status, 200);
     assert_eq!(get(proxy.addr, "/").await.status, 200, "who comes all the same is served");
     mock.heal();
-    for _ in 0..1000 {
-        if get(proxy.metrics_addr, "/readyz").await.body == "ready\n" {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it is never ready");
+    get_until(proxy.metrics_addr, "/readyz", |answer| answer.body == "ready\n").await;
 }
 
 /// No part of a token appears in anything that the proxy logs and counts at the most verbose level, while
@@ -190,7 +178,7 @@ async fn no_log_and_no_metric_holds_a_token() {
     }
     get(addr, &format!("{DEFAULT}?alt=text")).await;
     let metrics = get(metrics_addr, "/metrics").await.body;
-    binary.terminate().await;
+    binary.terminate();
     let log = binary.stderr_to_end().await;
 
     assert!(log.contains("TRACE") || log.contains("DEBUG"), "it was talkative: {log}");
@@ -219,8 +207,7 @@ async fn a_server_that_fails_again_and_again_is_left_alone_by_other_keys_too() {
     assert!(mock.requests() <= 8, "{} requests for 20 keys", mock.requests());
 
     mock.heal();
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
-    secret(&get(proxy.addr, &of_key("probe")).await);
+    get_until(proxy.addr, &of_key("probe"), |answer| answer.status == 200).await;
     secret(&get(proxy.addr, &of_key("next")).await);
 }
 
@@ -261,9 +248,7 @@ async fn one_pods_slow_keys_hold_up_nobody_elses() {
         connection.send(format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n")).await;
         hostile.push(connection);
     }
-    while mock.in_flight() < 12 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually("all seats for new tokens are taken", || mock.in_flight() >= 12).await;
     for n in 0..20 {
         secret(&honest.ask(&format!("{}?scopes={n}", path_of(BUILDER_ACCOUNT))).await.answer());
     }

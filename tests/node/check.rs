@@ -4,13 +4,16 @@ use serde_json::Value;
 
 use crate::namespace::Namespace;
 use crate::process::{Ended, Process};
+use crate::support::needs::{Test, tests};
 use crate::world::{World, redirect, succeeds};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![a_pod_learns_whether_it_is_protected, a_script_learns_it_too,];
 
 fn check(place: &Namespace) -> Ended {
     Process::run(place, &["check"])
 }
 
-#[test]
 fn a_pod_learns_whether_it_is_protected() {
     let world = World::new();
     let pod = &world.pods[0];
@@ -55,7 +58,6 @@ fn a_pod_learns_whether_it_is_protected() {
     assert_eq!(ajar.stdout.lines().filter(|line| line.starts_with("OPEN ")).count(), 1, "{}", ajar.stdout);
 }
 
-#[test]
 fn a_script_learns_it_too() {
     let world = World::new();
     let ended = Process::run(&world.pods[0], &["check", "--format", "json"]);

@@ -5,10 +5,29 @@ use std::process::Command;
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};
+use crate::support::needs::{Test, tests};
 use crate::world::{
     KUBE_ENV, NODE, SERVER, TOKEN, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server,
     succeeds,
 };
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    nft_protects_a_node_from_first_to_last,
+    iptables_protects_a_node_from_first_to_last,
+    what_is_half_installed_is_noticed_and_repaired,
+    the_node_s_own_address_is_guarded,
+    a_watch_ends_when_the_server_has_vanished_without_a_word,
+    rules_of_others_do_not_open_the_proxy_to_the_network,
+    loopback_stays_the_node_s_own,
+    a_way_round_can_be_allowed,
+    the_proxy_itself_can_install_the_redirect,
+    what_is_flushed_comes_back,
+    without_privileges_it_says_what_is_missing,
+    the_capability_net_admin_is_enough,
+    a_switch_that_cannot_be_set_is_told_before_anything_is_changed,
+    what_comes_by_an_uplink_is_not_redirected,
+];
 
 /// A value that the proxy does not cache.
 const KUBE_LABELS: &str = "/computeMetadata/v1/instance/attributes/kube-labels";
@@ -65,12 +84,10 @@ fn a_node_is_protected_from_first_to_last(tool: &str) {
     assert_eq!(proxy.terminate().code(), Some(0));
 }
 
-#[test]
 fn nft_protects_a_node_from_first_to_last() {
     a_node_is_protected_from_first_to_last("nft");
 }
 
-#[test]
 fn iptables_protects_a_node_from_first_to_last() {
     a_node_is_protected_from_first_to_last("iptables");
 }
@@ -97,7 +114,6 @@ const DAMAGE: [(&str, [&str; 4]); 2] = [
     ),
 ];
 
-#[test]
 fn what_is_half_installed_is_noticed_and_repaired() {
     let world = World::new();
     let pod = &world.pods[0];
@@ -119,7 +135,6 @@ fn what_is_half_installed_is_noticed_and_repaired() {
     assert_eq!(redirect(&world.node, "check --tool nft").code, Some(1), "the tool used last has taken over");
 }
 
-#[test]
 fn the_node_s_own_address_is_guarded() {
     let world = World::new();
     let to = format!("{NODE}:988");
@@ -138,7 +153,6 @@ fn the_node_s_own_address_is_guarded() {
 
 /// As after a live migration: the other end of a connection is gone and says nothing. It takes the minute that the kernel asks
 /// before it believes that.
-#[test]
 fn a_watch_ends_when_the_server_has_vanished_without_a_word() {
     let world = World::new();
     let _proxy = world.proxy(&[ON_LOOPBACK]);
@@ -175,7 +189,6 @@ fn lead(node: &Namespace, port: u16, to: &str) {
     node.sh(&format!("iptables -t nat -I PREROUTING -d {NODE} -p tcp --dport {port} -j DNAT --to-destination {to}"));
 }
 
-#[test]
 fn rules_of_others_do_not_open_the_proxy_to_the_network() {
     let world = World::new();
     for to in [format!("{NODE}:988"), "127.0.0.1:988".to_owned()] {
@@ -200,7 +213,6 @@ fn rules_of_others_do_not_open_the_proxy_to_the_network() {
 
 /// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node reaches what listens on its loopback
 /// (CVE-2020-8558), the admin port included.
-#[test]
 fn loopback_stays_the_node_s_own() {
     let world = World::new();
     let _proxy = world.proxy(&[ON_LOOPBACK]);
@@ -218,7 +230,6 @@ fn loopback_stays_the_node_s_own() {
     }
 }
 
-#[test]
 fn a_way_round_can_be_allowed() {
     let world = World::new();
     let pod = &world.pods[0];
@@ -231,7 +242,6 @@ fn a_way_round_can_be_allowed() {
     }
 }
 
-#[test]
 fn the_proxy_itself_can_install_the_redirect() {
     let world = World::new();
     let proxy = world.proxy(&[ON_LOOPBACK, "--redirect"]);
@@ -243,7 +253,6 @@ fn the_proxy_itself_can_install_the_redirect() {
     assert!(refused.stderr.contains("0.0.0.0:988") && refused.stderr.contains("--addr"), "{refused:?}");
 }
 
-#[test]
 fn what_is_flushed_comes_back() {
     let world = World::new();
     let keeper = Process::start(&world.node, &["redirect", "install", "--keep"]);
@@ -257,7 +266,6 @@ fn what_is_flushed_comes_back() {
     assert_eq!(redirect(&world.node, "check").code, Some(0), "it stays");
 }
 
-#[test]
 fn without_privileges_it_says_what_is_missing() {
     let world = World::new();
     for (drop, missing) in [
@@ -277,7 +285,6 @@ fn without_privileges_it_says_what_is_missing() {
 /// With everything else taken away, as a container has it.
 const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
 
-#[test]
 fn the_capability_net_admin_is_enough() {
     let world = World::new();
     let _proxy = world.proxy(&[ON_LOOPBACK]);
@@ -288,7 +295,6 @@ fn the_capability_net_admin_is_enough() {
 }
 
 /// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
-#[test]
 fn a_switch_that_cannot_be_set_is_told_before_anything_is_changed() {
     let world = World::new();
     let line =
@@ -305,7 +311,6 @@ fn a_switch_that_cannot_be_set_is_told_before_anything_is_changed() {
     assert_eq!(World::route_localnet(&world.node), "1", "it was on before");
 }
 
-#[test]
 fn what_comes_by_an_uplink_is_not_redirected() {
     let world = World::new();
     let _proxy = world.proxy(&[ON_LOOPBACK]);

@@ -5,7 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use crate::namespace::{Kept, Namespace};
+use crate::support::needs::{Test, tests};
 use crate::world::{TOKEN, World, eventually, redirect, server, succeeds};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![pods_do_not_notice_a_rolling_update,];
 
 /// Clients of a pod that keep their connections, and open another when they are told that theirs closes.
 struct Load {
@@ -62,7 +66,6 @@ fn ask_until_closed(stop: &AtomicBool, answered: &AtomicU64) {
     }
 }
 
-#[test]
 fn pods_do_not_notice_a_rolling_update() {
     let world = World::new();
     // Else a connection that is being opened while its listener closes is reset, whoever else listens there.

@@ -1,9 +1,8 @@
 //! The proxy in its environment: a node and two pods made of network namespaces, the mock metadata server in a
 //! third one at the real addresses, and the redirect between them.
 //!
-//! Requires root, and Debian's iproute2, nftables, iptables and curl; fails with a message without them.
-//! Nothing outside the namespaces is changed, and they are removed when a test ends, even if it fails. Run it
-//! by name: `cargo test --test node`.
+//! Needs root and some tools; without them, the tests are reported as ignored. Nothing outside the namespaces is
+//! changed, and they are removed when a test ends, even if it fails.
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
@@ -13,4 +12,27 @@ mod handover;
 mod namespace;
 mod process;
 mod sidecar;
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
 mod world;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use support::needs;
+
+/// What each of these tests needs (`tests/needs.tsv`).
+const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
+
+fn main() -> ExitCode {
+    let modules = [
+        ("check", check::TESTS),
+        ("daemonset", daemonset::TESTS),
+        ("handover", handover::TESTS),
+        ("sidecar", sidecar::TESTS),
+    ];
+    let trials: Vec<Trial> = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests)).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -7,9 +7,17 @@ use gce_metadata_proxy::redirect::SIDECAR_UID;
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Process};
+use crate::support::needs::{Test, tests};
 use crate::world::{
     AS_A_PROXY, KUBE_ENV, SERVER, WAYS_ROUND, World, is_closed, is_open, is_protected, redirect, server, succeeds,
 };
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    nft_protects_a_pod_from_first_to_last,
+    iptables_protects_a_pod_from_first_to_last,
+    a_sidecar_on_a_protected_node_asks_the_node_s_proxy,
+];
 
 /// What the proxy's container, and no other, has as runAsUser.
 const PROXY: u32 = SIDECAR_UID;
@@ -70,17 +78,14 @@ fn a_pod_is_protected_from_first_to_last(tool: &str) {
     assert_eq!(running.terminate().code(), Some(0));
 }
 
-#[test]
 fn nft_protects_a_pod_from_first_to_last() {
     a_pod_is_protected_from_first_to_last("nft");
 }
 
-#[test]
 fn iptables_protects_a_pod_from_first_to_last() {
     a_pod_is_protected_from_first_to_last("iptables");
 }
 
-#[test]
 fn a_sidecar_on_a_protected_node_asks_the_node_s_proxy() {
     let world = World::new();
     let pod = &world.pods[0];

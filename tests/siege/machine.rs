@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use libtest_mimic::Completion;
+use libtest_mimic::{Completion, Failed};
 
-use crate::scene::EMULATED;
+use crate::scene::{EMULATED, is_full_size};
+use crate::support::needs;
 
 /// How often a machine is booted for the tests that have no result yet. Emulated kernels crash now and then.
 const BOOTS: usize = 3;
@@ -43,14 +44,14 @@ impl Machine {
     }
 
     /// What became of one of the tests. The first call runs all of them, with this proxy.
-    pub(crate) fn result(&self, name: &str, proxy: &Path) -> Result<Completion, String> {
+    pub(crate) fn result(&self, name: &str, proxy: &Path) -> Result<Completion, Failed> {
         match self.results.get_or_init(|| self.run_all(proxy)) {
-            Err(Trouble::Cannot(reason)) => Ok(Completion::ignored_with(reason)),
-            Err(Trouble::Failed(reason)) => Err(reason.clone()),
+            Err(Trouble::Cannot(reason)) => needs::cannot_run(reason.clone()),
+            Err(Trouble::Failed(reason)) => Err(reason.into()),
             Ok(results) => match results.get(name) {
                 Some((0, _)) => Ok(Completion::Completed),
-                Some((_, output)) => Err(fault_in(name, output)),
-                None => Err("the machine ended before this test did".to_owned()),
+                Some((_, output)) => Err(fault_in(name, output).into()),
+                None => Err("the machine ended before this test did".into()),
             },
         }
     }
@@ -69,15 +70,15 @@ impl Machine {
     }
 }
 
-/// Boots once and runs these tests, each in a process of its own.
+/// Boots once and runs these tests, each in a process of its own. Outside, their needs were met; there, nothing may be ignored.
 fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     let failed = |error: std::io::Error| Trouble::Failed(format!("tests/vm/run: {error}"));
     let tests = std::env::current_exe().map_err(failed)?;
     let command = format!(
-        "export SIEGE_BINARY={} {EMULATED}=1 {}; for name in {}; do \
+        "export SIEGE_BINARY={} {EMULATED}=1 METADATA_PROXY_TESTS=all {}; for name in {}; do \
          echo \"siege: begin $name\"; timeout {TEST_LIMIT} {} --exact \"$name\"; echo \"siege: end $?\"; done",
         proxy.display(),
-        if std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some() { "METADATA_PROXY_FULL_SIZE=1" } else { "" },
+        if is_full_size() { "METADATA_PROXY_FULL_SIZE=1" } else { "" },
         names.join(" "),
         tests.display(),
     );
@@ -90,7 +91,9 @@ fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     let results = results_in(stdout.flat_map(BufRead::lines).map_while(Result::ok));
     let status = child.wait().map_err(failed)?;
     if status.code() == Some(CANNOT) {
-        return Err(Trouble::Cannot("no machine with cgroup v2 can be had here; standard error says why".to_owned()));
+        return Err(Trouble::Cannot(
+            "needs a virtual machine with cgroup v2 (standard error says why there is none)".to_owned(),
+        ));
     }
     Ok(results)
 }

@@ -5,12 +5,14 @@
 //! fail, memory must stay below [`scene::MOST_MEMORY`], sockets' buffers included, and once the hostile pod is gone every
 //! gauge must return to its value at rest.
 //!
-//! Every test also runs on cgroup v2, where the kernel counts sockets' buffers against the same limit: those tests are named
-//! `v2: NAME`. Where this computer has cgroup v1, they run in a small virtual machine ([`machine`], `tests/vm`).
+//! On cgroup v2, the kernel counts socket buffers against the same limit. If this computer has cgroup v1, tests named
+//! `v2: NAME` run in a small virtual machine with cgroup v2 ([`machine`], `tests/vm`). Its processor is emulated and slow.
+//! At CI size, only the sieges run there in which socket buffers matter ([`table::Emulated`]); at full size, all that an
+//! emulated processor can bear.
 //!
 //! `cargo test --test siege -- NAME` runs the tests whose names contain NAME. Environment variables:
 //!
-//! - `METADATA_PROXY_FULL_SIZE=1`: 30 seconds of every burden, instead of 4.
+//! - `METADATA_PROXY_FULL_SIZE=1`: 30 seconds of every burden, instead of 4, and more sieges in the virtual machine.
 //! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
 
 mod burden;
@@ -31,13 +33,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
 use gce_metadata_proxy::mock::Mock;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
 use machine::Machine;
-use support::{cgroup, stall};
-use table::{SIEGES, Siege};
+use scene::is_full_size;
+use support::{cgroup, needs, stall};
+use table::{Emulated, SIEGES, Siege};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -53,12 +56,9 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Runs on a computer's own control groups only.
-const TOO_MUCH_FOR_EMULATION: &str = "crowd_of_3000";
-
 /// A siege on this computer.
 fn here(siege: &'static Siege) -> Trial {
-    Trial::ignorable_test(siege.name, move || {
+    needs::trial(siege.name, vec!["control groups"], move || {
         let proxy = proxy()?;
         for plays in 1.. {
             let began = Instant::now();
@@ -67,7 +67,10 @@ fn here(siege: &'static Siege) -> Trial {
                 Some(stall) if played.is_err() && plays < MAX_PLAYS => {
                     println!("{}: again, because the computer stood still for {stall:?}", siege.name);
                 }
-                _ => return Ok(played?),
+                _ => {
+                    played?;
+                    return Ok(Completion::Completed);
+                }
             }
         }
         unreachable!("the last play counts")
@@ -77,7 +80,7 @@ fn here(siege: &'static Siege) -> Trial {
 /// How often a siege is played, if it fails while the computer stands still.
 const MAX_PLAYS: usize = 3;
 
-fn play(siege: &'static Siege, proxy: &Path) -> io::Result<Result<Completion, String>> {
+fn play(siege: &'static Siege, proxy: &Path) -> io::Result<Result<(), String>> {
     // Threads of their own, or the upstream and honest pods would wait for thousands of hostile tasks.
     let (upstream, hostile, honest) = (threads(1, 0)?, threads(2, HOSTILE_NICENESS)?, threads(1, 0)?);
     let mock = upstream.block_on(Mock::start());
@@ -101,24 +104,24 @@ fn threads(number: usize, niceness: i32) -> io::Result<Runtime> {
 /// The same sieges in a virtual machine. All that were asked for run in one machine, which is booted for the first of them.
 fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
     let name = |siege: &Siege| format!("v2: {}", siege.name);
-    let wanted =
-        SIEGES.iter().filter(|siege| siege.name != TOO_MUCH_FOR_EMULATION && is_wanted(arguments, &name(siege)));
-    let wanted = wanted.map(|siege| siege.name).collect();
+    let sieges = || SIEGES.iter().filter(|siege| is_emulated(siege));
+    let wanted = sieges().filter(|siege| is_wanted(arguments, &name(siege))).map(|siege| siege.name).collect();
     let machine = Arc::new(Machine::new(wanted));
     let trial = |siege: &'static Siege| {
         let machine = Arc::clone(&machine);
-        Trial::ignorable_test(name(siege), move || in_machine(&machine, siege.name))
+        let needs = vec!["qemu", "busybox", "cpio", "apt-get", "setpriv"];
+        needs::trial(name(siege), needs, move || machine.result(siege.name, proxy()?))
     };
-    SIEGES.iter().map(trial).collect()
+    sieges().map(trial).collect()
 }
 
-fn in_machine(machine: &Machine, name: &str) -> Result<Completion, Failed> {
-    if name == TOO_MUCH_FOR_EMULATION {
-        let reason =
-            "an emulated processor takes seconds to open 3,000 connections; run it on a computer with cgroup v2";
-        return Ok(Completion::ignored_with(reason));
+/// Whether this siege runs in the virtual machine.
+fn is_emulated(siege: &Siege) -> bool {
+    match siege.emulated {
+        Emulated::Always => true,
+        Emulated::AtFullSize => is_full_size(),
+        Emulated::Never => false,
     }
-    Ok(machine.result(name, proxy()?)?)
 }
 
 /// Whether the command line asks for the test of this name.

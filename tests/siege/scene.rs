@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Handle;
-use libtest_mimic::Completion;
 use tokio::runtime::Handle as Threads;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -38,11 +37,16 @@ struct Size {
 
 impl Size {
     fn chosen() -> Self {
-        let (time, requests) = if std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some() { (30, 60) } else { (4, 10) };
+        let (time, requests) = if is_full_size() { (30, 60) } else { (4, 10) };
         // An emulated processor does not get through 50 honest requests a second and the burdens, too.
         let (slower, requests, honest_every) = if is_emulated() { (2, 2, 200) } else { (1, requests, 20) };
         Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
     }
+}
+
+/// Whether sieges run at full size, instead of CI size.
+pub(crate) fn is_full_size() -> bool {
+    std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
 }
 
 /// The environment variable that says that the processor is emulated.
@@ -55,11 +59,9 @@ pub(crate) fn is_emulated() -> bool {
 
 /// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own. An error says everything that
 /// went wrong.
-pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<Completion, String> {
-    let group = match Cgroup::new(Bounds { memory: Some(LIMIT), cpu: None }) {
-        Ok(group) => group,
-        Err(error) => return Ok(Completion::ignored_with(format!("no control group can be made here: {error}"))),
-    };
+pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<(), String> {
+    let group = Cgroup::new(Bounds { memory: Some(LIMIT), cpu: None });
+    let group = group.map_err(|error| format!("no control group can be made here: {error}"))?;
     let size = Size::chosen();
     burden::prepare(mock);
     let (binary, addr, metrics_addr) = Binary::ready_of(proxy, Some(&group), mock.addr(), siege.arguments).await;
@@ -86,7 +88,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     let judged = Judged { pods, operator, crowd_failed, rested, usage };
     println!("{}: {}", siege.name, judged.summary());
     let faults = judged.faults();
-    if faults.is_empty() { Ok(Completion::Completed) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
+    if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
 }
 
 /// Attacks for as long as a siege lasts. Returns the burdens, which are still there, and which requests of a crowd failed.

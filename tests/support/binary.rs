@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
@@ -119,15 +120,14 @@ impl Binary {
     }
 
     /// Sends SIGTERM, as a kubelet does.
-    pub async fn terminate(&self) {
-        self.signal("-TERM").await;
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
     }
 
     /// Sends it a signal.
-    pub async fn signal(&self, signal: &str) {
-        let id = self.child.id().expect("still running").to_string();
-        let status = Command::new("kill").args([signal, &id]).status().await.expect("kill is everywhere");
-        assert!(status.success());
+    pub fn signal(&self, signal: Signal) {
+        let id = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).expect("still running");
+        kill_process(id, signal).expect("it is ours");
     }
 
     /// Waits until it exits.

@@ -2,6 +2,7 @@
 
 mod binary;
 pub mod cgroup;
+pub mod needs;
 mod release;
 pub mod stall;
 pub mod tokens;
@@ -20,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use binary::Binary;
-pub use release::release_build;
+pub use release::{release, release_build};
 pub use upstream::upstream;
 pub use wire::ask;
 pub use wire::{Answer, Connection, Outcome, get, raw, request};
@@ -36,6 +37,19 @@ pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
     while !holds() {
         assert!(waited.elapsed() < Duration::from_secs(10), "not in time: {what}");
         sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Asks until the response is as wanted, and returns it.
+pub async fn get_until(addr: SocketAddr, target: &str, is_wanted: impl Fn(&Answer) -> bool) -> Answer {
+    let waited = Instant::now();
+    loop {
+        let answer = get(addr, target).await;
+        if is_wanted(&answer) {
+            return answer;
+        }
+        assert!(waited.elapsed() < Duration::from_secs(20), "not in time: {target} is {answer:?}");
+        sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -76,11 +90,7 @@ impl Proxy {
     /// Starts a proxy with this configuration, and waits until it is ready.
     pub async fn with(config: Config) -> Self {
         let proxy = Self::with_cold(config);
-        let waited = Instant::now();
-        while get(proxy.metrics_addr, "/readyz").await.status != 200 {
-            assert!(waited.elapsed() < Duration::from_secs(20), "it is not ready in time");
-            sleep(Duration::from_millis(2)).await;
-        }
+        get_until(proxy.metrics_addr, "/readyz", |answer| answer.status == 200).await;
         proxy
     }
 

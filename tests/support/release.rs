@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 /// Builds the binary for release, without the mock.
 pub fn release_build() -> Result<PathBuf, String> {
@@ -16,4 +17,10 @@ pub fn release_build() -> Result<PathBuf, String> {
         Ok(status) => Err(format!("cargo build --release: {status}")),
         Err(error) => Err(format!("cargo cannot be run: {error}")),
     }
+}
+
+/// The same, built once per process.
+pub fn release() -> &'static Path {
+    static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| release_build().expect("it can be built"));
+    &RELEASE
 }

@@ -64,7 +64,7 @@ async fn audit_refuses_nothing_tells_once_a_rule_and_counts_all() {
         |verdict: &str| format!("metadata_proxy_policy_verdicts_total{{mode=\"audit\",verdict=\"{verdict}\"}}");
     assert_eq!(metric(metrics_addr, &counted("concealed")).await, Some(8.0));
     assert_eq!(mock.log().iter().filter(|seen| seen.target.contains("unknown")).count(), 0, "even here");
-    binary.terminate().await;
+    binary.terminate();
     let text = binary.stderr_to_end().await;
     let lines: Vec<&str> = text.lines().filter(|line| line.contains("audit: this request would be refused")).collect();
     for (rule, count) in [("rule=1", 1), ("rule=4", 1), ("cause=\"recursive\"", 1), ("cause=\"query_key\"", 1)] {

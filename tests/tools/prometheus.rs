@@ -1,0 +1,169 @@
+//! The files shipped for operators and the metrics, checked by a real Prometheus and by `promtool`.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use form_urlencoded::byte_serialize;
+use gce_metadata_proxy::telemetry::labels::Label;
+use gce_metadata_proxy::telemetry::latency::Filter;
+use serde_json::Value;
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use crate::block_on;
+use crate::support::needs::{Test, tests};
+use crate::support::{Outcome, Proxy, ask, get, upstream};
+
+/// The tests that need `prometheus`.
+pub(crate) const WITH_PROMETHEUS: &[Test] = tests![a_real_prometheus_answers_the_question_what_each_filter_costs];
+
+/// The tests that need `promtool`.
+pub(crate) const WITH_PROMTOOL: &[Test] =
+    tests![each_alert_fires_on_its_fault_and_none_on_a_healthy_node, promtool_finds_no_fault_with_the_metrics];
+
+const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yaml");
+
+/// Timeout for Prometheus to answer a query. It starts within a second and scrapes every second.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time between two queries.
+const QUERY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A directory for one test. Removed on drop.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("metadata-proxy-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).expect("written");
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs `promtool` in a directory. Returns whether it was satisfied, and what it wrote.
+async fn promtool(directory: &Scratch, command: &str) -> (bool, String) {
+    let line = format!("promtool {command}");
+    let run = Command::new("sh").args(["-c", &line]).current_dir(&directory.0).output().await.expect("a shell");
+    let said = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    (run.status.success(), said)
+}
+
+fn each_alert_fires_on_its_fault_and_none_on_a_healthy_node() {
+    let directory = Scratch::new("rules");
+    let rules: Value = serde_saphyr::from_str(RULES).expect("a document");
+    // JSON is YAML, too.
+    directory.write("rules.yaml", &rules["spec"].to_string());
+    directory.write("rules.test.yaml", include_str!("../../deploy/observability/rules.test.yaml"));
+    block_on(async {
+        for command in ["check rules rules.yaml", "test rules rules.test.yaml"] {
+            let (is_right, said) = promtool(&directory, command).await;
+            assert!(is_right, "promtool {command}: {said}");
+        }
+    });
+}
+
+fn promtool_finds_no_fault_with_the_metrics() {
+    let directory = Scratch::new("metrics");
+    block_on(async {
+        let mock = upstream().await;
+        let proxy = Proxy::start(mock.addr()).await;
+        // A request that reaches every filter, from the outermost to the server itself.
+        get(proxy.addr, LEAF).await;
+        directory.write("metrics", &get(proxy.metrics_addr, "/metrics").await.body);
+        let (_, said) = promtool(&directory, "check metrics < metrics").await;
+        // It complains about `request_count`, whose name is k8s-metadata-proxy's and stays.
+        let complaints: Vec<&str> = said.lines().filter(|line| !line.starts_with("request_count ")).collect();
+        assert!(complaints.is_empty(), "{complaints:?}");
+        proxy.stop().await;
+    });
+}
+
+/// A Prometheus that scrapes one proxy every second. Killed on drop.
+struct Prometheus {
+    addr: SocketAddr,
+    _process: Child,
+    _directory: Scratch,
+}
+
+impl Prometheus {
+    fn start(metrics_addr: SocketAddr) -> Self {
+        let directory = Scratch::new("prometheus");
+        let scrape = format!("{{job_name: proxy, static_configs: [{{targets: ['{metrics_addr}']}}]}}");
+        directory.write("prometheus.yml", &format!("global: {{scrape_interval: 1s}}\nscrape_configs: [{scrape}]\n"));
+        // Prometheus does not report its port, so find a free one first.
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = free.local_addr().expect("an address");
+        drop(free);
+        let process = Command::new("prometheus")
+            .arg(format!("--config.file={}", directory.path("prometheus.yml")))
+            .arg(format!("--storage.tsdb.path={}", directory.path("data")))
+            .arg(format!("--web.listen-address={addr}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("prometheus can be run");
+        Self { addr, _process: process, _directory: directory }
+    }
+
+    /// The result of a query by the values of a label. Empty while there is none.
+    async fn ask(&self, query: &str, label: &str) -> Vec<(String, f64)> {
+        let query: String = byte_serialize(query.as_bytes()).collect();
+        let Outcome::Answered(answer) = ask(self.addr, &format!("/api/v1/query?query={query}")).await else {
+            return Vec::new();
+        };
+        let answer: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        let series = answer["data"]["result"].as_array().cloned().unwrap_or_default();
+        let read = |series: &Value| {
+            let value = series["value"][1].as_str()?.parse().ok()?;
+            Some((series["metric"][label].as_str()?.to_owned(), value))
+        };
+        series.iter().filter_map(read).collect()
+    }
+}
+
+/// A value that the proxy does not cache.
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
+
+fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
+    const QUESTION: &str = "histogram_quantile(0.99, \
+                            sum(rate(metadata_proxy_request_filter_duration_seconds_bucket[1m])) by (filter, le))";
+    block_on(async {
+        let mock = upstream().await;
+        let proxy = Proxy::start(mock.addr()).await;
+        let prometheus = Prometheus::start(proxy.metrics_addr);
+        let answered = timeout(SCRAPE_TIMEOUT, async {
+            loop {
+                get(proxy.addr, LEAF).await;
+                let answer = prometheus.ask(QUESTION, "filter").await;
+                if answer.len() == Filter::VALUES.len() && answer.iter().all(|(_, p99)| p99.is_finite()) {
+                    return answer;
+                }
+                // Between two looks at another process, which has no way to announce that it has scraped.
+                sleep(QUERY_INTERVAL).await;
+            }
+        });
+        let answer = answered.await.expect("a number for each filter");
+        for filter in Filter::VALUES {
+            let is_answered = answer.iter().any(|(name, p99)| name == filter.label() && *p99 > 0.0);
+            assert!(is_answered, "{}: {answer:?}", filter.label());
+        }
+        proxy.stop().await;
+    });
+}
