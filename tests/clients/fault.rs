@@ -94,7 +94,7 @@ impl SpoiledAnswers {
             WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
         let spoil = self.spoil;
         let mut met: JoinSet<Result<Option<(&str, String)>, String>> = JoinSet::new();
-        for client in CLIENTS.iter().filter(|client| client.is_run()) {
+        for client in CLIENTS.iter().filter(|client| client.is_run() && client.meets(weather)) {
             met.spawn(async move {
                 let (_, judged) = play(client, weather, Some(spoil)).await?;
                 Ok(judged.err().map(|error| (client.name, error)))

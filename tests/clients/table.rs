@@ -30,7 +30,8 @@ impl Table {
         let text = markdown(&cells);
         println!("{text}");
         let Some(file) = std::env::var_os(FILE) else { return };
-        let wanted = CLIENTS.iter().filter(|client| client.is_run()).count() * WEATHERS.len();
+        let of_client = |client: &Client| WEATHERS.iter().filter(|weather| client.meets(weather)).count();
+        let wanted: usize = CLIENTS.iter().filter(|client| client.is_run()).map(of_client).sum();
         if cells.len() < wanted {
             println!("{} is not written: {} of {wanted} cells were run", file.display(), cells.len());
         } else if let Err(error) = std::fs::write(&file, text) {

@@ -52,6 +52,8 @@ pub(crate) enum Step {
     Watch,
     /// Reads all that is known of the machine, and ends with its id.
     Crawl,
+    /// Says what platform this is: GKE, with the cluster's name and place.
+    Platform,
 }
 
 /// The id of the mock's instance.
@@ -82,6 +84,7 @@ impl Step {
             (Self::Account, Outcome::Ok(value)) => value == DEFAULT_ACCOUNT,
             (Self::Universe, Outcome::Ok(value)) => value == "googleapis.com",
             (Self::Crawl, Outcome::Ok(value)) => value == INSTANCE_ID,
+            (Self::Platform, Outcome::Ok(value)) => value.as_str().is_some_and(is_gke),
             (Self::Token | Self::Scoped | Self::Refresh, Outcome::Ok(value)) => is_token(value),
         };
         (!is_right).then(|| match outcome {
@@ -125,6 +128,12 @@ impl Told {
         let first = self.errors.first().map_or("no error", String::as_str);
         Err(format!("{got} of {} got a token; {first}", self.tokens.len() + self.errors.len()))
     }
+}
+
+/// OpenTelemetry's word for GKE or Cloud Logging's, and the mock's cluster.
+fn is_gke(platform: &str) -> bool {
+    let kind = platform.strip_suffix(" mock-cluster us-central1");
+    kind.is_some_and(|kind| ["gcp_kubernetes_engine", "k8s_container"].contains(&kind))
 }
 
 fn is_token(value: &Value) -> bool {
