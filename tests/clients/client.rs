@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::list::CLIENTS;
 use self::program::{Program, output};
+use crate::refusal::Refusal;
 use crate::told::{Step, Told};
 use crate::weather::Weather;
 
@@ -30,9 +31,8 @@ pub(crate) struct Client {
     /// The most connections that its session makes: fewer than its requests, if it keeps them. Go's libraries make one more
     /// where the next request comes before the last connection is back in the pool.
     pub(crate) connections: u64,
-    /// How often each of its requests is refused before the crowd goes that has all the seats: never, if all that it asks for
-    /// is known and needs no seat; else once, or as often as it asks without a pause.
-    pub(crate) refusals: u64,
+    /// Refusals after which it asks again.
+    pub(crate) retries: &'static [Refusal],
     /// Names of the weathers it is not sent into, because they would show nothing about it.
     left_out: &'static [&'static str],
 }
@@ -67,6 +67,11 @@ impl Client {
     /// Whether it is sent into a weather.
     pub(crate) fn meets(&self, weather: &Weather) -> bool {
         !self.left_out.contains(&weather.name)
+    }
+
+    /// Whether it gets tokens by rules of its own.
+    pub(crate) fn gets_tokens(&self) -> bool {
+        self.left_out.is_empty() || self.left_out.len() == 1
     }
 
     /// The command of its runtime that this machine does not have.

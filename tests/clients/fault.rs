@@ -20,8 +20,6 @@ pub(crate) enum Spoil {
     DropFlavor,
     /// The `ETag` in quotes, as HTTP wants it and the metadata server does not have it.
     QuoteEtag,
-    /// 502 instead of 503.
-    BadGateway,
     /// The connection is closed behind it, unannounced.
     CloseAfter,
 }
@@ -60,12 +58,6 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
         spoil: Spoil::QuoteEtag,
         weather: "clear",
         noticed_by: &["go-metadata", "curl", "wget"],
-    },
-    SpoiledAnswers {
-        name: "502 instead of 503",
-        spoil: Spoil::BadGateway,
-        weather: "250 at once, 503",
-        noticed_by: &["google-auth", "wget"],
     },
     SpoiledAnswers {
         name: "a connection closed after each answer",
@@ -193,7 +185,6 @@ impl Spoil {
                 let value = line.split_once(':').expect("a header").1.trim();
                 format!("ETag: \"{value}\"\r\n")
             }
-            Self::BadGateway if line.starts_with("HTTP/1.1 503 ") => "HTTP/1.1 502 Bad Gateway\r\n".to_owned(),
             _ => line.to_owned(),
         }
     }

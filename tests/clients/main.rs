@@ -18,6 +18,7 @@ mod client;
 mod expected;
 mod fault;
 mod gate;
+mod refusal;
 mod stage;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
@@ -37,6 +38,7 @@ use client::{CLIENTS, Client};
 use support::stall;
 
 use fault::{FAULTS, SpoiledAnswers};
+use refusal::Refusal;
 use table::Table;
 use weather::{WEATHERS, Weather};
 
@@ -56,6 +58,11 @@ fn main() -> ExitCode {
     for weather in WEATHERS {
         for client in CLIENTS.iter().filter(|client| client.meets(weather)) {
             trials.push(test_of(client, weather, &runtime, &table));
+        }
+    }
+    for refusal in Refusal::ALL {
+        for client in CLIENTS.iter().filter(|client| client.gets_tokens()) {
+            trials.push(test_of_refusal(client, refusal, &runtime, &table));
         }
     }
     for fault in FAULTS {
@@ -99,6 +106,16 @@ pub(crate) async fn play(
         }
     }
     unreachable!("the last play counts")
+}
+
+fn test_of_refusal(client: &'static Client, refusal: Refusal, runtime: &Arc<Runtime>, table: &Arc<Table>) -> Trial {
+    let (runtime, table) = (Arc::clone(runtime), Arc::clone(table));
+    Trial::test(format!("{}: refused with {}", client.name, refusal.name()), move || {
+        let attempts = runtime.block_on(refusal.meet(client))?;
+        table.note_refused(client, refusal, attempts);
+        Ok(attempts.judge(client, refusal)?)
+    })
+    .with_ignored_flag(!client.is_run())
 }
 
 fn test_of_fault(fault: &'static SpoiledAnswers, runtime: &Arc<Runtime>) -> Trial {

@@ -2,7 +2,14 @@
 
 use super::Client;
 use super::program::Program::{CloudInit, Go, Java, Node, Python, Rust, Script, Shell};
+use crate::refusal::Refusal::{self, BadGateway, Reset, Unavailable};
 use crate::told::Step::{Account, Crawl, Detect, Identity, Platform, Project, Refresh, Scoped, Token, Universe, Watch};
+
+const NEVER: &[Refusal] = &[];
+const RESETS: &[Refusal] = &[Reset];
+const STATUSES: &[Refusal] = &[Unavailable, BadGateway];
+const BOTH: &[Refusal] = &[Reset, Unavailable];
+const ALL: &[Refusal] = &Refusal::ALL;
 
 /// For most clients.
 const NONE: &[&str] = &[];
@@ -26,7 +33,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "google-auth", module: "with_google_auth" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 4,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -36,7 +43,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "google-auth-2020", module: "with_google_auth" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         connections: 5,
-        refusals: 5,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -46,7 +53,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "oauth2client", module: "with_oauth2client" },
         steps: &[Detect, Project, Token, Account, Refresh],
         connections: 2,
-        refusals: 0,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -56,7 +63,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "boto-plugin", module: "with_boto_plugin" },
         steps: &[Detect, Token, Refresh],
         connections: 3,
-        refusals: 0,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -66,7 +73,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -76,7 +83,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "auth" },
         steps: &[Project, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -86,7 +93,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "oauth2" },
         steps: &[Project, Token, Scoped, Refresh, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -96,7 +103,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "2020", library: "metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -106,7 +113,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "2020", library: "oauth2" },
         steps: &[Project, Token, Scoped, Refresh],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -116,7 +123,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Node { lock: "current", library: "gcp-metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -127,7 +134,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         // One for each request, whatever the proxy does.
         connections: 20,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -137,7 +144,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Node { lock: "2020", library: "gcp-metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -148,7 +155,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         // One for each request, whatever the proxy does.
         connections: 20,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -158,7 +165,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Shell { tool: "curl" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
         connections: 10,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -168,7 +175,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Shell { tool: "wget" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
         connections: 10,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -178,7 +185,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: CloudInit { lock: "cloud-init" },
         steps: &[Crawl],
         connections: 15,
-        refusals: 0,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -187,8 +194,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: "Python",
         program: Script { module: "with_gcloud" },
         steps: &[Detect, Universe, Project, Account, Scoped, Refresh],
-        connections: 13,
-        refusals: 1,
+        connections: 15,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -198,7 +205,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithGoogleAuth" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -209,7 +216,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         // No identity token: it takes any answer for one, and fails at the first colon of a refusal.
         steps: &[Detect, Token, Account, Scoped, Refresh],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: COLD_START,
     },
     Client {
@@ -219,7 +226,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithHttpClient" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: COLD_START,
     },
     Client {
@@ -229,7 +236,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithRestClient" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: MANY,
     },
     Client {
@@ -239,7 +246,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithHttpComponents" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        refusals: 1,
+        retries: BOTH,
         left_out: COLD_START,
     },
     Client {
@@ -248,8 +255,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: "Rust",
         program: Rust { library: "google-cloud-auth" },
         steps: &[Token, Scoped, Refresh, Universe],
-        connections: 4,
-        refusals: 1,
+        connections: 5,
+        retries: BOTH,
         left_out: NONE,
     },
     Client {
@@ -259,7 +266,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Rust { library: "object_store" },
         steps: &[Token, Refresh],
         connections: 2,
-        refusals: 0,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -268,8 +275,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: "Python",
         program: Python { lock: "libraries", module: "with_gcsfs" },
         steps: &[Project, Token, Scoped],
-        connections: 5,
-        refusals: 0,
+        connections: 3,
+        retries: NEVER,
         left_out: MANY,
     },
     Client {
@@ -279,7 +286,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "libraries", module: "with_libcloud" },
         steps: &[Detect, Token, Refresh],
         connections: 3,
-        refusals: 0,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -289,7 +296,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "libraries", module: "with_logging" },
         steps: &[Platform],
         connections: 5,
-        refusals: 0,
+        retries: NEVER,
         left_out: MANY,
     },
     Client {
@@ -299,7 +306,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "libraries", module: "with_opentelemetry" },
         steps: &[Platform],
         connections: 2,
-        refusals: 0,
+        retries: NEVER,
         left_out: MANY,
     },
     Client {
@@ -309,7 +316,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "detector" },
         steps: &[Platform],
         connections: 2,
-        refusals: 0,
+        retries: NEVER,
         left_out: MANY,
     },
     Client {
@@ -318,8 +325,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: "Node",
         program: Node { lock: "current", library: "@opentelemetry/resource-detector-gcp" },
         steps: &[Platform],
-        connections: 5,
-        refusals: 0,
+        connections: 2,
+        retries: NEVER,
         left_out: MANY,
     },
     Client {
@@ -329,7 +336,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Script { module: "with_guest_agent" },
         steps: &[Crawl, Watch],
         connections: 3,
-        refusals: 0,
+        retries: NEVER,
         left_out: ALL_WITHOUT_UPSTREAM,
     },
 ];
