@@ -34,7 +34,7 @@ pub(crate) struct Attempts {
 }
 
 /// How long a client is watched.
-const WATCHED: Duration = Duration::from_secs(20);
+const WATCHED: Duration = Duration::from_secs(25);
 
 impl Refusal {
     /// Every kind, in the order of the table's columns.

@@ -59,8 +59,9 @@ pub(crate) enum Step {
 /// The id of the mock's instance.
 pub(crate) const INSTANCE_ID: &str = "4520031799277581759";
 
-/// How clients say 404: Go's libraries in words of their own, others in the proxy's.
-const NOT_THERE: [&str; 3] = [" not defined", "404 Not Found", "is concealed from pods by the policy strict"];
+/// How clients say 404: libraries for Go, Java and Rust in words of their own, others in the proxy's.
+const NOT_THERE: [&str; 4] =
+    [" not defined", "404 Not Found", "Error code 404", "is concealed from pods by the policy strict"];
 
 impl Step {
     /// Its name for the clients' programs.

@@ -43,7 +43,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "google-auth-2020", module: "with_google_auth" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         connections: 5,
-        retries: BOTH,
+        retries: RESETS,
         left_out: NONE,
     },
     Client {
@@ -63,7 +63,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Python { lock: "boto-plugin", module: "with_boto_plugin" },
         steps: &[Detect, Token, Refresh],
         connections: 3,
-        retries: NEVER,
+        retries: RESETS,
         left_out: NONE,
     },
     Client {
@@ -73,7 +73,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
         connections: 2,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -83,7 +83,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "auth" },
         steps: &[Project, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -93,7 +93,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "current", library: "oauth2" },
         steps: &[Project, Token, Scoped, Refresh, Universe],
         connections: 2,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -103,7 +103,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "2020", library: "metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         connections: 2,
-        retries: BOTH,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -113,7 +113,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Go { module: "2020", library: "oauth2" },
         steps: &[Project, Token, Scoped, Refresh],
         connections: 2,
-        retries: BOTH,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -123,7 +123,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Node { lock: "current", library: "gcp-metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -134,7 +134,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         // One for each request, whatever the proxy does.
         connections: 20,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -144,7 +144,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Node { lock: "2020", library: "gcp-metadata" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         connections: 2,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -155,7 +155,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity],
         // One for each request, whatever the proxy does.
         connections: 20,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -165,7 +165,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Shell { tool: "curl" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe, Watch],
         connections: 10,
-        retries: BOTH,
+        retries: STATUSES,
         left_out: NONE,
     },
     Client {
@@ -185,7 +185,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: CloudInit { lock: "cloud-init" },
         steps: &[Crawl],
         connections: 15,
-        retries: NEVER,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -195,7 +195,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Script { module: "with_gcloud" },
         steps: &[Detect, Universe, Project, Account, Scoped, Refresh],
         connections: 15,
-        retries: BOTH,
+        retries: ALL,
         left_out: NONE,
     },
     Client {
@@ -205,7 +205,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithGoogleAuth" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        retries: BOTH,
+        retries: RESETS,
         left_out: NONE,
     },
     Client {
@@ -216,7 +216,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         // No identity token: it takes any answer for one, and fails at the first colon of a refusal.
         steps: &[Detect, Token, Account, Scoped, Refresh],
         connections: 2,
-        retries: BOTH,
+        retries: RESETS,
         left_out: COLD_START,
     },
     Client {
@@ -226,7 +226,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithHttpClient" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        retries: BOTH,
+        retries: RESETS,
         left_out: COLD_START,
     },
     Client {
@@ -236,8 +236,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Java { lock: "current", library: "WithRestClient" },
         steps: &[Detect, Project, Token, Account, Scoped, Refresh, Identity, Universe],
         connections: 2,
-        retries: BOTH,
-        left_out: MANY,
+        retries: RESETS,
+        left_out: COLD_START,
     },
     Client {
         name: "httpclient5",
@@ -256,7 +256,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Rust { library: "google-cloud-auth" },
         steps: &[Token, Scoped, Refresh, Universe],
         connections: 5,
-        retries: BOTH,
+        retries: NEVER,
         left_out: NONE,
     },
     Client {
@@ -266,7 +266,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         program: Rust { library: "object_store" },
         steps: &[Token, Refresh],
         connections: 2,
-        retries: NEVER,
+        retries: ALL,
         left_out: NONE,
     },
     Client {

@@ -114,7 +114,7 @@ async fn google(scope: Option<&str>) -> Outcome {
 
 async fn universe() -> Outcome {
     let found = Builder::default().build()?.universe_domain().await;
-    found.map(Value::from).ok_or_else(|| "no universe".into())
+    found.map(Value::from).ok_or_else(|| "the universe is not defined".into())
 }
 
 async fn stored() -> Outcome {
