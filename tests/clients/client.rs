@@ -71,7 +71,7 @@ impl Client {
 
     /// Whether it gets tokens by rules of its own.
     pub(crate) fn gets_tokens(&self) -> bool {
-        self.left_out.is_empty() || self.left_out.len() == 1
+        !self.left_out.contains(&"250 at once, reset")
     }
 
     /// The command of its runtime that this machine does not have.

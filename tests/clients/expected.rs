@@ -18,9 +18,9 @@ pub(crate) struct Exception {
 pub(crate) static EXCEPTIONS: &[Exception] = &[Exception {
     clients: &["opentelemetry"],
     weathers: &["upstream dead", "429, 500, 503"],
-    error: "cloud.platform",
-    reason: "OpenTelemetry's detector for Python reads everything at once, which is not cached; it asks once, takes any failure \
-                 for the absence of a metadata server, and remembers that.",
+    error: "MetadataAccessException",
+    reason: "OpenTelemetry's detector for Python reads everything at once, which is not cached, and asks once: its resource stays \
+             empty.",
 }];
 
 /// The exception for a client in a weather.

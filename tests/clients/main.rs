@@ -3,8 +3,9 @@
 //! Most problems with metadata proxies come from client libraries that the proxy's authors never tested. Here
 //! each of them does what an application does ([`client`]), in each weather ([`weather`]), and the outcome is
 //! compared with the expectation ([`expected`]). A client that fails because of its own rules is expected to
-//! fail, for a documented reason; any other failure, or unexpected success, fails the test. [`fault`] checks
-//! the tests themselves: it spoils responses on purpose, and the right clients must notice.
+//! fail, for a documented reason; any other failure, or unexpected success, fails the test. [`refusal`] counts
+//! how often each client asks when it is refused. [`fault`] checks the tests themselves: it spoils responses
+//! on purpose, and the right clients must notice.
 //!
 //! Each client in each weather is a test, named `client: weather`, so `cargo test --test clients -- curl` runs
 //! some of them. A run ends with a table of outcomes; `METADATA_PROXY_CLIENTS_TABLE=FILE` writes it as

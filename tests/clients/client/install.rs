@@ -58,7 +58,7 @@ impl Program {
                 build.args(["build", "--quiet", "--locked", "--target-dir"]).arg(folder).current_dir(source("rust"));
                 output(&mut build).await.map(drop)
             }
-            Self::Shell { .. } | Self::Script { .. } => Ok(()),
+            Self::Shell { .. } => Ok(()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The clients.
 
 use super::Client;
-use super::program::Program::{CloudInit, Go, Java, Node, Python, Rust, Script, Shell};
+use super::program::Program::{CloudInit, Go, Java, Node, Python, Rust, Shell};
 use crate::refusal::Refusal::{self, BadGateway, Reset, Unavailable};
 use crate::told::Step::{Account, Crawl, Detect, Identity, Platform, Project, Refresh, Scoped, Token, Universe, Watch};
 
@@ -192,7 +192,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         name: "gcloud",
         library: "gcloud's credentials, by a script",
         language: "Python",
-        program: Script { module: "with_gcloud" },
+        // It has a copy of google-auth; here it needs only Python.
+        program: Python { lock: "google-auth", module: "with_gcloud" },
         steps: &[Detect, Universe, Project, Account, Scoped, Refresh],
         connections: 15,
         retries: ALL,
@@ -325,7 +326,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: "Node",
         program: Node { lock: "current", library: "@opentelemetry/resource-detector-gcp" },
         steps: &[Platform],
-        connections: 2,
+        connections: 4,
         retries: NEVER,
         left_out: MANY,
     },
@@ -333,7 +334,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         name: "guest-agent",
         library: "the guest agent's watch, by a script",
         language: "Python",
-        program: Script { module: "with_guest_agent" },
+        program: Python { lock: "google-auth", module: "with_guest_agent" },
         steps: &[Crawl, Watch],
         connections: 3,
         retries: NEVER,

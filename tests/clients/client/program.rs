@@ -31,10 +31,6 @@ pub(super) enum Program {
     Shell {
         tool: &'static str,
     },
-    /// A Python program that needs no packages.
-    Script {
-        module: &'static str,
-    },
     /// Its package is Debian's, and its Python packages are not.
     CloudInit {
         lock: &'static str,
@@ -61,7 +57,7 @@ fn class_path(folder: &Path) -> String {
 impl Program {
     pub(super) fn missing(self) -> Option<&'static str> {
         let needed: &[&str] = match self {
-            Self::Python { .. } | Self::Script { .. } => &["python3"],
+            Self::Python { .. } => &["python3"],
             Self::Go { .. } => &["go"],
             Self::Node { .. } => &["node", "npm"],
             Self::Java { .. } => &["java", "javac", "mvn"],
@@ -83,7 +79,7 @@ impl Program {
             Self::Node { lock, .. } => format!("node-{lock}"),
             Self::Java { lock, .. } => format!("java-{lock}"),
             Self::Rust { .. } => "rust".to_owned(),
-            Self::Shell { .. } | Self::Script { .. } => "scripts".to_owned(),
+            Self::Shell { .. } => "shell".to_owned(),
         })
     }
 
@@ -111,10 +107,6 @@ impl Program {
             Self::Rust { library } => {
                 command = gentle(folder.join("debug/client"));
                 command.arg(library);
-            }
-            Self::Script { module } => {
-                command = gentle("python3");
-                command.arg(source("python/application.py")).arg(module);
             }
             Self::Shell { tool } => {
                 command = gentle("sh");
