@@ -15,28 +15,13 @@ pub(crate) struct Exception {
 }
 
 /// Every exception there is.
-pub(crate) static EXCEPTIONS: &[Exception] = &[
-    Exception {
-        clients: &["go-metadata-2020", "go-oauth2-2020"],
-        weathers: &["250 at once, reset", "250 at once, 503"],
-        error: " of 50 got a token",
-        reason: "Go's libraries from 2020 do not retry: a reset or a 503 is final. The current ones try six times.",
-    },
-    Exception {
-        clients: &["google-auth-2020"],
-        weathers: &["250 at once, reset", "250 at once, 503"],
-        error: " of 50 got a token",
-        reason: "google-auth from 2020 tries five times after a reset, without a pause, and treats every status as final: it gives up \
-                 if the overload lasts longer than some milliseconds. The current one tries five times in 15 s.",
-    },
-    Exception {
-        clients: &["curl"],
-        weathers: &["250 at once, reset"],
-        error: " of 50 got a token",
-        reason: "`curl --retry` does not retry after a reset: add `--retry-all-errors`, or run the proxy with `--overload \
-                 unavailable`.",
-    },
-];
+pub(crate) static EXCEPTIONS: &[Exception] = &[Exception {
+    clients: &["opentelemetry"],
+    weathers: &["upstream dead", "429, 500, 503"],
+    error: "MetadataAccessException",
+    reason: "OpenTelemetry's detector for Python reads everything at once, which is not cached, and asks once: its resource stays \
+             empty.",
+}];
 
 /// The exception for a client in a weather.
 pub(crate) fn exception(client: &Client, weather: &Weather) -> Option<&'static Exception> {

@@ -21,8 +21,6 @@ pub(crate) enum Spoil {
     DropFlavor,
     /// The `ETag` in quotes, as HTTP wants it and the metadata server does not have it.
     QuoteEtag,
-    /// 502 instead of 503.
-    BadGateway,
     /// The connection is closed behind it, unannounced.
     CloseAfter,
 }
@@ -54,19 +52,20 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
             "node-auth-2020",
             "curl",
             "wget",
+            "java-auth",
+            "java-auth-2020",
+            "java-http",
+            "spring",
+            "httpclient5",
+            "gcsfs",
+            "node-opentelemetry",
         ],
     },
     SpoiledAnswers {
         name: "an ETag in quotes",
         spoil: Spoil::QuoteEtag,
         weather: "clear",
-        noticed_by: &["go-metadata", "curl", "wget"],
-    },
-    SpoiledAnswers {
-        name: "502 instead of 503",
-        spoil: Spoil::BadGateway,
-        weather: "250 at once, 503",
-        noticed_by: &["google-auth", "wget"],
+        noticed_by: &["go-metadata", "curl", "wget", "guest-agent"],
     },
     SpoiledAnswers {
         name: "a connection closed after each answer",
@@ -83,6 +82,14 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
             "go-oauth2-2020",
             "gcp-metadata",
             "gcp-metadata-2020",
+            "java-auth",
+            "java-auth-2020",
+            "java-http",
+            "spring",
+            "httpclient5",
+            "gcsfs",
+            "go-opentelemetry",
+            "node-opentelemetry",
         ],
     },
 ];
@@ -102,7 +109,7 @@ impl SpoiledAnswers {
             WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
         let spoil = self.spoil;
         let mut met: JoinSet<Result<Option<(&str, String)>, String>> = JoinSet::new();
-        for client in CLIENTS.iter().filter(|client| client.missing().is_empty()) {
+        for client in CLIENTS.iter().filter(|client| client.missing().is_empty() && client.meets(weather)) {
             met.spawn(async move {
                 let (_, judged) = play(client, weather, Some(spoil)).await?;
                 Ok(judged.err().map(|error| (client.name, error)))
@@ -199,7 +206,6 @@ impl Spoil {
                 let value = line.split_once(':').expect("a header").1.trim();
                 format!("ETag: \"{value}\"\r\n")
             }
-            Self::BadGateway if line.starts_with("HTTP/1.1 503 ") => "HTTP/1.1 502 Bad Gateway\r\n".to_owned(),
             _ => line.to_owned(),
         }
     }

@@ -3,8 +3,9 @@
 //! Most problems with metadata proxies come from client libraries that the proxy's authors never tested. Here
 //! each of them does what an application does ([`client`]), in each weather ([`weather`]), and the outcome is
 //! compared with the expectation ([`expected`]). A client that fails because of its own rules is expected to
-//! fail, for a documented reason; any other failure, or unexpected success, fails the test. [`fault`] checks
-//! the tests themselves: it spoils responses on purpose, and the right clients must notice.
+//! fail, for a documented reason; any other failure, or unexpected success, fails the test. [`refusal`] counts
+//! how often each client asks when it is refused. [`fault`] checks the tests themselves: it spoils responses
+//! on purpose, and the right clients must notice.
 //!
 //! Each client in each weather is a test, named `client: weather`, so `cargo test --test clients -- curl` runs
 //! some of them. A run ends with a table of outcomes; `METADATA_PROXY_CLIENTS_TABLE=FILE` writes it as
@@ -17,6 +18,7 @@ mod client;
 mod expected;
 mod fault;
 mod gate;
+mod refusal;
 mod stage;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
@@ -36,6 +38,7 @@ use client::{CLIENTS, Client};
 use support::{needs, stall};
 
 use fault::{FAULTS, SpoiledAnswers};
+use refusal::Refusal;
 use table::Table;
 use weather::{WEATHERS, Weather};
 
@@ -53,8 +56,13 @@ fn main() -> ExitCode {
     let table = Arc::new(Table::default());
     let mut trials = Vec::new();
     for weather in WEATHERS {
-        for client in CLIENTS {
+        for client in CLIENTS.iter().filter(|client| client.meets(weather)) {
             trials.push(test_of(client, weather, &runtime, &table));
+        }
+    }
+    for refusal in Refusal::ALL {
+        for client in CLIENTS.iter().filter(|client| client.gets_tokens()) {
+            trials.push(test_of_refusal(client, refusal, &runtime, &table));
         }
     }
     for fault in FAULTS {
@@ -98,6 +106,16 @@ pub(crate) async fn play(
         }
     }
     unreachable!("the last play counts")
+}
+
+fn test_of_refusal(client: &'static Client, refusal: Refusal, runtime: &Arc<Runtime>, table: &Arc<Table>) -> Trial {
+    let (runtime, table) = (Arc::clone(runtime), Arc::clone(table));
+    needs::trial(format!("{}: refused with {}", client.name, refusal.name()), client.needs().to_vec(), move || {
+        let attempts = runtime.block_on(refusal.meet(client))?;
+        table.note_refused(client, refusal, attempts);
+        attempts.judge(client, refusal)?;
+        Ok(Completion::Completed)
+    })
 }
 
 fn test_of_fault(fault: &'static SpoiledAnswers, runtime: &Arc<Runtime>) -> Trial {

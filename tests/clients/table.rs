@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::client::{CLIENTS, Client};
 use crate::expected::{EXCEPTIONS, exception};
+use crate::refusal::{Attempts, Refusal};
 use crate::weather::{Cell, WEATHERS, Weather};
 
 /// Where the table is written, as Markdown.
@@ -13,24 +14,35 @@ const FILE: &str = "METADATA_PROXY_CLIENTS_TABLE";
 
 /// What is known so far, by client and weather.
 #[derive(Debug, Default)]
-pub(crate) struct Table(Mutex<BTreeMap<(&'static str, &'static str), Cell>>);
+pub(crate) struct Table {
+    cells: Mutex<Cells>,
+    /// What clients did when they were refused.
+    refused: Mutex<Refused>,
+}
 
 impl Table {
     /// Notes what came of a client in a weather.
     pub(crate) fn note(&self, client: &Client, weather: &Weather, cell: Cell) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((client.name, weather.name), cell);
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner).insert((client.name, weather.name), cell);
+    }
+
+    /// Notes what a client did when it was refused.
+    pub(crate) fn note_refused(&self, client: &Client, refusal: Refusal, attempts: Attempts) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert((client.name, refusal), attempts);
     }
 
     /// Prints it, if anything was run, and writes it where the environment says.
     pub(crate) fn print(&self) {
-        let cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if cells.is_empty() {
+        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if cells.is_empty() && refused.is_empty() {
             return;
         }
-        let text = markdown(&cells);
+        let text = markdown(&cells) + &markdown_of_refused(&refused);
         println!("{text}");
         let Some(file) = std::env::var_os(FILE) else { return };
-        let wanted = CLIENTS.iter().filter(|client| client.missing().is_empty()).count() * WEATHERS.len();
+        let of_client = |client: &Client| WEATHERS.iter().filter(|weather| client.meets(weather)).count();
+        let wanted: usize = CLIENTS.iter().filter(|client| client.missing().is_empty()).map(of_client).sum();
         if cells.len() < wanted {
             println!("{} is not written: {} of {wanted} cells were run", file.display(), cells.len());
         } else if let Err(error) = std::fs::write(&file, text) {
@@ -40,6 +52,7 @@ impl Table {
 }
 
 type Cells = BTreeMap<(&'static str, &'static str), Cell>;
+type Refused = BTreeMap<(&'static str, Refusal), Attempts>;
 
 fn markdown(cells: &Cells) -> String {
     let mut text = String::from(
@@ -67,6 +80,21 @@ fn markdown(cells: &Cells) -> String {
     text
 }
 
+/// Attempts for one token, by refusal.
+fn markdown_of_refused(refused: &Refused) -> String {
+    let heads = Refusal::ALL.map(Refusal::name).join(" | ");
+    let mut text = format!("\n| client | {heads} |\n|---|{}", "---|".repeat(Refusal::ALL.len()));
+    for client in CLIENTS.iter().filter(|client| client.gets_tokens()) {
+        let shown = Refusal::ALL.map(|refusal| {
+            let attempts = refused.get(&(client.name, refusal));
+            attempts.map_or_else(|| absent(client), |attempts| attempts.show())
+        });
+        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, shown.join(" | "));
+    }
+    text.push('\n');
+    text
+}
+
 /// Requests of the client, requests to the upstream, and the time from its start to its end.
 fn show(client: &Client, weather: &Weather, cell: &Cell) -> String {
     let word = match (&cell.result, exception(client, weather)) {
@@ -82,5 +110,5 @@ fn number(exception: &crate::expected::Exception) -> usize {
 }
 
 fn absent(client: &Client) -> String {
-    client.missing().first().map_or_else(|| "-".to_owned(), |need| format!("not run: no {need}"))
+    client.missing().first().map_or_else(|| "–".to_owned(), |need| format!("not run: no {need}"))
 }

@@ -52,13 +52,16 @@ pub(crate) enum Step {
     Watch,
     /// Reads all that is known of the machine, and ends with its id.
     Crawl,
+    /// Says what platform this is: GKE, with the cluster's name and place.
+    Platform,
 }
 
 /// The id of the mock's instance.
 pub(crate) const INSTANCE_ID: &str = "4520031799277581759";
 
-/// How clients say 404: Go's libraries in words of their own, others in the proxy's.
-const NOT_THERE: [&str; 3] = [" not defined", "404 Not Found", "is concealed from pods by the policy strict"];
+/// How clients say 404: libraries for Go, Java and Rust in words of their own, others in the proxy's.
+const NOT_THERE: [&str; 4] =
+    [" not defined", "404 Not Found", "Error code 404", "is concealed from pods by the policy strict"];
 
 impl Step {
     /// Its name for the clients' programs.
@@ -82,6 +85,7 @@ impl Step {
             (Self::Account, Outcome::Ok(value)) => value == DEFAULT_ACCOUNT,
             (Self::Universe, Outcome::Ok(value)) => value == "googleapis.com",
             (Self::Crawl, Outcome::Ok(value)) => value == INSTANCE_ID,
+            (Self::Platform, Outcome::Ok(value)) => value.as_str().is_some_and(is_gke),
             (Self::Token | Self::Scoped | Self::Refresh, Outcome::Ok(value)) => is_token(value),
         };
         (!is_right).then(|| match outcome {
@@ -125,6 +129,12 @@ impl Told {
         let first = self.errors.first().map_or("no error", String::as_str);
         Err(format!("{got} of {} got a token; {first}", self.tokens.len() + self.errors.len()))
     }
+}
+
+/// OpenTelemetry's word for GKE or Cloud Logging's, and the mock's cluster.
+fn is_gke(platform: &str) -> bool {
+    let kind = platform.strip_suffix(" mock-cluster us-central1");
+    kind.is_some_and(|kind| ["gcp_kubernetes_engine", "k8s_container"].contains(&kind))
 }
 
 fn is_token(value: &Value) -> bool {

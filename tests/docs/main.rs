@@ -138,13 +138,19 @@ fn the_table_of_clients_has_every_client_situation_and_exception() {
     let weathers = texts("weather.rs", "Weather { name");
     assert_eq!(weathers.len(), 10, "{weathers:?}");
     let head = format!("| client | version | {} |\n", weathers.join(" | "));
-    assert!(page.contains(&head), "the head of the table should be:\n{head}");
-    let clients =
-        texts("client.rs", "\n            library").into_iter().zip(texts("client.rs", "\n            language"));
+    let (_, table) = page.split_once(&head).unwrap_or_else(|| panic!("the head of the table should be:\n{head}"));
+    // The line below the head has dashes.
+    let shown: Vec<_> = table.lines().skip(1).take_while(|line| line.starts_with("| ")).collect();
+    let list = "client/list.rs";
+    let clients = texts(list, "\n        library").into_iter().zip(texts(list, "\n        language"));
     let rows: Vec<_> = clients.map(|(library, language)| format!("| {library} ({language}) | ")).collect();
-    assert_eq!(page.lines().filter(|line| line.ends_with(" s |")).count(), rows.len(), "{rows:?}");
+    assert!(!rows.is_empty());
+    assert_eq!(shown.len(), rows.len(), "{rows:?}");
     for row in rows {
-        assert!(page.contains(&row), "docs/clients.md should have a row that begins with {row}");
+        assert!(
+            shown.iter().any(|line| line.starts_with(&row)),
+            "docs/clients.md should have a row that begins with {row}"
+        );
     }
     let reasons = texts("expected.rs", "reason");
     assert!(!reasons.is_empty());

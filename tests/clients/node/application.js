@@ -5,7 +5,7 @@
 //        application.js LIBRARY many COUNT    so many tokens at once
 //        application.js LIBRARY stay FILE     token after token, none remembered, until FILE exists
 //
-// LIBRARY is gcp-metadata or google-auth-library, of whichever version NODE_PATH holds.
+// LIBRARY is gcp-metadata, google-auth-library or @opentelemetry/resource-detector-gcp, of whichever version NODE_PATH holds.
 'use strict';
 
 const fs = require('fs');
@@ -55,6 +55,22 @@ const libraries = {
         refresh: () => fresh([CLOUD_PLATFORM]),
         identity: async () => (await auth.getIdTokenClient(AUDIENCE)).getRequestHeaders(),
         universe: () => auth.getUniverseDomain(),
+      },
+    };
+  },
+
+  '@opentelemetry/resource-detector-gcp': () => {
+    const {gcpDetector} = require('@opentelemetry/resource-detector-gcp');
+    const {detectResources} = require('@opentelemetry/resources');
+    // As every pod has it.
+    process.env.KUBERNETES_SERVICE_HOST = '10.0.0.1';
+    return {
+      steps: {
+        platform: async () => {
+          const found = detectResources({detectors: [gcpDetector]});
+          await found.waitForAsyncAttributes();
+          return ['cloud.platform', 'k8s.cluster.name', 'cloud.region'].map(key => found.attributes[key]).join(' ');
+        },
       },
     };
   },

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"os"
+	"strings"
 	"time"
 
 	"application"
@@ -13,6 +15,8 @@ import (
 	"cloud.google.com/go/auth/credentials"
 	authidtoken "cloud.google.com/go/auth/credentials/idtoken"
 	"cloud.google.com/go/compute/metadata"
+	"go.opentelemetry.io/contrib/detectors/gcp"
+	"go.opentelemetry.io/otel/attribute"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
 )
@@ -29,6 +33,7 @@ func main() {
 		"metadata": withMetadata(context.Background()),
 		"auth":     withAuth(context.Background()),
 		"oauth2":   withOauth2(context.Background()),
+		"detector": withDetector(context.Background()),
 	})
 }
 
@@ -154,6 +159,31 @@ func withOauth2(ctx context.Context) application.Library {
 			"scoped":   scoped,
 			"refresh":  scoped,
 			"universe": found(func(found *google.Credentials) (string, error) { return found.GetUniverseDomain() }),
+		},
+	}
+}
+
+// What OpenTelemetry takes the platform for.
+func withDetector(ctx context.Context) application.Library {
+	return application.Library{
+		Module: "go.opentelemetry.io/contrib/detectors/gcp",
+		Steps: map[string]application.Step{
+			"platform": func() (any, error) {
+				// As every pod has it.
+				if err := os.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1"); err != nil {
+					return nil, err
+				}
+				found, err := gcp.NewDetector().Detect(ctx)
+				if err != nil {
+					return nil, err
+				}
+				told := ""
+				for _, key := range []attribute.Key{"cloud.platform", "k8s.cluster.name", "cloud.region"} {
+					value, _ := found.Set().Value(key)
+					told += value.AsString() + " "
+				}
+				return strings.TrimSpace(told), nil
+			},
 		},
 	}
 }

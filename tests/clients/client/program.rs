@@ -1,0 +1,139 @@
+//! The programs: what each needs, and how it is run.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+/// What runs, and the folder or file in this test's folder that says of which version.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Program {
+    Python {
+        lock: &'static str,
+        module: &'static str,
+    },
+    Go {
+        module: &'static str,
+        library: &'static str,
+    },
+    Node {
+        lock: &'static str,
+        library: &'static str,
+    },
+    Java {
+        lock: &'static str,
+        library: &'static str,
+    },
+    Rust {
+        library: &'static str,
+    },
+    Shell {
+        tool: &'static str,
+    },
+    /// Its package is Debian's, and its Python packages are not.
+    CloudInit {
+        lock: &'static str,
+    },
+}
+
+/// Below `target/`, so that `cargo clean` takes it away.
+fn installed() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
+}
+
+pub(super) fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(path)
+}
+
+/// For a program that lives a second: start fast, and be small.
+const JVM: [&str; 4] = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx64m"];
+
+/// What `javac` has made, and the libraries.
+fn class_path(folder: &Path) -> String {
+    format!("{0}/classes:{0}/lib/*", folder.display())
+}
+
+impl Program {
+    /// What it cannot run without: names of rows in `tests/needs.tsv`.
+    pub(super) fn needs(self) -> &'static [&'static str] {
+        match self {
+            Self::Python { .. } => &["python3"],
+            Self::Go { .. } => &["go"],
+            Self::Node { .. } => &["node"],
+            Self::Java { .. } => &["java", "maven"],
+            // A toolchain built this test.
+            Self::Rust { .. } => &[],
+            Self::Shell { tool: "curl" } => &["curl"],
+            Self::Shell { .. } => &["wget"],
+            Self::CloudInit { .. } => &["python3", "apt-get"],
+        }
+    }
+
+    /// Where it is installed. Clients with the same packages share them.
+    pub(super) fn folder(self) -> PathBuf {
+        installed().join(match self {
+            Self::Python { lock, .. } | Self::CloudInit { lock } => format!("python-{lock}"),
+            Self::Go { module, .. } => format!("go-{module}"),
+            Self::Node { lock, .. } => format!("node-{lock}"),
+            Self::Java { lock, .. } => format!("java-{lock}"),
+            Self::Rust { .. } => "rust".to_owned(),
+            Self::Shell { .. } => "shell".to_owned(),
+        })
+    }
+
+    pub(super) fn command(self) -> Command {
+        let folder = self.folder();
+        let mut command;
+        match self {
+            Self::Python { module, .. } => {
+                command = gentle(folder.join("bin/python"));
+                command.arg(source("python/application.py")).arg(module);
+            }
+            Self::Go { library, .. } => {
+                command = gentle(folder.join("client"));
+                command.arg(library);
+            }
+            Self::Node { library, .. } => {
+                command = gentle("node");
+                command.env("NODE_PATH", folder.join("node_modules"));
+                command.arg(source("node/application.js")).arg(library);
+            }
+            Self::Java { library, .. } => {
+                command = gentle("java");
+                command.args(JVM).arg("-cp").arg(class_path(&folder)).args(["Application", library]);
+            }
+            Self::Rust { library } => {
+                command = gentle(folder.join("debug/client"));
+                command.arg(library);
+            }
+            Self::Shell { tool } => {
+                command = gentle("sh");
+                command.arg(source("shell/application.sh")).arg(tool);
+            }
+            Self::CloudInit { .. } => {
+                command = gentle(folder.join("bin/python"));
+                command.env("PYTHONPATH", folder.join("cloud-init/usr/lib/python3/dist-packages"));
+                command.arg(source("python/application.py")).arg("with_cloud_init");
+            }
+        }
+        command
+    }
+}
+
+/// A program that leaves the processor to the proxy and the upstream when both want it. Their deadlines are real time, and a
+/// dozen clients that start at once, or a compiler, would make them miss those.
+pub(super) fn gentle(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "10"]).arg(program);
+    command
+}
+
+/// Runs a command, and returns what it printed; an error with all that it said if it fails.
+pub(super) async fn output(command: &mut Command) -> Result<String, String> {
+    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let shown = format!("{:?}", command.as_std());
+    let output = running.await.map_err(|error| format!("{shown}: {error}"))?;
+    let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(printed.into_owned()) } else { Err(format!("{shown}: {printed}{said}")) }
+}

@@ -1,0 +1,130 @@
+//! What a client does when it is refused: whether it asks again, how often, and for how long.
+//!
+//! By this `--overload` is chosen. The proxy refuses a token only if a pod asks for too many different ones, so a server that
+//! refuses every request stands in for it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+
+use crate::client::{Client, Task};
+
+/// How a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusal {
+    /// With `--overload reset`.
+    Reset,
+    /// With `--overload unavailable`, and always if the metadata server fails.
+    Unavailable,
+    /// As other proxies refuse; this one never does.
+    BadGateway,
+}
+
+/// What came of a client that was refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempts {
+    requests: u32,
+    /// Until the client ended; nothing if it was still asking after [`WATCHED`].
+    given_up_after: Option<Duration>,
+}
+
+/// How long a client is watched.
+const WATCHED: Duration = Duration::from_secs(25);
+
+impl Refusal {
+    /// Every kind, in the order of the table's columns.
+    pub(crate) const ALL: [Self; 3] = [Self::Reset, Self::Unavailable, Self::BadGateway];
+
+    /// Its name in tests and at the head of a column.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Unavailable => "503",
+            Self::BadGateway => "502",
+        }
+    }
+
+    /// Lets a client ask for a token, and refuses it.
+    pub(crate) async fn meet(self, client: &'static Client) -> Result<Attempts, String> {
+        client.install().await?;
+        let requests = Arc::<AtomicU32>::default();
+        let server = self.serve(Arc::clone(&requests)).await;
+        let began = Instant::now();
+        let told = timeout(WATCHED, client.run(server, Task::Token)).await;
+        let given_up_after = told.is_ok().then(|| began.elapsed());
+        if let Ok(told) = told {
+            told?.tokens(None).err().ok_or("it got a token, though all that it asked for was refused")?;
+        }
+        Ok(Attempts { requests: requests.load(Ordering::Relaxed), given_up_after })
+    }
+
+    /// Starts a server that lives until the runtime's end, and counts its requests.
+    async fn serve(self, requests: Arc<AtomicU32>) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port on loopback");
+        let addr = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let requests = Arc::clone(&requests);
+                tokio::spawn(async move {
+                    // A client that goes away ends only its connection.
+                    let _ = self.refuse(client, &requests).await;
+                });
+            }
+        });
+        addr
+    }
+
+    async fn refuse(self, client: TcpStream, requests: &AtomicU32) -> std::io::Result<()> {
+        let mut client = BufReader::new(client);
+        let mut line = String::new();
+        while client.read_line(&mut line).await? > 0 {
+            if line == "\r\n" {
+                requests.fetch_add(1, Ordering::Relaxed);
+                let Some(answer) = self.answer() else { return client.into_inner().set_zero_linger() };
+                client.write_all(answer.as_bytes()).await?;
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    /// The proxy's own answer; 502 only in its first line.
+    fn answer(self) -> Option<String> {
+        let status = match self {
+            Self::Reset => return None,
+            Self::Unavailable => "503 Service Unavailable",
+            Self::BadGateway => "502 Bad Gateway",
+        };
+        let body = "Refused: the limit is reached; try again in a second.\n";
+        let length = body.len();
+        let head = "Metadata-Flavor: Google\r\nContent-Type: text/plain\r\nRetry-After: 1";
+        Some(format!("HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}"))
+    }
+}
+
+impl Attempts {
+    /// Compares it with what the client is known to do.
+    pub(crate) fn judge(self, client: &Client, refusal: Refusal) -> Result<(), String> {
+        let expected = client.retries.contains(&refusal);
+        match self.requests {
+            0 => Err("it asked for nothing".to_owned()),
+            1 if expected => Err("it asked once, where it is known to ask again".to_owned()),
+            2.. if !expected => Err(format!("it asked {} times, where it is known to ask once", self.requests)),
+            _ => Ok(()),
+        }
+    }
+
+    /// For the table.
+    pub(crate) fn show(self) -> String {
+        match (self.requests, self.given_up_after) {
+            (1, _) => "final".to_owned(),
+            (requests, Some(after)) => format!("{requests} in {:.1} s", after.as_secs_f32()),
+            (requests, None) => format!("{requests} in {} s, and goes on", WATCHED.as_secs()),
+        }
+    }
+}
