@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, Task};
 
@@ -29,11 +30,19 @@ pub(crate) enum Refusal {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempts {
     requests: u32,
-    /// Until the client ended; nothing if it was still asking after [`WATCHED`].
+    /// From the first request until the client ended; nothing if it was still asking after [`WATCHED`].
     given_up_after: Option<Duration>,
 }
 
-/// How long a client is watched.
+/// What a server was asked.
+#[derive(Debug)]
+struct Requests {
+    count: AtomicU32,
+    /// When the first request came.
+    first: watch::Sender<Option<Instant>>,
+}
+
+/// How long a client is watched after its first request, however long it takes to start.
 const WATCHED: Duration = Duration::from_secs(25);
 
 impl Refusal {
@@ -52,19 +61,26 @@ impl Refusal {
     /// Lets a client ask for a token, and refuses it.
     pub(crate) async fn meet(self, client: &'static Client) -> Result<Attempts, String> {
         client.install().await?;
-        let requests = Arc::<AtomicU32>::default();
+        let (came, first) = watch::channel(None);
+        let requests = Arc::new(Requests { count: AtomicU32::new(0), first: came });
         let server = self.serve(Arc::clone(&requests)).await;
-        let began = Instant::now();
-        let told = timeout(WATCHED, client.run(server, Task::Token)).await;
-        let given_up_after = told.is_ok().then(|| began.elapsed());
-        if let Ok(told) = told {
-            told?.tokens(None).err().ok_or("it got a token, though all that it asked for was refused")?;
-        }
-        Ok(Attempts { requests: requests.load(Ordering::Relaxed), given_up_after })
+        let watched = async {
+            let mut first = first.clone();
+            let _ = first.wait_for(Option::is_some).await;
+            sleep(WATCHED).await;
+        };
+        let given_up_after = tokio::select! {
+            told = client.run(server, Task::Token) => {
+                told?.tokens(None).err().ok_or("it got a token, though all that it asked for was refused")?;
+                first.borrow().map(|first: Instant| first.elapsed())
+            }
+            () = watched => None,
+        };
+        Ok(Attempts { requests: requests.count.load(Ordering::Relaxed), given_up_after })
     }
 
     /// Starts a server that lives until the runtime's end, and counts its requests.
-    async fn serve(self, requests: Arc<AtomicU32>) -> SocketAddr {
+    async fn serve(self, requests: Arc<Requests>) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port on loopback");
         let addr = listener.local_addr().expect("bound");
         tokio::spawn(async move {
@@ -79,12 +95,13 @@ impl Refusal {
         addr
     }
 
-    async fn refuse(self, client: TcpStream, requests: &AtomicU32) -> std::io::Result<()> {
+    async fn refuse(self, client: TcpStream, requests: &Requests) -> std::io::Result<()> {
         let mut client = BufReader::new(client);
         let mut line = String::new();
         while client.read_line(&mut line).await? > 0 {
             if line == "\r\n" {
-                requests.fetch_add(1, Ordering::Relaxed);
+                requests.count.fetch_add(1, Ordering::Relaxed);
+                requests.first.send_if_modified(|first| first.is_none() && first.replace(Instant::now()).is_none());
                 let Some(answer) = self.answer() else { return client.into_inner().set_zero_linger() };
                 client.write_all(answer.as_bytes()).await?;
             }

@@ -195,7 +195,8 @@ pub(crate) const CLIENTS: &[Client] = &[
         // It has a copy of google-auth; here it needs only Python.
         program: Python { lock: "google-auth", module: "with_gcloud" },
         steps: &[Detect, Universe, Project, Account, Scoped, Refresh],
-        connections: 15,
+        // One for each request, and for each that it repeats.
+        connections: 20,
         retries: ALL,
         left_out: NONE,
     },
