@@ -38,7 +38,7 @@ impl Table {
         if cells.is_empty() && refused.is_empty() {
             return;
         }
-        let text = markdown(&cells) + &markdown_of_refused(&refused);
+        let text = markdown(&cells) + &markdown_of_refused(&refused, &cells);
         println!("{text}");
         let Some(file) = std::env::var_os(FILE) else { return };
         let of_client = |client: &Client| WEATHERS.iter().filter(|weather| client.meets(weather)).count();
@@ -66,8 +66,7 @@ fn markdown(cells: &Cells) -> String {
     text.push_str(&"---|".repeat(WEATHERS.len()));
     for client in CLIENTS {
         let of_client = |weather: &Weather| cells.get(&(client.name, weather.name));
-        let version = WEATHERS.iter().find_map(|weather| of_client(weather)?.version.as_deref());
-        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, version.unwrap_or_default());
+        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, version(client, cells));
         for weather in WEATHERS {
             let shown = of_client(weather).map_or_else(|| absent(client), |cell| show(client, weather, cell));
             let _ = write!(text, " {shown} |");
@@ -80,16 +79,23 @@ fn markdown(cells: &Cells) -> String {
     text
 }
 
+/// The client's version, if it lived to tell it in any weather.
+fn version<'a>(client: &Client, cells: &'a Cells) -> &'a str {
+    let known = WEATHERS.iter().find_map(|weather| cells.get(&(client.name, weather.name))?.version.as_deref());
+    known.unwrap_or_default()
+}
+
 /// Attempts for one token, by refusal.
-fn markdown_of_refused(refused: &Refused) -> String {
+fn markdown_of_refused(refused: &Refused, cells: &Cells) -> String {
     let heads = Refusal::ALL.map(Refusal::name).join(" | ");
-    let mut text = format!("\n| client | {heads} |\n|---|{}", "---|".repeat(Refusal::ALL.len()));
+    let mut text = format!("\n| client | version | {heads} |\n|---|---|{}", "---|".repeat(Refusal::ALL.len()));
     for client in CLIENTS.iter().filter(|client| client.gets_tokens()) {
         let shown = Refusal::ALL.map(|refusal| {
             let attempts = refused.get(&(client.name, refusal));
             attempts.map_or_else(|| absent(client), |attempts| attempts.show())
         });
-        let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, shown.join(" | "));
+        let version = version(client, cells);
+        let _ = write!(text, "\n| {} ({}) | {version} | {} |", client.library, client.language, shown.join(" | "));
     }
     text.push('\n');
     text
