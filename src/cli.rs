@@ -60,7 +60,7 @@ enum Subcommands {
     Mock(mock::MockArgs),
     /// Run the proxy in front of a mock metadata server, and print requests to try
     #[cfg(feature = "mock")]
-    Demo,
+    Demo(mock::DemoArgs),
 }
 
 const LONG_ABOUT: &str = "\
@@ -90,9 +90,9 @@ pub enum Command {
     /// Serve as a mock metadata server.
     #[cfg(feature = "mock")]
     Mock(SocketAddr),
-    /// Serve as a mock metadata server and a proxy, with examples to try.
+    /// Serve as a mock metadata server and a proxy, with examples to try, and with traffic if the flag is set.
     #[cfg(feature = "mock")]
-    Demo(Config),
+    Demo(Config, bool),
 }
 
 /// Why there is nothing to run, with the text to print.
@@ -141,7 +141,7 @@ impl Args {
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]
-            Some(Subcommands::Demo) => Command::Demo(serve.resolve(mistakes)?),
+            Some(Subcommands::Demo(args)) => Command::Demo(serve.resolve(mistakes)?, args.traffic),
         })
     }
 }

@@ -1,8 +1,11 @@
 //! The commands `mock` and `demo`: a mock metadata server, alone or with a proxy in front of it.
 
+mod traffic;
+
 use std::error::Error;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 
 use tokio::sync::oneshot;
 
@@ -24,8 +27,9 @@ pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<()
     Ok(())
 }
 
-/// Runs a mock metadata server with a proxy in front of it and prints examples, until `stop` resolves.
-pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
+/// Runs a mock metadata server with a proxy in front of it and prints examples, until `stop` resolves. With `with_traffic`,
+/// also sends requests as pods do, and prints what came of them.
+pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
     logging::start(config.log_format, &config.log);
     let mock = Mock::start().await;
     let on = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -44,7 +48,15 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), B
         let _ = stopped.await;
     }));
     print!("{}", tour(addr, metrics_addr));
-    stop.await;
+    let mut stop = pin!(stop);
+    if with_traffic {
+        tokio::select! {
+            () = stop.as_mut() => {}
+            () = traffic::run(addr, &mock) => stop.await,
+        }
+    } else {
+        stop.await;
+    }
     let _ = stop_proxy.send(());
     proxy.await?;
     mock.stop().await;
@@ -55,7 +67,10 @@ fn tour(addr: SocketAddr, metrics_addr: SocketAddr) -> String {
     let v1 = format!("http://{addr}/computeMetadata/v1");
     format!(
         "\
-A mock metadata server and the proxy in front of it are running. Try in another terminal:
+A mock metadata server and the proxy in front of it are running. Its status page:
+  http://{metrics_addr}/statusz
+
+Try in another terminal:
 
 A token, with the seconds until it expires:
   curl -s -H 'Metadata-Flavor: Google' {v1}/instance/service-accounts/default/token

@@ -55,7 +55,9 @@ fn start(command: Command) -> Outcome<ExitCode> {
             #[cfg(feature = "mock")]
             Command::Mock(addr) => gce_metadata_proxy::demo::mock(addr, first_signal()?).await?,
             #[cfg(feature = "mock")]
-            Command::Demo(config) => gce_metadata_proxy::demo::run(config, first_signal()?).await?,
+            Command::Demo(config, with_traffic) => {
+                gce_metadata_proxy::demo::run(config, with_traffic, first_signal()?).await?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -59,18 +59,32 @@ enum Try {
 
 /// Runs all checks concurrently, in at most 3 s.
 pub async fn run() -> Report {
+    let server = SocketAddr::from((METADATA_V4, HTTP));
     let ways_round = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
     let ways_round_by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));
     let tries = [Try::Address, Try::Name]
         .into_iter()
-        .chain(SECRETS.map(Try::Secret))
-        .chain([Try::Identity, Try::Token])
+        .chain(at_the_address())
         .chain(ways_round.map(Try::WayRound))
         .chain(ways_round_by_v6.map(Try::WayRound));
+    run_all(tries, server).await
+}
+
+/// Runs the checks that need only the server's address, against another address.
+#[cfg(feature = "mock")]
+pub async fn at(server: SocketAddr) -> Report {
+    run_all([Try::Address].into_iter().chain(at_the_address()), server).await
+}
+
+fn at_the_address() -> impl Iterator<Item = Try> {
+    SECRETS.map(Try::Secret).into_iter().chain([Try::Identity, Try::Token])
+}
+
+async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr) -> Report {
     let (mut running, client) = (JoinSet::new(), client());
     for (place, what) in tries.enumerate() {
         let client = client.clone();
-        running.spawn(async move { (place, what.run(&client).await) });
+        running.spawn(async move { (place, what.run(&client, server).await) });
     }
     let mut findings = running.join_all().await;
     findings.sort_by_key(|(place, _)| *place);
@@ -78,8 +92,7 @@ pub async fn run() -> Report {
 }
 
 impl Try {
-    async fn run(self, client: &HttpClient) -> Finding {
-        let server = SocketAddr::from((METADATA_V4, HTTP));
+    async fn run(self, client: &HttpClient, server: SocketAddr) -> Finding {
         match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
             Self::Name => match resolve(NAME).await {

@@ -1,4 +1,4 @@
-//! Flags of `mock`.
+//! Flags of `mock` and `demo`.
 
 use std::net::SocketAddr;
 
@@ -12,6 +12,13 @@ pub(super) struct MockArgs {
     /// Address to listen on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     addr: Given<Address>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// Send requests as pods do, among them a flood from one pod, and print what came of them
+    #[arg(long)]
+    pub(super) traffic: bool,
 }
 
 impl MockArgs {

@@ -1,9 +1,11 @@
 //! The binary as a process: start, shutdown and messages.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Fault;
 use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout};
@@ -151,4 +153,26 @@ async fn operators_find_their_pages() {
     assert_eq!(metrics.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert!(metrics.body.contains("metadata_proxy_build_info{version="));
     proxy.stop().await;
+}
+
+#[tokio::test]
+async fn the_demo_shows_what_pods_get() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
+    demo.args(["demo", "--traffic"]).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut demo = demo.spawn().expect("it was built for this test");
+    let mut lines = BufReader::new(demo.stdout.take().expect("piped")).lines();
+    let mut shown = String::new();
+    while !shown.contains("\nProtected: ") {
+        let line = timeout(Duration::from_secs(60), lines.next_line()).await.expect("in time").expect("text");
+        shown += &(line.expect("it goes on until it is stopped") + "\n");
+    }
+    for part in [
+        "/statusz\n",
+        "110 pods request the same new token at once: 110 get it. Requests to the server: 1.\n",
+        "A pod requests kube-env: 403: Refused: ",
+        " of 100 requests answered, the slowest in ",
+        "ok      GET http://127.0.0.1/computeMetadata/v1/instance/attributes/kube-env: 403: the proxy conceals it",
+    ] {
+        assert!(shown.contains(part), "{part} is missing from {shown}");
+    }
 }

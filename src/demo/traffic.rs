@@ -1,0 +1,136 @@
+//! The traffic of `demo --traffic`: pods, each with an address of the loopback network, and what each of them gets.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep, timeout};
+
+use crate::check::{self, Format};
+use crate::mock::Handle;
+
+const DEFAULT_TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token?scopes=storage-ro";
+const SECRET: &str = "/computeMetadata/v1/instance/attributes/kube-env";
+
+/// Not kept by the proxy, so each request needs the metadata server.
+const VALUE: &str = "/computeMetadata/v1/instance/cpu-platform";
+
+/// Pods that start at the same moment, as many as a node may have.
+const PODS: u8 = 110;
+
+/// Connections that the flooding pod keeps opening, and for how long.
+const FLOOD_CONNECTIONS: usize = 1_200;
+const FLOOD_TIME: Duration = Duration::from_secs(5);
+
+/// Requests of the healthy pod during the flood, and the interval between them.
+const HEALTHY_REQUESTS: u32 = 100;
+const HEALTHY_INTERVAL: Duration = Duration::from_millis(40);
+
+const FLOODING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+const HEALTHY_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
+
+/// Longer than the proxy makes anybody wait.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Sends the traffic once, and prints what came of it as it goes.
+pub(super) async fn run(proxy: SocketAddr, mock: &Handle) {
+    println!("\nTraffic of pods:\n");
+    println!("{}", start(proxy, mock).await);
+    println!("{}", secret(proxy).await);
+    println!("{}", flood(proxy).await);
+    println!("What `gce-metadata-proxy check` says in a pod, without the redirect, which the demo does not install:");
+    print!("{}", check::at(proxy).await.render(Format::Text));
+}
+
+/// All pods request the same new token at once.
+async fn start(proxy: SocketAddr, mock: &Handle) -> String {
+    // Once the default token is there, its own requests are not counted.
+    let _ = get(Ipv4Addr::LOCALHOST, proxy, DEFAULT_TOKEN).await;
+    mock.reset_counters();
+    let mut pods = JoinSet::new();
+    for pod in 1..=PODS {
+        pods.spawn(async move { get(Ipv4Addr::new(127, 0, 0, pod), proxy, TOKEN).await });
+    }
+    let answers = pods.join_all().await;
+    let served = answers.iter().filter(|answer| answer.as_ref().is_ok_and(|answer| answer.status == 200)).count();
+    let asked = mock.requests_to(DEFAULT_TOKEN);
+    format!("  {PODS} pods request the same new token at once: {served} get it. Requests to the server: {asked}.")
+}
+
+/// A pod requests a secret.
+async fn secret(proxy: SocketAddr) -> String {
+    let outcome = match get(Ipv4Addr::LOCALHOST, proxy, SECRET).await {
+        Ok(answer) => format!("{}: {}", answer.status, answer.body.trim_end()),
+        Err(error) => error.to_string(),
+    };
+    format!("  A pod requests kube-env: {outcome}")
+}
+
+/// One pod floods the proxy; another makes its requests as usual.
+async fn flood(proxy: SocketAddr) -> String {
+    let mut flood = JoinSet::new();
+    for _ in 0..FLOOD_CONNECTIONS {
+        flood.spawn(timeout(FLOOD_TIME, async move {
+            loop {
+                // Whatever becomes of it, the next one follows.
+                let _ = get(FLOODING_POD, proxy, VALUE).await;
+                sleep(Duration::from_millis(100)).await;
+            }
+        }));
+    }
+    let (mut served, mut slowest) = (0, Duration::ZERO);
+    let mut tick = interval(HEALTHY_INTERVAL);
+    for number in 0..HEALTHY_REQUESTS {
+        tick.tick().await;
+        let began = Instant::now();
+        let target = if number % 2 == 0 { TOKEN } else { VALUE };
+        served += u32::from(get(HEALTHY_POD, proxy, target).await.is_ok_and(|answer| answer.status == 200));
+        slowest = slowest.max(began.elapsed());
+    }
+    while flood.join_next().await.is_some() {}
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ =
+        writeln!(text, "  One pod floods the proxy with {FLOOD_CONNECTIONS} connections at once. The pod beside it:");
+    let _ = writeln!(
+        text,
+        "  {served} of {HEALTHY_REQUESTS} requests answered, the slowest in {} ms.",
+        slowest.as_millis()
+    );
+    text
+}
+
+struct Answer {
+    status: u16,
+    body: String,
+}
+
+/// Sends a request on a connection of its own, from this address.
+async fn get(from: Ipv4Addr, proxy: SocketAddr, target: &str) -> io::Result<Answer> {
+    timeout(ANSWER_TIMEOUT, async {
+        let mut stream = connect(from, proxy).await?;
+        let request = format!(
+            "GET {target} HTTP/1.1\r\nHost: metadata.google.internal\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        Ok(Answer { status, body: body.to_owned() })
+    })
+    .await
+    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn connect(from: Ipv4Addr, proxy: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    socket.connect(proxy).await
+}
