@@ -8,6 +8,7 @@ use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, SECRET_MARKER};
 use gce_metadata_proxy::policy::{Choice, Source};
 
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::{UNNAMED, built_in};
 use crate::support::{
@@ -234,8 +235,18 @@ async fn a_large_tree_can_be_watched_and_several_watchers_get_it() {
             .collect();
         metric_becomes(proxy.metrics_addr, "metadata_proxy_connections", 5).await;
         eventually("the watch is upstream", || mock.in_flight() == 1).await;
-        mock.set("instance/attributes/kube-env", &format!("MOCK-SECRET of tomorrow {query}"));
-        for answer in watchers.join_all().await {
+        // A watcher whose request comes after a change waits for the next.
+        let changes = async {
+            for number in 0.. {
+                mock.set("instance/attributes/kube-env", &format!("MOCK-SECRET of tomorrow {query} {number}"));
+                sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let answers = tokio::select! {
+            answers = watchers.join_all() => answers,
+            () = changes => unreachable!("they do not end"),
+        };
+        for answer in answers {
             assert_eq!(answer.status, 200, "{:.200}", answer.body);
             assert!(answer.body.len() > 512 * 1024 && !answer.body.contains(SECRET_MARKER));
         }
