@@ -174,17 +174,21 @@ where
     async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
         let began = Instant::now();
         patience.grow();
+        let mut yielded = Duration::ZERO;
         let mut turn = 0;
         let place = loop {
             match self.connections.admit(peer, activity, patience.lasts(began.elapsed())) {
                 Admission::Place(place) => break Some(place),
                 Admission::Refused => break None,
-                Admission::Later if turn < MAX_YIELDS => yield_now().await,
+                Admission::Later if turn < MAX_YIELDS => {
+                    yield_now().await;
+                    yielded = began.elapsed();
+                }
                 Admission::Later => sleep(PLACE_POLL_INTERVAL).await,
             }
             turn += 1;
         };
-        patience.spend(began.elapsed());
+        patience.spend(began.elapsed(), yielded);
         place
     }
 }
@@ -197,8 +201,10 @@ where
 /// patience, and recent connections are then closed for newcomers immediately. Other pods therefore wait at
 /// most [`MAX_PATIENCE`] plus the queue ahead of them.
 ///
-/// A newcomer that waits longer than it may is owed by those behind it. Otherwise each would wait for at least one turn
-/// of the event loop, which takes milliseconds while hundreds of connections are busy, and the queue would grow.
+/// If the turns of the event loop for which a newcomer waits take longer than it may wait, those behind it make up for
+/// the excess. Otherwise each newcomer would wait for at least one turn, which takes milliseconds while hundreds of
+/// connections are busy, and the queue would grow. Sleep in an idle event loop is not made up for: then connections
+/// get nowhere because their clients are slow, and closing more of them would help nobody.
 #[derive(Debug)]
 struct Patience {
     left: Duration,
@@ -221,8 +227,9 @@ impl Patience {
         waited < self.left
     }
 
-    fn spend(&mut self, waited: Duration) {
-        self.owed = (self.owed + waited.saturating_sub(self.left)).min(MAX_PATIENCE);
+    /// Records how long a newcomer has waited, and the part of it in which it yielded to a busy event loop.
+    fn spend(&mut self, waited: Duration, yielded: Duration) {
+        self.owed = (self.owed + yielded.saturating_sub(self.left)).min(MAX_PATIENCE);
         self.left = self.left.saturating_sub(waited);
     }
 }
@@ -247,7 +254,7 @@ mod tests {
             // The newcomer waits as long as patience lasts.
             let wait = patience.left;
             assert!(!patience.lasts(wait));
-            patience.spend(wait);
+            patience.spend(wait, Duration::ZERO);
             waited += wait;
         }
         assert!(waited <= MAX_PATIENCE + Duration::from_secs(1), "{waited:?} for one second's newcomers");
@@ -262,7 +269,7 @@ mod tests {
         for _ in 0..MIN_NEWCOMERS_PER_SECOND {
             patience.grow();
             if patience.lasts(Duration::ZERO) {
-                patience.spend(TURN);
+                patience.spend(TURN, TURN);
                 waited += TURN;
             }
         }
