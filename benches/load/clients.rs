@@ -83,8 +83,9 @@ async fn ask_and_stay(addr: SocketAddr, request: String) -> io::Result<TcpStream
     Ok(stream)
 }
 
+/// With a `Host` that both listeners of the proxy accept: the admin listener accepts IP addresses and `localhost` only.
 fn request(target: &str, header: &str) -> String {
-    format!("GET {target} HTTP/1.1\r\nHost: metadata.google.internal\r\nMetadata-Flavor: Google\r\n{header}\r\n")
+    format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nMetadata-Flavor: Google\r\n{header}\r\n")
 }
 
 pub fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
