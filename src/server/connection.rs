@@ -138,7 +138,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
 }
 
 /// Closes a socket that hyper no longer serves.
-async fn close<I: Socket>(io: I, peer: SocketAddr, activity: &Activity, ended: Ended) {
+async fn close<I: Socket>(mut io: I, peer: SocketAddr, activity: &Activity, ended: Ended) {
     match ended {
         Ended::Due(_) => tracing::debug!(%peer, "closing a connection that made no progress"),
         Ended::Closed(Err(_)) if activity.wants_reset() => io.close_by_reset(true),
@@ -149,7 +149,9 @@ async fn close<I: Socket>(io: I, peer: SocketAddr, activity: &Activity, ended: E
                 linger(io).await;
             }
         }
-        Ended::Closed(Ok(())) => {}
+        // Sends a response that `Socket::poll_send` held back for the FIN. If the client sent more than was read,
+        // closing alone would discard it. Errors do not matter, because the socket is closed next.
+        Ended::Closed(Ok(())) => drop(io.shutdown().await),
     }
 }
 

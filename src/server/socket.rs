@@ -29,7 +29,7 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Unpin {
     fn try_receive(&self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes bytes as a segment of their own: the kernel does not append a later write to it, so the limit of
-    /// the send buffer applies to each write. Set `is_last` if the connection closes right after this write:
+    /// the send buffer applies to each write. Set `is_last` if the connection is shut down right after this write:
     /// data and FIN are then sent in one segment. A separate segment for the FIN costs over a tenth of a whole
     /// connection.
     fn poll_send(&mut self, buf: &[u8], is_last: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;

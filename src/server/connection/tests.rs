@@ -306,7 +306,7 @@ async fn read_answers(client: &mut TcpStream, count: usize) {
         assert!(read > 0, "closed behind {text:?}");
         text += &String::from_utf8_lossy(&bytes[..read]);
     }
-    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), count, "{text}");
+    assert_eq!(text.matches(" 200 OK").count(), count, "{text}");
 }
 
 /// In any split, the bytes gathered and those that hyper reads form the head.
@@ -365,6 +365,19 @@ async fn pipelined_requests_are_answered_in_order() {
     let mut client = connect_by_socket(&connections, Duration::from_millis(2)).await;
     client.write_all(&REQUEST.repeat(30)).await.expect("the server is there");
     read_answers(&mut client, 30).await;
+}
+
+/// The kernel discards what was not yet sent if a socket is closed with unread bytes.
+#[tokio::test]
+async fn a_last_response_arrives_although_the_client_sent_more() {
+    for last in ["HTTP/1.0\r\n", "HTTP/1.1\r\nConnection: close\r\n"] {
+        let mut client = connect_by_socket(&connections(usize::MAX), Duration::from_millis(20)).await;
+        client.write_all(format!("GET / {last}Host: metadata\r\n\r\n").as_bytes()).await.expect("the server is there");
+        sleep(Duration::from_millis(5)).await;
+        // On a busy machine the server may have closed already.
+        let _ = client.write_all(REQUEST).await;
+        read_answers(&mut client, 1).await;
+    }
 }
 
 /// When a client disconnects, its connection ends, and so does its request, even if it sent more bytes after
