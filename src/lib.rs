@@ -64,8 +64,8 @@
 //! of the caller. *Hanging GET*: a request with `wait_for_change`; *watch*: the upstream request that its clients
 //! share. *In flight*: from reading a request until its response is written; *seat*: the permit for it. *Park*:
 //! keep a connection without a request, without hyper's state. *Fresh*, *stale*, *expired*: states of a token; a
-//! stale one is still valid. *Flight*: one fetch of a token or of a kept value, shared by all requests that wait for it; *keeper*:
-//! the task that runs it. *Drain*: finish requests in flight and accept no new ones.
+//! stale one is still valid. *Flight*: one fetch of a token or of a kept value, shared by all requests that
+//! wait for it; *keeper*: the task of a token that runs it. *Drain*: finish requests in flight and accept no new ones.
 //!
 //! # Reading order
 //!

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::document::Tree;
+use super::document::{Rule, Tree};
 use super::{Answer, Decision, Policy};
 use crate::metadata::{MetadataPath, Query, Request};
 
@@ -14,7 +14,7 @@ use crate::metadata::{MetadataPath, Query, Request};
 const EXAMPLE: &str = "example";
 
 /// Paths and queries below an API version that depend on general settings.
-const GENERAL: [&str; 12] = [
+const GENERAL: [&str; 11] = [
     "",
     "?recursive=true",
     "instance/",
@@ -25,7 +25,6 @@ const GENERAL: [&str; 12] = [
     "instance/service-accounts/default/?recursive=true",
     "instance/service-accounts/default/token",
     "instance/service-accounts/default/token?unknown=x",
-    "instance/service-accounts/default/identity?audience=32555940559.apps.googleusercontent.com",
     "project/?recursive=true",
 ];
 
@@ -51,16 +50,24 @@ pub enum Verdict {
 
 /// The requests that these policies decide differently, in the order of their paths.
 pub fn differences(policies: [&Policy; 2]) -> Vec<Difference> {
-    let paths = policies.iter().flat_map(|policy| &policy.rules).flat_map(|rule| &rule.paths);
-    let named = paths.flat_map(|pattern| examples(pattern.as_str()));
+    let named = policies.iter().flat_map(|policy| &policy.rules).flat_map(of_rule);
     let below: BTreeSet<String> = named.chain(GENERAL.map(str::to_owned)).collect();
     let targets = [Tree::V1, Tree::V1Beta1, Tree::V01].into_iter().flat_map(|tree| {
         let is_old = tree != Tree::V1;
-        // The older versions serve the same values, so one of each kind is enough.
+        // The older versions serve the same values, so the general ones are enough.
         let below = below.iter().filter(move |below| !is_old || GENERAL.contains(&below.as_str()));
         below.filter_map(move |below| target(tree, below))
     });
     targets.filter_map(|target| difference(policies, target)).collect()
+}
+
+/// Paths that a rule matches, also with each audience for which its answer differs.
+fn of_rule(rule: &Rule) -> impl Iterator<Item = String> {
+    rule.paths.iter().flat_map(|pattern| examples(pattern.as_str())).flat_map(|path| {
+        let audiences = rule.not_found_for_audiences.iter();
+        let with_audience: Vec<_> = audiences.map(|audience| format!("{path}?audience={audience}")).collect();
+        with_audience.into_iter().chain([path])
+    })
 }
 
 /// Paths that a pattern matches.

@@ -1,6 +1,6 @@
 //! [`Slot`]: what is known about one leaf, and the flight that fetches it.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,10 +23,17 @@ const FAILURE_TTL: Duration = Duration::from_millis(750);
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    headers: HeaderMap,
+    headers: RwLock<Aged>,
     body: Bytes,
     /// When the server was asked.
     asked: BootTime,
+}
+
+/// Headers with the `Age` of one second, so that it is formatted once a second at most.
+#[derive(Debug)]
+struct Aged {
+    seconds: u64,
+    headers: HeaderMap,
 }
 
 /// The result of a flight, for all clients that wait for it.
@@ -73,33 +80,45 @@ impl Answer {
         for name in [header::DATE, header::CONTENT_LENGTH] {
             headers.remove(name);
         }
-        // Replaced or removed in each response. Adding it there would make the map grow.
-        headers.insert(header::AGE, HeaderValue::from_static("0"));
         for value in headers.values_mut() {
             *value = HeaderValue::from_bytes(value.as_bytes()).expect("a copy of a valid value");
         }
+        headers.insert(header::AGE, HeaderValue::from_static("0"));
+        let headers = RwLock::new(Aged { seconds: 0, headers });
         Self { status, headers, body: Bytes::copy_from_slice(body), asked }
     }
 
     /// The response for a client, as the server gave it.
     pub(super) fn response(&self) -> Response<Body> {
-        let mut response = self.with_any_age();
-        response.headers_mut().remove(header::AGE);
-        response
+        let mut headers = self.aged().headers.clone();
+        headers.remove(header::AGE);
+        self.with_headers(headers)
     }
 
     /// The response for a client, from memory: with `Age` (RFC 9111, section 5.1), in seconds since the server was asked.
     pub(super) fn response_from_memory(&self, now: BootTime) -> Response<Body> {
-        let mut response = self.with_any_age();
-        response.headers_mut().insert(header::AGE, self.age(now).as_secs().into());
+        let seconds = self.age(now).as_secs();
+        let aged = self.aged();
+        if aged.seconds == seconds {
+            return self.with_headers(aged.headers.clone());
+        }
+        drop(aged);
+        let mut aged = self.headers.write().unwrap_or_else(PoisonError::into_inner);
+        aged.seconds = seconds;
+        aged.headers.insert(header::AGE, seconds.into());
+        self.with_headers(aged.headers.clone())
+    }
+
+    fn with_headers(&self, headers: HeaderMap) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(self.body.clone()));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = headers;
         response
     }
 
-    fn with_any_age(&self) -> Response<Body> {
-        let mut response = Response::new(Body::Whole(self.body.clone()));
-        *response.status_mut() = self.status;
-        response.headers_mut().clone_from(&self.headers);
-        response
+    fn aged(&self) -> RwLockReadGuard<'_, Aged> {
+        // Nothing panics between the two writes.
+        self.headers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Time since the server was asked.
