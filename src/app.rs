@@ -12,9 +12,14 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Admin;
+#[cfg(feature = "workload-identity")]
+use crate::cluster::{Cluster, ClusterError};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
+#[cfg(feature = "workload-identity")]
+use crate::pods;
+use crate::pods::{ProcError, Sandboxes};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
 use crate::redirect::Redirect;
 use crate::server::{self, Connections, Drain, Server};
@@ -32,6 +37,9 @@ pub struct App {
     listeners: Vec<TcpListener>,
     admin: TcpListener,
     redirect: Option<Redirect>,
+    sandboxes: Option<Sandboxes>,
+    #[cfg(feature = "workload-identity")]
+    cluster: Option<Cluster>,
 }
 
 /// Why the proxy could not start.
@@ -53,6 +61,9 @@ pub enum StartError {
     /// A socket that was passed in `LISTEN_FDS` cannot be used.
     #[error("cannot use the sockets passed in LISTEN_FDS: {0}; pass listening TCP sockets, or none")]
     Inherit(io::Error),
+    /// The node's processes cannot be seen.
+    #[error("--host-proc: {0}")]
+    Proc(#[from] ProcError),
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -84,7 +95,18 @@ impl App {
             listeners = config.addrs.iter().map(|addr| bind(*addr, "--addr")).collect::<Result<_, _>>()?;
         }
         let admin = bind(config.metrics_addr, "--metrics-addr")?;
-        Ok(Self { config, policy, listeners, admin, redirect: None })
+        let identity = config.identity.as_ref();
+        let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
+        Ok(Self {
+            policy,
+            listeners,
+            admin,
+            redirect: None,
+            sandboxes,
+            #[cfg(feature = "workload-identity")]
+            cluster: None,
+            config,
+        })
     }
 
     /// The addresses for pods. If the configured port is 0, with the assigned port.
@@ -107,16 +129,33 @@ impl App {
         Ok(())
     }
 
+    /// Reads the credential for the API server, if pods are identified. Nothing is requested yet.
+    #[cfg(feature = "workload-identity")]
+    pub async fn connect_cluster(&mut self) -> Result<(), ClusterError> {
+        if let Some(settings) = &self.config.identity {
+            self.cluster = Some(Cluster::connect(&settings.cluster).await?);
+        }
+        Ok(())
+    }
+
     /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { config, policy, listeners, admin, redirect } = self;
+        #[cfg(feature = "workload-identity")]
+        let cluster = self.cluster;
+        let Self { config, policy, listeners, admin, redirect, sandboxes, .. } = self;
         let registry = Registry::of_this_process();
         let (tracer, exporter) = otlp::start(&config.otlp, &registry);
-        let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer);
+        let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer, sandboxes);
         let _redirecting = redirect.map(|redirect| AbortOnDropHandle::new(tokio::spawn(redirect.keep())));
         let admin_drain = serve_operators(admin, &shared);
         let accepting = serve_pods(listeners, &shared);
-        let background = start_background(&shared);
+        #[cfg_attr(not(feature = "workload-identity"), expect(unused_mut, reason = "nothing is added"))]
+        let mut background = start_background(&shared);
+        #[cfg(feature = "workload-identity")]
+        if let Some((cluster, identity)) = cluster.zip(shared.identity.clone()) {
+            // The log says what happens to the watch, and the metrics how old its news is.
+            background.spawn(async move { match pods::follow(cluster, Arc::clone(identity.pods()), |_| {}).await {} });
+        }
 
         shutdown.await;
         drop(background);
@@ -155,6 +194,9 @@ fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
     tasks.spawn(async move { follow(&of_policy.policy, &of_policy.policy_metrics).await });
     let connections = Arc::clone(&shared.connections);
     tasks.spawn(async move { connections.tend().await });
+    if let Some(identity) = shared.identity.clone() {
+        tasks.spawn(identity.tend());
+    }
     let of_history = Arc::clone(shared);
     tasks.spawn(async move { of_history.history.run(&of_history.instruments.latency).await });
     tasks

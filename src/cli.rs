@@ -2,6 +2,8 @@
 
 mod check;
 mod given;
+#[cfg(feature = "workload-identity")]
+mod identity;
 mod lenient;
 mod log;
 #[cfg(feature = "mock")]
@@ -14,7 +16,6 @@ mod serve;
 mod syntax;
 
 use std::ffi::OsString;
-#[cfg(feature = "mock")]
 use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
@@ -44,7 +45,7 @@ struct Args {
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "parsed once")]
 enum Subcommands {
-    /// Explain whether the policy allows a request, and why
+    /// Explain whether the policy allows a request, and why; or whom the proxy takes a pod for
     Explain(policy::ExplainArgs),
     /// Print and validate policies
     #[command(subcommand)]
@@ -78,11 +79,19 @@ port is in use) or if a second signal ends the drain early.";
 
 /// The command to run.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "made once")]
 pub enum Command {
     /// Serve as a proxy.
     Serve(Config),
     /// Answer a question about policies.
     Ask(Question),
+    /// Ask the proxy that serves operators at this address whom it takes a pod for.
+    ExplainPod {
+        /// The address.
+        admin: SocketAddr,
+        /// Its namespace and name, separated by a slash.
+        pod: String,
+    },
     /// Check whether this pod or node is protected.
     Check(crate::check::Format),
     /// Change or check the kernel's redirect rules, with this log format and these levels.
@@ -125,7 +134,10 @@ impl Args {
         let Self { serve, command } = self;
         Some(match command {
             None => Command::Serve(serve.resolve(mistakes)?),
-            Some(Subcommands::Explain(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
+            Some(Subcommands::Explain(args)) => {
+                let admin = mistakes.value(serve.metrics_addr)?;
+                args.resolve(serve.policy.choice(mistakes), admin)
+            }
             Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
             Some(Subcommands::Redirect(args)) => {
                 serve.policy.resolve(mistakes);
@@ -235,14 +247,19 @@ mod tests {
     fn flags_are_formatted_so_that_they_parse() {
         let config = serve(
             "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
-             --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6",
+             --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6 --redirect-drop-spoofed",
         );
+        #[cfg(feature = "workload-identity")]
+        let config = Config {
+            identity: serve("--workload-identity --node-name n --kubeconfig /k --passthrough a/b").identity,
+            ..config
+        };
         let shown = flags(&config);
         let command = Args::command();
         let known: Vec<String> =
             command.get_arguments().filter_map(clap::Arg::get_long).map(|flag| format!("--{flag}")).collect();
         assert_eq!(shown.iter().map(|(flag, _)| flag.clone()).collect::<Vec<_>>(), known);
-        let switches = ["--reuse-port", "--audit", "--redirect"];
+        let switches = ["--reuse-port", "--audit", "--redirect", "--redirect-drop-spoofed", "--workload-identity"];
         let type_it = |(flag, value): &(String, String)| {
             if switches.contains(&&**flag) { flag.clone() } else { format!("{flag}={value}") }
         };

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::identity;
 use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
 use crate::layers::token_cache::Audit;
@@ -52,6 +53,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Whether to redirect pods to the proxy, and which other routes stay open.
     pub redirect: Option<Opened>,
+    /// How pods are identified. `None` if all of them act as the node.
+    pub identity: Option<identity::Settings>,
 }
 
 /// The configuration without any flags.
@@ -81,6 +84,7 @@ impl Default for Config {
             },
             drain_timeout: DRAIN_TIMEOUT,
             redirect: None,
+            identity: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::failure::{Failure, TokenFailure};
-use crate::metadata::RequestError;
+use crate::metadata::{CallingPod, RequestError, Unidentified};
 use crate::policy::Concealed;
 use crate::telemetry::latency::RequestOutcome;
 
@@ -22,6 +22,23 @@ pub enum Error {
     /// The policy conceals the requested path.
     #[error(transparent)]
     Concealed(#[from] Concealed),
+    /// It is not known which pod sent the request.
+    #[error("Unavailable: {0}; try again in a second.")]
+    Unidentified(#[from] Unidentified),
+    /// The connection is of a pod that has ended, or older than the pod that has its address. It is reset.
+    #[error("Refused: the pod that opened this connection has ended.")]
+    Outdated,
+    /// A pod asks for an account, and its own has none here.
+    #[error(
+        "Refused: the service account {}/{} has no Google account here, and the node's is not its own (--passthrough lists \
+         accounts that may use the node's).", .0.namespace, .0.service_account
+    )]
+    NoAccount(Arc<CallingPod>),
+    /// A pod reads a tree that includes the node's accounts.
+    #[error(
+        "Refused: a recursive read of this directory includes the node's service accounts; read instance/ one level at a time."
+    )]
+    IncludesAccounts,
     /// A response larger than this many bytes, which cannot be buffered as a whole.
     #[error(
         "Refused: the response is larger than {0} bytes and cannot be redacted or watched; request its directories or \
@@ -70,6 +87,9 @@ impl Error {
         match self {
             Self::Request(error) => error.reason(),
             Self::Concealed(_) => "concealed",
+            Self::Unidentified(_) => "unidentified",
+            Self::Outdated => "outdated",
+            Self::NoAccount(_) | Self::IncludesAccounts => "no_account",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
@@ -86,19 +106,27 @@ impl Error {
         match self {
             Self::Request(error) => status_of_request(error),
             // Not 503, because a retry would not help.
-            Self::TooLarge(_) => StatusCode::FORBIDDEN,
+            Self::TooLarge(_) | Self::NoAccount(_) | Self::IncludesAccounts | Self::Outdated => StatusCode::FORBIDDEN,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             // The policy chooses between forbidden and not found.
             Self::Concealed(concealed) => concealed.status(),
             // Never 502: Python's library retries 503 and gives up on 502.
-            Self::Overloaded(_) | Self::Upstream(_) | Self::Token(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded(_) | Self::Upstream(_) | Self::Token(_) | Self::Unidentified(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
     /// The request's outcome in metrics.
     pub fn outcome(&self) -> RequestOutcome {
         match self {
-            Self::Request(_) | Self::Concealed(_) | Self::TooLarge(_) => RequestOutcome::Refused,
+            Self::Request(_)
+            | Self::Concealed(_)
+            | Self::TooLarge(_)
+            | Self::NoAccount(_)
+            | Self::IncludesAccounts
+            | Self::Outdated
+            | Self::Unidentified(_) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
             Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }

@@ -1,12 +1,16 @@
 //! [`Question`]: the commands `explain` and `policy`, which answer questions about policies.
 
 use std::fmt::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
+use bytes::Bytes;
 use http::Uri;
 use http::header::HOST;
 use http::uri::Authority;
 
 use crate::error::Error;
+use crate::http_client::{HttpClient, Limits};
 use crate::layers::conceal::redact;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::metadata::host::AllowedHosts;
@@ -14,6 +18,9 @@ use crate::metadata::query::Param;
 use crate::metadata::{Malformed, Query, Request, RequestError};
 use crate::policy::pattern::Pattern;
 use crate::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadError, Policy, Source, Subject};
+
+/// The proxy answers from memory.
+const ADMIN_LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 64 * 1024 };
 
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
@@ -73,6 +80,18 @@ pub fn explain(policy: &Policy, url: &str) -> String {
     explain_rule(&mut explanation, policy, decision, subject.as_str());
     explain_verdict(&mut explanation, policy, &request, decision);
     explanation.0
+}
+
+/// Asks the proxy that serves operators at this address whom it takes a pod for.
+pub async fn pod(admin: SocketAddr, pod: &str) -> Result<String, Box<dyn std::error::Error>> {
+    // A proxy that listens on all addresses listens on loopback, too.
+    let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
+    let query = form_urlencoded::Serializer::new(String::new()).append_pair("pod", pod).finish();
+    let request = http::Request::get(format!("http://{}/whois?{query}", SocketAddr::new(ip, admin.port())));
+    let answer = HttpClient::plain(ADMIN_LIMITS).send(request.body(Bytes::new())?).await;
+    let answer = answer.map_err(|error| format!("the proxy at {admin} (--metrics-addr) cannot be asked: {error}"))?;
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    if answer.status().is_success() { Ok(text) } else { Err(text.trim_end().into()) }
 }
 
 /// A table of requests and what each policy decides.

@@ -35,6 +35,9 @@ pub enum Failure {
     /// A body larger than this many bytes where only a small one is valid.
     #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
+    /// A request for the node's accounts in another name.
+    #[error("the node's accounts are not asked for in another name")]
+    Foreign,
     /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
     #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]
     NoFlavor,
@@ -51,6 +54,7 @@ impl Failure {
             Self::NotHttp => "upstream_not_http",
             Self::TooLarge(_) => "upstream_too_large",
             Self::NoFlavor => "upstream_no_flavor",
+            Self::Foreign => "foreign_principal",
         }
     }
 

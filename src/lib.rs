@@ -24,7 +24,9 @@
 //!
 //! | decision | owner |
 //! |---|---|
-//! | meaning of a path, query and host; whether a request is valid; its principal | [`metadata`] |
+//! | meaning of a path, query and host; whether a request is valid | [`metadata`] |
+//! | which pod has an address | [`pods::owners`] |
+//! | whose a connection is, and when it is reset for another pod | [`identity`] |
 //! | whether a request is concealed, and why | [`policy`] |
 //! | what is removed from a response | [`layers::conceal::redact`] |
 //! | which client gives way when a resource is exhausted | [`shares`] |
@@ -80,6 +82,8 @@ pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod clock;
+#[cfg(feature = "workload-identity")]
+pub mod cluster;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
@@ -87,11 +91,13 @@ pub mod error;
 pub mod explain;
 pub mod failure;
 pub mod http_client;
+pub mod identity;
 pub mod layers;
 pub mod memory;
 pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;
+pub mod pods;
 pub mod policy;
 pub mod readiness;
 pub mod redirect;

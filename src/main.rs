@@ -7,6 +7,7 @@ use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::explain;
 use gce_metadata_proxy::redirect;
 use gce_metadata_proxy::server::drain::Signals;
 use gce_metadata_proxy::telemetry::logging;
@@ -42,6 +43,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
         match command {
             Command::Serve(config) => serve(config).await?,
             Command::Ask(question) => print(&question.answer()?),
+            Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
             Command::Check(format) => {
                 let report = check::run().await;
                 print(&report.render(format));
@@ -80,6 +82,8 @@ async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
     let mut app = App::bind(config)?;
+    #[cfg(feature = "workload-identity")]
+    app.connect_cluster().await?;
     app.install_redirect().await?;
     let (tell, told) = oneshot::channel::<()>();
     let running = app.run(async {

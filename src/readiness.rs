@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::identity::Identity;
 use crate::server::Drain;
 use crate::upstream::Health;
 
@@ -35,13 +36,14 @@ pub struct Readiness {
     warm: Arc<AtomicBool>,
     began: Instant,
     upstream: Arc<Health>,
+    identity: Option<Arc<Identity>>,
     drain: Drain,
 }
 
 impl Readiness {
     /// Not serving yet.
-    pub fn new(upstream: Arc<Health>, drain: Drain) -> Self {
-        Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, drain }
+    pub fn new(upstream: Arc<Health>, identity: Option<Arc<Identity>>, drain: Drain) -> Self {
+        Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, identity, drain }
     }
 
     /// From now on pods are served.
@@ -54,16 +56,23 @@ impl Readiness {
         self.warm.store(true, Ordering::Relaxed);
     }
 
+    /// Whether pods can be identified, if they are to be.
+    fn knows_pods(&self) -> bool {
+        self.identity.as_ref().is_none_or(|identity| identity.summary().api_age.is_some())
+    }
+
     /// As of now.
     pub fn state(&self) -> State {
         let is_warm = self.warm.load(Ordering::Relaxed);
         let is_late = self.began.elapsed() >= WARM_START;
         if self.drain.has_begun() {
             State::Draining
-        } else if !self.serving.load(Ordering::Relaxed) || !(is_warm || is_late) {
+        } else if !self.serving.load(Ordering::Relaxed) || !(is_warm && self.knows_pods() || is_late) {
             State::Starting
         } else if let Some(failure) = self.upstream.failure() {
             State::Degraded(format!("metadata server: {failure}"))
+        } else if let Some(degraded) = self.identity.as_ref().and_then(|identity| identity.degraded()) {
+            State::Degraded(degraded)
         } else if is_warm {
             State::Ready
         } else {
@@ -97,7 +106,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_start_without_a_metadata_server_is_degraded_after_ten_seconds() {
-        let readiness = Readiness::new(Arc::default(), Drain::default());
+        let readiness = Readiness::new(Arc::default(), None, Drain::default());
         readiness.serving();
         tokio::time::sleep(Duration::from_millis(9999)).await;
         assert_eq!(readiness.state(), State::Starting);
@@ -110,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn it_follows_the_process_from_start_to_end() {
         let drain = Drain::default();
-        let readiness = Readiness::new(Arc::default(), drain.clone());
+        let readiness = Readiness::new(Arc::default(), None, drain.clone());
         assert_eq!(readiness.state(), State::Starting);
         assert!(!readiness.state().is_ready());
         readiness.serving();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::config::Config;
+use crate::identity::{CutFrom, Forget, Identity};
 use crate::layers::conceal::{Concealment, PolicyMetrics};
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
@@ -12,6 +13,7 @@ use crate::layers::latency::Instruments;
 use crate::layers::leaves::{Leaf, Leaves};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
+use crate::pods::Sandboxes;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
 use crate::room::{CutUnread, Room};
@@ -48,6 +50,8 @@ pub struct Shared {
     pub concealment: Arc<Concealment>,
     /// Counts verdicts and reloads of the policy.
     pub policy_metrics: Arc<PolicyMetrics>,
+    /// Identifies pods. `None` if all of them act as the node.
+    pub identity: Option<Arc<Identity>>,
     /// Whether pods should be sent here.
     pub readiness: Readiness,
     /// Ends connections at shutdown.
@@ -82,6 +86,7 @@ impl Shared {
         pressure: Arc<Pressure>,
         registry: Registry,
         tracer: Tracer,
+        sandboxes: Option<Sandboxes>,
     ) -> Arc<Self> {
         let latency = Latency::new(&registry);
         let instruments = Instruments { latency, talkers: Arc::default(), tracer };
@@ -94,6 +99,8 @@ impl Shared {
             Arc::clone(&shedding),
             &registry,
         );
+        let store = Store::new(budget.tokens, &registry);
+        let identity = identity(&config, sandboxes, &connections, &store, &registry);
         let room = Room::new(budget.answers, cut_unread(&connections));
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
@@ -105,7 +112,6 @@ impl Shared {
             Arc::clone(&upstream_metrics),
         );
         let forward = Forward::new(client);
-        let store = Store::new(budget.tokens, &registry);
         let concealment =
             Concealment::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&room), Arc::clone(&policy_metrics));
         let shared = Self {
@@ -113,7 +119,8 @@ impl Shared {
             requests: Arc::new(Requests::new(&registry)),
             history: History::default(),
             concealment: Arc::new(concealment),
-            readiness: Readiness::new(Arc::clone(&health), drain.clone()),
+            readiness: Readiness::new(Arc::clone(&health), identity.clone(), drain.clone()),
+            identity,
             seats: Seats::new(config.max_in_flight),
             watches: Arc::new(Watches::new(config.max_hanging, room)),
             leaves: leaves(&forward),
@@ -159,6 +166,21 @@ fn leaves(forward: &Forward) -> Arc<Leaves> {
         let forward = forward.clone();
         async move { forward.ask(&leaf.request()).await }
     })
+}
+
+/// Identifies pods, if that is configured.
+fn identity(
+    config: &Config,
+    sandboxes: Option<Sandboxes>,
+    connections: &Arc<Connections>,
+    store: &Arc<Store>,
+    registry: &Registry,
+) -> Option<Arc<Identity>> {
+    let (settings, sandboxes) = config.identity.as_ref().zip(sandboxes)?;
+    let (connections, store) = (Arc::clone(connections), Arc::clone(store));
+    let cut_from = CutFrom::new(move |addr, before| connections.cut_from(addr, before));
+    let forget = Forget::new(move |principal| store.forget_all_of(principal));
+    Some(Identity::new(settings, sandboxes, cut_from, forget, registry))
 }
 
 /// Cuts the connections of these clients that do not read their responses.

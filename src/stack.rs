@@ -1,19 +1,22 @@
 //! THE ORDER: the request path, from the outside in.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
 use tower::ServiceBuilder;
+use tower::util::option_layer;
 
 use crate::error::Error;
+use crate::identity::Visitor;
 use crate::layers::in_flight::{Limit, MakeRoom, SeatedBody};
 use crate::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
-use crate::layers::{catch_panic, classify, conceal, discovery, hanging, in_flight, leaves, rescue, token_cache};
-use crate::metadata::Request;
+use crate::layers::{
+    catch_panic, classify, conceal, discovery, hanging, identify, in_flight, leaves, rescue, token_cache,
+};
 use crate::metadata::host::AllowedHosts;
+use crate::metadata::{Principal, Request};
 use crate::reply::Body;
-use crate::server::{NewStack, Stack};
+use crate::server::{Arrival, NewStack, Stack};
 use crate::shared::Shared;
 use crate::telemetry::latency::Filter;
 
@@ -52,9 +55,11 @@ fn with_between(
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));
     let limit = Arc::new(limit(&shared));
-    move |peer: SocketAddr| {
-        let (http, metadata) = (http.clone(), metadata.clone());
+    move |arrival: Arrival| {
+        let (http, metadata, peer) = (http.clone(), metadata.clone(), arrival.peer);
         let timeline = &Timeline::new(shared.instruments.clone(), peer);
+        let visitor = &Visitor::new(shared.identity.clone(), arrival);
+        let identify = visitor.is_identified().then(|| track(timeline, Filter::Identify, identify::layer(visitor)));
         let of_http = layers! { http:
             // Outermost, so that refusals are measured, too.
             total(timeline),
@@ -65,7 +70,7 @@ fn with_between(
             // Outside all filters: whichever of them answers is done here.
             leave(timeline),
             // Before everything that decides, so that all of it works on one reading of the request.
-            track(timeline, Filter::Classify, classify::layer(&hosts, timeline)),
+            track(timeline, Filter::Classify, classify::layer(&hosts, visitor, timeline)),
         };
         let of_metadata = layers! { metadata:
             // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
@@ -73,6 +78,9 @@ fn with_between(
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
             // Before the policy, because "is this a metadata server?" is answered alike to everybody.
             track(timeline, Filter::Discovery, discovery::layer()),
+            // Behind the seats, because a pod that is not known yet waits here, and behind discovery, which does not depend
+            // on who asks. Before everything that may. Absent without Workload Identity.
+            option_layer(identify),
             // Before anything that keeps responses, so that nothing kept can bypass the policy.
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
@@ -100,7 +108,10 @@ fn limit(
     Limit {
         seats: Arc::clone(&shared.seats),
         needs_none: move |request: &Request| {
-            discovery::answers(request) || leaves.knows(request) || token_cache::knows(request)
+            // A pod that is not known yet waits, whatever it asks for.
+            let is_known = request.principal != Principal::Unknown;
+            discovery::answers(request)
+                || is_known && (identify::answers(request) || leaves.knows(request) || token_cache::knows(request))
         },
         hangs: move |request: &Request| concealment.lets_hang(request),
         make_room: MakeRoom::new(move || connections.cut_unread()),

@@ -21,7 +21,7 @@ use gce_metadata_proxy::metadata::{CommonPath, MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
 use gce_metadata_proxy::policy::LivePolicy;
 use gce_metadata_proxy::reply::Body;
-use gce_metadata_proxy::server::{NewStack, Stack};
+use gce_metadata_proxy::server::{Arrival, NewStack, Stack};
 use gce_metadata_proxy::shared::Shared;
 use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack;
@@ -51,7 +51,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
 
 /// The whole stack with warm caches: it needs no upstream requests for the zone and the default token.
 pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
-    stacks().await.new_stack(PEER)
+    stacks().await.new_stack(Arrival::now(PEER))
 }
 
 /// Creates such stacks for any peer.
@@ -60,7 +60,7 @@ async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body
     let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
     let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
     let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
-    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default());
+    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), None);
     shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     keep_zone(&shared.leaves);
     stack::assemble(shared)

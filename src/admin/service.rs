@@ -22,7 +22,7 @@ use crate::layers::catch_panic::panic_message;
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
-use crate::server::{NewStack, Reset, Stack};
+use crate::server::{Arrival, NewStack, Reset, Stack};
 use crate::shared::Shared;
 use crate::telemetry::logging::{self, Levels, LevelsError};
 use crate::telemetry::requests::Requests;
@@ -42,6 +42,7 @@ gce-metadata-proxy
 
 /statusz               status page for a browser; from this machine only
 /statusz?format=json   status as JSON
+/whois?pod=NS/NAME     whom the proxy takes a pod for, with --workload-identity; from this machine only
 /flagz                 flags with their current values; from this machine only
 /metrics               Prometheus metrics
 /healthz               200 while the process is alive; does not depend on the metadata server
@@ -70,7 +71,7 @@ impl Admin {
     pub fn into_stacks(
         self,
     ) -> impl NewStack<Stack: Stack<Body: Body<Data: Send> + Send, Future: Send> + Send + Sync> + Send + Sync {
-        move |peer| {
+        move |Arrival { peer, .. }: Arrival| {
             let admin = self.clone();
             let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.requests));
             let pages = tower::service_fn(move |request: Request<Incoming>| ready(Ok(admin.answer(&request, peer))));
@@ -97,6 +98,7 @@ impl Admin {
                 response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
                 response
             }
+            "/whois" => self.whois(value(query, "pod").as_deref()),
             "/flagz" => {
                 let flags = cli::flags(&self.shared.config).into_iter();
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
@@ -110,6 +112,16 @@ impl Admin {
                 logging::in_force().map_or_else(|| "off\n".to_owned(), |levels| format!("{levels}\n")),
             ),
             _ => text(StatusCode::NOT_FOUND, "Not found; / lists all pages.\n"),
+        }
+    }
+
+    fn whois(&self, pod: Option<&str>) -> Page {
+        let Some(identity) = &self.shared.identity else {
+            return text(StatusCode::NOT_FOUND, "Pods are not identified; see --workload-identity.\n");
+        };
+        match pod.and_then(|pod| pod.split_once('/')) {
+            Some((namespace, name)) => text(StatusCode::OK, identity.explain(namespace, name)),
+            None => text(StatusCode::BAD_REQUEST, "Missing pod; use /whois?pod=NAMESPACE/NAME.\n"),
         }
     }
 
@@ -201,7 +213,7 @@ fn not_meant(error: &HostError) -> Page {
 /// Whether this peer may make the request. If Prometheus can reach the metrics from outside the node, so can
 /// pods: they must not learn which clients request which account's tokens, or fill the node's disk with logs.
 fn is_for(method: &Method, path: &str, peer: SocketAddr) -> bool {
-    let concerns_the_node_alone = matches!(path, "/statusz" | "/flagz") || *method == Method::PUT;
+    let concerns_the_node_alone = matches!(path, "/statusz" | "/whois" | "/flagz") || *method == Method::PUT;
     !concerns_the_node_alone || peer.ip().to_canonical().is_loopback()
 }
 

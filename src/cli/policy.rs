@@ -1,8 +1,11 @@
 //! The policy flags, and the commands that answer questions about policies: `explain` and `policy`.
 
+use std::net::SocketAddr;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::Command;
 use super::given::Mistakes;
 use super::syntax::{self, Choice};
 use crate::config::Config;
@@ -64,13 +67,21 @@ impl PolicyArgs {
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     /// URL of the metadata server, or only its path and query
-    #[arg(value_name = "URL")]
-    url: String,
+    #[arg(value_name = "URL", required_unless_present = "pod")]
+    url: Option<String>,
+
+    /// Explain whom the proxy that runs here takes a pod for, instead. It is asked at --metrics-addr
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
+    pod: Option<String>,
 }
 
 impl ExplainArgs {
-    pub(super) fn resolve(self, policy: policy::Choice) -> Question {
-        Question::Explain(policy, self.url)
+    /// The policy is only for URLs, and the address only for pods.
+    pub(super) fn resolve(self, policy: policy::Choice, admin: SocketAddr) -> Command {
+        match self.pod {
+            Some(pod) => Command::ExplainPod { admin, pod },
+            None => Command::Ask(Question::Explain(policy, self.url.unwrap_or_default())),
+        }
     }
 }
 

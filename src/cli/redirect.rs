@@ -85,6 +85,12 @@ pub(super) struct OpenedArgs {
     /// `fd20:ce::254`. May be repeated. DNS is always allowed
     #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
     redirect_allow: Vec<Given<Route>>,
+
+    /// Drop packets for the metadata server whose source address is not routed back by the interface that they came in by, so
+    /// that no pod can speak from another's address. Not for networks where pods' packets come in by another interface than
+    /// their addresses are routed to, such as Cilium's
+    #[arg(long, env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED")]
+    redirect_drop_spoofed: bool,
 }
 
 impl Subcommands {
@@ -141,14 +147,18 @@ fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
 impl OpenedArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Opened {
         let routes = mistakes.list(self.redirect_allow);
-        Opened { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect() }
+        let drop_spoofed = self.redirect_drop_spoofed;
+        Opened { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect(), drop_spoofed }
     }
 
     /// The flags that leave these routes open.
     pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
         let ports = opened.iter().flat_map(|opened| opened.ports.iter().copied().map(Some));
         let routes = ports.chain(opened.filter(|opened| opened.ipv6).map(|_| None));
-        Self { redirect_allow: routes.map(Given::from_value).collect() }
+        Self {
+            redirect_allow: routes.map(Given::from_value).collect(),
+            redirect_drop_spoofed: opened.is_some_and(|opened| opened.drop_spoofed),
+        }
     }
 }
 
@@ -287,7 +297,7 @@ mod tests {
     #[test]
     fn the_proxys_own_redirect_can_leave_routes_open() {
         let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
-        assert_eq!(config.redirect, Some(Opened { ports: vec![443], ipv6: true }));
+        assert_eq!(config.redirect, Some(Opened { ports: vec![443], ipv6: true, drop_spoofed: false }));
         let Ok(Cli::Serve(config)) = parse_line("--redirect-allow 443") else { panic!("no proxy") };
         assert_eq!(config.redirect, None);
     }

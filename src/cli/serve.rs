@@ -5,6 +5,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::given::{Given, Mistakes};
+#[cfg(feature = "workload-identity")]
+use super::identity::IdentityArgs;
 use super::log::LogArgs;
 #[cfg(feature = "otlp")]
 use super::otlp::OtlpArgs;
@@ -35,9 +37,10 @@ pub(super) struct ServeArgs {
         long,
         value_name = "HOST:PORT",
         env = "METADATA_PROXY_METRICS_ADDR",
-        default_value = config::METRICS_ADDR.to_string()
+        default_value = config::METRICS_ADDR.to_string(),
+        global = true
     )]
-    metrics_addr: Given<Address>,
+    pub(super) metrics_addr: Given<Address>,
 
     /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
     /// scraper uses. May be repeated
@@ -130,6 +133,11 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     #[serde(flatten)]
     otlp: OtlpArgs,
+
+    #[cfg(feature = "workload-identity")]
+    #[command(flatten)]
+    #[serde(flatten)]
+    identity: IdentityArgs,
 }
 
 impl ServeArgs {
@@ -151,6 +159,10 @@ impl ServeArgs {
         let otlp = self.otlp.resolve(mistakes);
         #[cfg(not(feature = "otlp"))]
         let otlp = Some(crate::telemetry::otlp::Settings {});
+        #[cfg(feature = "workload-identity")]
+        let identity = self.identity.resolve(mistakes);
+        #[cfg(not(feature = "workload-identity"))]
+        let identity = None;
         // Return early only here, after every mistake has been recorded.
         let (log_format, log) = log?;
         Some(Config {
@@ -172,6 +184,7 @@ impl ServeArgs {
             otlp: otlp?,
             drain_timeout: drain_timeout?,
             redirect: self.redirect.then_some(opened),
+            identity,
         })
     }
 
@@ -197,6 +210,8 @@ impl ServeArgs {
             opened: OpenedArgs::from_opened(config.redirect.as_ref()),
             #[cfg(feature = "otlp")]
             otlp: OtlpArgs::from_settings(&config.otlp),
+            #[cfg(feature = "workload-identity")]
+            identity: IdentityArgs::from_settings(config.identity.as_ref()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! classify: parses a request once, and refuses one that is invalid or ambiguous.
+//! classify: parses a request once, refuses one that is invalid or ambiguous, and looks up who sent it.
 //!
 //! It precedes every other decision, so that all later layers and metrics use
 //! [`metadata::Request`](crate::metadata::Request).
@@ -13,16 +13,23 @@ use tower::{Layer, Service};
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::Error;
+use crate::identity::Visitor;
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 
 /// Accepts requests under these host names.
 pub fn layer<S>(
     hosts: &Arc<AllowedHosts>,
+    visitor: &Arc<Visitor>,
     timeline: &Arc<Timeline>,
 ) -> impl Layer<S, Service = Classify<S>> + Clone + use<S> {
-    let (hosts, timeline) = (Arc::clone(hosts), Arc::clone(timeline));
-    layer_fn(move |inner| Classify { inner, hosts: Arc::clone(&hosts), timeline: Arc::clone(&timeline) })
+    let (hosts, visitor, timeline) = (Arc::clone(hosts), Arc::clone(visitor), Arc::clone(timeline));
+    layer_fn(move |inner| Classify {
+        inner,
+        hosts: Arc::clone(&hosts),
+        visitor: Arc::clone(&visitor),
+        timeline: Arc::clone(&timeline),
+    })
 }
 
 /// The service of this layer: [`http::Request`] in, [`Request`] out.
@@ -30,7 +37,17 @@ pub fn layer<S>(
 pub struct Classify<S> {
     inner: S,
     hosts: Arc<AllowedHosts>,
+    visitor: Arc<Visitor>,
     timeline: Arc<Timeline>,
+}
+
+impl<S> Classify<S> {
+    fn read<B: Body>(&self, request: http::Request<B>) -> Result<Box<Request>, Error> {
+        let (head, body) = request.into_parts();
+        let mut request = Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts)?;
+        (request.principal, request.pod) = self.visitor.sender().map_err(|_| Error::Outdated)?;
+        Ok(request)
+    }
 }
 
 impl<S, B> Service<http::Request<B>> for Classify<S>
@@ -47,13 +64,12 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        match Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts) {
+        match self.read(request) {
             Ok(request) => {
                 self.timeline.asks_for((&request.endpoint).into());
                 Outcome::passed(self.inner.call(request))
             }
-            Err(error) => Outcome::decided(Err(error.into())),
+            Err(error) => Outcome::decided(Err(error)),
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod classify;
 pub mod conceal;
 pub mod discovery;
 pub mod hanging;
+pub mod identify;
 pub mod in_flight;
 pub mod latency;
 pub mod leaves;

@@ -135,7 +135,8 @@ impl Rescuer {
     fn rescue(&self, error: &Error) -> Result<Response<Body>, Reset> {
         self.note(error);
         self.timeline.fails_with(error.reason());
-        if matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset {
+        let is_shed = matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset;
+        if is_shed || matches!(error, Error::Outdated) {
             self.shedding.reset();
             return Err(Reset);
         }

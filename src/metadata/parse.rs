@@ -124,14 +124,10 @@ impl Request {
         }
         let query = Query::parse(target.query())?;
         check_upstream_length(target, &path, &query)?;
-        let principal = principal_of(peer);
-        Ok(Box::new(Self { method, endpoint, path, query, principal, peer, host, headers: head.headers }))
+        // The head does not say who asks: `layers::classify` does, if pods have identities.
+        let principal = Principal::Node;
+        Ok(Box::new(Self { method, endpoint, path, query, principal, pod: None, peer, host, headers: head.headers }))
     }
-}
-
-/// All callers act as the node until pods have identities.
-fn principal_of(_peer: Option<SocketAddr>) -> Principal {
-    Principal::Node
 }
 
 fn method_of(method: &http::Method) -> Result<Method, RequestError> {

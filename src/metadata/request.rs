@@ -1,11 +1,12 @@
 //! [`Request`]: a parsed request. All layers behind `layers::classify` use it instead of an HTTP request.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::HeaderMap;
 use serde::Deserialize;
 
-use super::{Endpoint, Host, MetadataPath, Principal, Query, headers};
+use super::{CallingPod, Endpoint, Host, MetadataPath, Principal, Query, headers};
 
 /// A parsed metadata request, without a body. Layers pass it in a box, to avoid moving 300 bytes each time.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub struct Request {
     pub query: Query,
     /// On whose behalf the request is answered.
     pub principal: Principal,
+    /// The pod that sent the request, if pods have identities and it is not the node itself.
+    pub pod: Option<Arc<CallingPod>>,
     /// The client's address. `None` for the proxy's own requests.
     pub peer: Option<SocketAddr>,
     /// The host name that the client used for the server. `None` only for HTTP/1.0 and for the proxy's own requests.
@@ -69,6 +72,7 @@ impl Request {
             path,
             query,
             principal: Principal::Node,
+            pod: None,
             peer: None,
             host: None,
             headers: HeaderMap::new(),

@@ -1,8 +1,8 @@
-//! The rules for iptables, for systems without nftables: chains of our own in the tables `nat` and `filter`,
+//! The rules for iptables, for systems without nftables: chains of our own in the tables `mangle`, `filter` and `nat`,
 //! and a jump to each at the start of the kernel's chain.
 //!
-//! Each table is replaced atomically, but not both together. `filter` is replaced first, so that bypasses are
-//! blocked in between.
+//! Each table is replaced atomically, but not all together. `nat` is replaced last, so that spoofed packets are dropped and
+//! bypasses are blocked in between.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ const PREFIX: &str = "GCE-METADATA-PROXY-";
 /// An empty chain, which marks that this redirect enabled the kernel's loopback routing.
 const OPENED_LOOPBACK: &str = "GCE-METADATA-PROXY-LOOPBACK";
 
-const TABLES: [&str; 2] = ["filter", "nat"];
+const TABLES: [&str; 3] = ["mangle", "filter", "nat"];
 
 /// An IP version. iptables has a set of tools for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +196,8 @@ fn is_jump(line: &str) -> bool {
 
 fn table_of(name: Name) -> &'static str {
     match name {
+        // Before `nat`. The match `rpfilter` is allowed here and in `raw`.
+        Name::Spoof => "mangle",
         Name::Redirect => "nat",
         Name::Bypass | Name::Guard => "filter",
     }
@@ -203,6 +205,7 @@ fn table_of(name: Name) -> &'static str {
 
 fn name(name: Name) -> String {
     let own = match name {
+        Name::Spoof => "SPOOF",
         Name::Redirect => "REDIRECT",
         Name::Bypass => "BYPASS",
         Name::Guard => "GUARD",
@@ -242,6 +245,7 @@ fn condition(when: &When) -> String {
         When::Redirected => format!("-m conntrack --ctstate DNAT --ctorigdst {METADATA_V4}"),
         When::Rewritten => "-m conntrack --ctstate DNAT".to_owned(),
         When::Established => "-m conntrack --ctstate RELATED,ESTABLISHED".to_owned(),
+        When::Spoofed => "-m rpfilter --invert".to_owned(),
     }
 }
 
@@ -254,8 +258,9 @@ mod tests {
     use super::super::plan::tests::node;
     use super::*;
 
-    fn saved(filter: &str, nat: &str) -> [Saved; 2] {
-        [Saved { table: "filter", text: filter.to_owned() }, Saved { table: "nat", text: nat.to_owned() }]
+    fn saved(filter: &str, nat: &str) -> [Saved; 3] {
+        let saved = |table, text: &str| Saved { table, text: text.to_owned() };
+        [saved("mangle", ""), saved("filter", filter), saved("nat", nat)]
     }
 
     /// Removes the comments.
@@ -265,10 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_filter_rules_precede_the_redirect() {
+    fn a_nodes_filters_precede_the_redirect() {
         assert_eq!(
             bare(&ruleset(Family::V4, Some(&node()), true, &saved("", ""))),
             "\
+*mangle
+:GCE-METADATA-PROXY-SPOOF - [0:0]
+-A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-SPOOF -d 169.254.169.254 -m rpfilter --invert -j DROP
+-I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
+COMMIT
 *filter
 :GCE-METADATA-PROXY-BYPASS - [0:0]
 :GCE-METADATA-PROXY-GUARD - [0:0]

@@ -4,8 +4,10 @@
 //! # Chains
 //!
 //! On a node ([`Mode::DaemonSet`]), packets of pods enter the node's network namespace from outside, and the
-//! node's own packets do not. There are three chains:
+//! node's own packets do not. There are four chains:
 //!
+//! - *spoof*, before the redirect: drops packets for the metadata server whose source is not routed back by the interface that
+//!   they came in by, except from an uplink. The proxy tells pods apart by their addresses, so no pod may use another's.
 //! - *redirect*, before routing: sends TCP to 169.254.169.254:80 to the proxy, except packets received on an
 //!   uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
 //!   neighbour that used the node as a router would get the node's tokens.
@@ -124,13 +126,15 @@ pub enum Mode {
     },
 }
 
-/// Routes to the metadata server that bypass the proxy and stay open.
+/// What the redirect lets pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Opened {
     /// TCP ports of 169.254.169.254.
     pub ports: Vec<u16>,
     /// Whether `fd20:ce::254` stays open.
     pub ipv6: bool,
+    /// Whether to drop packets whose source is not routed back by the interface that they came in by.
+    pub drop_spoofed: bool,
 }
 
 /// Formats the value of the flag.

@@ -71,6 +71,7 @@ pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
 /// Names a chain. `redirect` is a keyword of nft.
 fn name(name: Name) -> &'static str {
     match name {
+        Name::Spoof => "no_spoofing",
         Name::Redirect => "to_proxy",
         Name::Bypass => "no_bypass",
         Name::Guard => "guard",
@@ -78,7 +79,8 @@ fn name(name: Name) -> &'static str {
 }
 
 /// The type, hook and priority of a chain. Ten before the usual priority: of two rules that rewrite a
-/// destination the first applies, and kube-proxy's have the usual priority.
+/// destination the first applies, and kube-proxy's have the usual priority. Spoofed packets are dropped before the destination
+/// is rewritten.
 fn hook(chain: &Chain) -> String {
     let hook = match chain.hook {
         Hook::Prerouting => "prerouting",
@@ -86,7 +88,11 @@ fn hook(chain: &Chain) -> String {
         Hook::Input => "input",
         Hook::Output => "output",
     };
-    let (kind, priority) = if chain.name == Name::Redirect { ("nat", -110) } else { ("filter", -10) };
+    let (kind, priority) = match chain.name {
+        Name::Spoof => ("filter", -120),
+        Name::Redirect => ("nat", -110),
+        Name::Bypass | Name::Guard => ("filter", -10),
+    };
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
 }
 
@@ -114,6 +120,7 @@ fn condition(when: &When) -> String {
         When::Redirected => format!("ct status dnat ct original ip daddr {METADATA_V4}"),
         When::Rewritten => "ct status dnat".to_owned(),
         When::Established => "ct state established,related".to_owned(),
+        When::Spoofed => "fib saddr . iif oif missing".to_owned(),
     }
 }
 
@@ -140,6 +147,11 @@ mod tests {
 add table inet gce_metadata_proxy
 delete table inet gce_metadata_proxy
 table inet gce_metadata_proxy {
+\tchain no_spoofing {
+\t\ttype filter hook prerouting priority -120; policy accept;
+\t\tiifname \"ens4\" return
+\t\tip daddr 169.254.169.254 fib saddr . iif oif missing drop
+\t}
 \tchain to_proxy {
 \t\ttype nat hook prerouting priority -110; policy accept;
 \t\tiifname \"ens4\" return

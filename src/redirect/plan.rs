@@ -39,6 +39,8 @@ pub(super) struct Chain {
 /// The purpose of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
+    /// Drops what pods send from addresses that are not theirs.
+    Spoof,
     /// Sends requests for the metadata server to the proxy.
     Redirect,
     /// Blocks all other routes to the metadata server.
@@ -87,6 +89,8 @@ pub(super) enum When {
     Rewritten,
     /// The packet belongs to an established connection.
     Established,
+    /// The packet's source is not reached by the interface that the packet was received on.
+    Spoofed,
 }
 
 /// What to do with a packet.
@@ -114,6 +118,7 @@ impl Plan {
     pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
         let chains = match settings.mode {
             Mode::DaemonSet { .. } => vec![
+                Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, uplinks) },
                 Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(settings.to, uplinks) },
                 Chain { name: Name::Bypass, hook: Hook::Forward, rules: close(settings, true) },
                 Chain { name: Name::Guard, hook: Hook::Input, rules: guard(settings.to) },
@@ -148,13 +153,30 @@ impl Plan {
     }
 }
 
+/// The proxy tells pods apart by their source addresses. The chain is there without rules if it is off, so that it replaces an
+/// earlier one.
+fn drop_spoofed(settings: &Settings, uplinks: &[String]) -> Vec<Rule> {
+    if !settings.opened.drop_spoofed {
+        return Vec::new();
+    }
+    let spoofed = Rule {
+        when: vec![When::To(SERVER_V4), When::Spoofed],
+        then: Then::Drop,
+        why: "from an address that is not the pods own",
+    };
+    leave_outside(uplinks).chain([spoofed]).collect()
+}
+
 fn redirect_pods(to: SocketAddrV4, uplinks: &[String]) -> Vec<Rule> {
-    let outside = uplinks.iter().map(|uplink| Rule {
+    leave_outside(uplinks).chain([send_to(to)]).collect()
+}
+
+fn leave_outside(uplinks: &[String]) -> impl Iterator<Item = Rule> {
+    uplinks.iter().map(|uplink| Rule {
         when: vec![When::From(uplink.clone())],
         then: Then::Leave,
         why: "from outside the node, not from a pod",
-    });
-    outside.chain([send_to(to)]).collect()
+    })
 }
 
 fn send_to(to: SocketAddrV4) -> Rule {
@@ -269,7 +291,7 @@ pub(super) mod tests {
         let settings = Settings {
             mode: Mode::Sidecar { proxy_uid: 10988 },
             to: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8988),
-            opened: Opened { ports: Vec::new(), ipv6: true },
+            opened: Opened { ipv6: true, ..Opened::default() },
         };
         Plan::new(&settings, &[])
     }
@@ -278,7 +300,7 @@ pub(super) mod tests {
         Settings {
             mode: Mode::DaemonSet { uplinks: None },
             to: SocketAddrV4::new(to.into(), 988),
-            opened: Opened { ports: vec![443], ipv6: false },
+            opened: Opened { ports: vec![443], ipv6: false, drop_spoofed: true },
         }
     }
 

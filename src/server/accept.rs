@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Drain;
 use super::activity::Activity;
+use super::arrival::Arrival;
 use super::connection::Connection;
 use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
@@ -148,8 +149,9 @@ where
 
     async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
         self.connections.accepted();
+        let arrival = Arrival::now(peer);
         let activity = Arc::new(Activity::new());
-        let Some(place) = self.admit(peer, &activity, patience).await else {
+        let Some(place) = self.admit(arrival, &activity, patience).await else {
             self.connections.shedding.reset_newcomer(peer);
             stream.close_by_reset(true);
             return;
@@ -158,7 +160,7 @@ where
         let connection = Connection {
             io: Cuttable::new(stream, Arc::clone(&activity)),
             inbox: Inbox::default(),
-            peer,
+            arrival,
             stacks: Arc::clone(&self.stacks),
             timeouts: self.timeouts,
             last_call: self.drain.last_call(),
@@ -171,13 +173,13 @@ where
 
     /// Gets a place for a newcomer, if there is one. If only very recent connections could give way, they get
     /// their turn first while patience lasts, because those with a request will then be in flight.
-    async fn admit(&self, peer: SocketAddr, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
+    async fn admit(&self, arrival: Arrival, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
         let began = Instant::now();
         patience.grow();
         let mut yielded = Duration::ZERO;
         let mut turn = 0;
         let place = loop {
-            match self.connections.admit(peer, activity, patience.lasts(began.elapsed())) {
+            match self.connections.admit(arrival, activity, patience.lasts(began.elapsed())) {
                 Admission::Place(place) => break Some(place),
                 Admission::Refused => break None,
                 Admission::Later if turn < MAX_YIELDS => {

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::activity::Activity;
+use super::arrival::Arrival;
 use super::connections::{Place, Reclaim};
 use super::drain::LastCall;
 use super::framing::MAX_HEAD_BYTES;
@@ -42,7 +43,7 @@ pub(super) struct Connection<I, N> {
     pub(super) io: I,
     /// Bytes that the client has sent and hyper has not read.
     pub(super) inbox: Inbox,
-    pub(super) peer: SocketAddr,
+    pub(super) arrival: Arrival,
     pub(super) stacks: Arc<N>,
     pub(super) timeouts: Timeouts,
     pub(super) last_call: LastCall,
@@ -78,7 +79,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
     }
 
     fn refuse(self) {
-        self.place.refused(self.peer);
+        self.place.refused(self.arrival.peer);
         self.io.close_by_reset(true);
     }
 
@@ -97,8 +98,8 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 Err(_) => return None,
             }
         };
-        let Self { io, inbox, peer, stacks, timeouts, last_call, activity, place } = self;
-        let service = PerConnection { stack: stacks.new_stack(peer), activity: Arc::clone(&activity) };
+        let Self { io, inbox, arrival, stacks, timeouts, last_call, activity, place } = self;
+        let service = PerConnection { stack: stacks.new_stack(arrival), activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             // Title case, as the real server writes them, for scripts that search curl's output for
@@ -130,9 +131,9 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         if matches!(ended, Ended::Due(Due::Park)) {
             // At most an empty line, otherwise hyper would not be idle.
             inbox.put_back(&parts.read_buf);
-            return Some(Self { io, inbox, peer, stacks, timeouts, last_call, activity, place });
+            return Some(Self { io, inbox, arrival, stacks, timeouts, last_call, activity, place });
         }
-        close(io, peer, &activity, ended).await;
+        close(io, arrival.peer, &activity, ended).await;
         None
     }
 }

@@ -28,7 +28,7 @@ mod open;
 mod place;
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub(super) use place::{Place, Reclaim, Serving};
 use open::{Asks, Connection, Open, Resource};
 
 use super::activity::Activity;
+use super::arrival::Arrival;
+use crate::clock::BootTime;
 use crate::memory::{Level, OPEN_BYTES, Pressure};
 use crate::shares::Availability;
 use crate::telemetry::Registry;
@@ -132,13 +134,27 @@ impl Connections {
         let peers: HashSet<_> = peers.iter().collect();
         let mut open = self.lock();
         let is_wanted =
-            |connection: &&Connection| peers.contains(&connection.peer) && connection.unread_since().is_some();
+            |connection: &&Connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some();
         let unread: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
         for number in &unread {
             self.cut(&mut open, *number);
             self.shedding.shed(Shed::UnreadAnswer, None);
         }
         !unread.is_empty()
+    }
+
+    /// Resets the connections from this address that were accepted before this moment, because the address has changed
+    /// hands. Returns their number.
+    pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
+        let mut open = self.lock();
+        let is_wanted = |connection: &&Connection| {
+            connection.task.is_some() && connection.arrival.addr() == addr && connection.arrival.accepted < before
+        };
+        let stale: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
+        for number in &stale {
+            self.cut(&mut open, *number);
+        }
+        stale.len()
     }
 
     /// Keeps the process within its memory limit while polled. This is the last line of defence, beyond the
@@ -182,8 +198,8 @@ impl Connections {
 
     /// Admits a connection if there is room or another gives way. A patient newcomer does not replace very
     /// recent connections.
-    pub(super) fn admit(self: &Arc<Self>, peer: SocketAddr, activity: &Arc<Activity>, is_patient: bool) -> Admission {
-        let client = Some(peer.ip().to_canonical());
+    pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, is_patient: bool) -> Admission {
+        let client = Some(arrival.addr());
         let mut open = self.lock();
         if self.pressure.took(OPEN_BYTES) == Level::Cutting
             && open.memory.largest().is_some_and(|(largest, _)| largest == client)
@@ -197,7 +213,7 @@ impl Connections {
                 Made::None => return Admission::Refused,
             }
         }
-        let number = open.insert(peer, client, activity);
+        let number = open.insert(arrival, client, activity);
         self.note_use(&open);
         self.metrics.open.inc();
         Admission::Place(Place { number, client, connections: Arc::clone(self) })

@@ -14,6 +14,7 @@
 
 mod accept;
 mod activity;
+mod arrival;
 mod connection;
 mod connections;
 pub mod drain;
@@ -28,6 +29,7 @@ mod watchdog;
 mod wire;
 
 pub use accept::{Server, bind, inherited};
+pub use arrival::Arrival;
 pub use connections::Connections;
 pub use drain::Drain;
 pub use reset::Reset;

@@ -2,12 +2,11 @@
 //!
 //! A stack is made for each connection that serves requests, and cloned for each request.
 
-use std::net::SocketAddr;
-
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tower::Service;
 
+use super::arrival::Arrival;
 use super::reset::Reset;
 
 /// Answers the requests of one connection. It turns errors into responses, or has the connection reset.
@@ -32,18 +31,18 @@ pub trait NewStack {
     /// The service that answers requests.
     type Stack: Stack;
 
-    /// Creates a stack for requests of this peer.
-    fn new_stack(&self, peer: SocketAddr) -> Self::Stack;
+    /// Creates the stack of a connection.
+    fn new_stack(&self, arrival: Arrival) -> Self::Stack;
 }
 
 impl<F, S> NewStack for F
 where
-    F: Fn(SocketAddr) -> S,
+    F: Fn(Arrival) -> S,
     S: Stack,
 {
     type Stack = S;
 
-    fn new_stack(&self, peer: SocketAddr) -> S {
-        self(peer)
+    fn new_stack(&self, arrival: Arrival) -> S {
+        self(arrival)
     }
 }

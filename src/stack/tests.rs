@@ -23,7 +23,7 @@ use crate::config::TIMEOUTS;
 use crate::error::Error;
 use crate::mock::{Handle, Mock};
 use crate::policy::LivePolicy;
-use crate::server::{self, Server};
+use crate::server::{self, Arrival, Server};
 use crate::telemetry::Registry;
 use crate::telemetry::otlp::Tracer;
 
@@ -154,7 +154,7 @@ fn shared(mock: &Handle) -> Arc<Shared> {
     let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
     let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
     let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
-    Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default())
+    Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), None)
 }
 
 /// How many places there are for middleware that sees HTTP, and for middleware that sees parsed requests.
@@ -162,7 +162,7 @@ async fn levels() -> (usize, usize) {
     let mock = Mock::start().await;
     let (http, metadata) = (Between::default(), Between::default());
     let (of_http, of_metadata) = (Arc::clone(&http.levels), Arc::clone(&metadata.levels));
-    drop(with_between(shared(&mock), http, metadata).new_stack(([127, 0, 0, 1], 1).into()));
+    drop(with_between(shared(&mock), http, metadata).new_stack(Arrival::now(([127, 0, 0, 1], 1).into())));
     (of_http.load(Relaxed), of_metadata.load(Relaxed))
 }
 

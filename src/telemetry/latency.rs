@@ -21,6 +21,8 @@ labels! {
         InFlight = "in_flight",
         /// `layers::discovery`.
         Discovery = "discovery",
+        /// `layers::identify`.
+        Identify = "identify",
         /// `layers::conceal`.
         Conceal = "conceal",
         /// `layers::hanging`.

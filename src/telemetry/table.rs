@@ -43,6 +43,18 @@ table! {
     FILTER_WAIT = "metadata_proxy_request_filter_wait_duration_seconds" ["filter"]
         "Time that a request was suspended in a filter, if it had to wait: for a token fetch, the metadata server or \
          a seat.";
+    IDENTIFICATIONS = "metadata_proxy_identifications_total" ["result"]
+        "Connections whose client was identified: node, kernel or api (a pod, and who says so); outdated connections, \
+         which were reset; and requests of unknown or ambiguous pods, which got 503. Absent without --workload-identity.";
+    IDENTITY_PODS = "metadata_proxy_identity_pods" []
+        "Pods of this node that the API server reports. Absent without --workload-identity.";
+    IDENTITY_SANDBOXES = "metadata_proxy_identity_sandboxes" []
+        "Live pods with a network of their own, as the kernel shows them. Absent without --workload-identity.";
+    IDENTITY_API_AGE = "metadata_proxy_identity_api_age_seconds" []
+        "Seconds since the API server was last heard of. Absent without --workload-identity, and before its first list.";
+    IDENTITY_CUT = "metadata_proxy_identity_cut_connections_total" []
+        "Connections that were reset because their pod ended or their address changed hands. Absent without \
+         --workload-identity.";
     POLICY_VERDICTS = "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
         "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
          was only logged).";

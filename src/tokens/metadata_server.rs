@@ -125,7 +125,7 @@ fn wipe(body: Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::Target;
+    use crate::metadata::{Target, WorkloadId};
     use crate::room::{CutUnread, Room};
     use crate::upstream;
 
@@ -136,7 +136,7 @@ mod tests {
         let client = upstream::UpstreamClient::new(target, Arc::default(), room, Arc::default());
         let source = MetadataServer::new(Forward::new(client));
         let mut key = TokenKey::default_account();
-        key.principal = Principal::Stranger;
+        key.principal = Principal::Workload(WorkloadId(7));
         let outcome = source.fetch(&key, None).await;
         assert!(
             matches!(&outcome, Err(NoToken::Failed(why)) if matches!(**why, TokenFailure::ForeignPrincipal)),

@@ -1,5 +1,6 @@
 //! [`Forward`]: sends requests to the upstream. The only place that decides what is sent.
 
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,7 +14,7 @@ use tower::Service;
 use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
 use crate::metadata::headers::{self, FORWARDED, GOOGLE, METADATA_FLAVOR};
-use crate::metadata::{Method, Request};
+use crate::metadata::{Method, Principal, Request};
 use crate::reply::Body;
 
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
@@ -50,11 +51,20 @@ impl Service<Box<Request>> for Forward {
     }
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        if !may_pass(&request) {
+            return Box::pin(ready(Err(Failure::Foreign)));
+        }
         // The request may wait for hours, so it must not keep the connection's read buffer.
         request.detach();
         let forward = self.clone();
         Box::pin(async move { forward.ask(&request).await })
     }
+}
+
+/// Whether a request may be sent: those for the node's accounts only in the node's own name. `layers::identify` has refused
+/// them already; this is a second lock.
+fn may_pass(request: &Request) -> bool {
+    request.principal == Principal::Node || !request.path.concerns_accounts()
 }
 
 fn kind_of(request: &Request) -> RequestKind {
@@ -109,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::metadata::Target;
-    use crate::metadata::{Endpoint, Principal, Query};
+    use crate::metadata::{Endpoint, MetadataPath, Query, WorkloadId};
     use crate::room::{CutUnread, Room};
     use crate::upstream::Health;
 
@@ -126,6 +136,24 @@ mod tests {
         let asked = forward.call(request.into());
         assert!(buffer.is_unique());
         drop(asked);
+    }
+
+    #[tokio::test]
+    async fn the_nodes_accounts_are_asked_for_in_the_nodes_name_only() {
+        let target = Target::parse("http://127.0.0.1:1").expect("a target");
+        let room = Room::new(0, CutUnread::never());
+        let mut forward = Forward::new(UpstreamClient::new(target, Arc::<Health>::default(), room, Arc::default()));
+        for (path, principal, is_foreign) in [
+            ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Workload(WorkloadId(1)), true),
+            ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Unknown, true),
+            ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Node, false),
+            ("/computeMetadata/v1/instance/zone", Principal::Workload(WorkloadId(1)), false),
+        ] {
+            let path = MetadataPath::parse(&path.parse().expect("a target")).expect("a path");
+            let request = Request { principal, ..Request::get(path, Query::default()) };
+            let failure = forward.call(request.into()).await.expect_err("nothing listens there");
+            assert_eq!(matches!(failure, Failure::Foreign), is_foreign, "{failure}");
+        }
     }
 
     #[test]

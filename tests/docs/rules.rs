@@ -10,6 +10,10 @@ use crate::demo::Demo;
 use crate::shell::Step;
 use crate::{files, root};
 
+/// Flags of the feature `workload-identity`.
+const IDENTITY_FLAGS: [&str; 6] =
+    ["--workload-identity", "--node-name", "--kubeconfig", "--host-proc", "--attest", "--passthrough"];
+
 /// Programs that are not checked further: what they do is up to the reader's machine.
 const UNCHECKED: [&str; 1] = ["nft"];
 
@@ -110,8 +114,11 @@ impl Rules {
             let written = self.written.iter().rev().find(|(name, _)| name == arg);
             written.map_or_else(|| OsString::from(arg), |(_, path)| path.into())
         };
-        // These flags are in builds with the feature `otlp` only.
-        let is_known = |arg: &&String| cfg!(feature = "otlp") || !arg.starts_with("--otlp-");
+        // These flags are in builds with the features `otlp` and `workload-identity` only.
+        let is_known = |arg: &&String| {
+            (cfg!(feature = "otlp") || !arg.starts_with("--otlp-"))
+                && (cfg!(feature = "workload-identity") || !IDENTITY_FLAGS.iter().any(|flag| arg.starts_with(flag)))
+        };
         let args = args.iter().filter(is_known).map(file);
         match cli::parse(std::iter::once(OsString::from("gce-metadata-proxy")).chain(args)) {
             Ok(Command::Ask(question)) if !is_mention => question.answer().map(Some).map_err(|error| error.to_string()),

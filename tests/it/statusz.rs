@@ -63,11 +63,13 @@ async fn the_data_is_that_of_the_page() {
     let filters = status["filters"].as_array().expect("a list");
     let names: Vec<_> = filters.iter().map(|filter| filter["filter"].as_str().expect("a name")).collect();
     assert_eq!(names, Filter::ALL.map(Label::label));
-    for filter in filters {
+    // Pods have no identities here.
+    for filter in filters.iter().filter(|filter| filter["filter"] != "identify") {
         assert!(filter["work"]["p99"].as_f64().is_some_and(|seconds| seconds > 0.0), "{filter}");
         assert!(filter["course"].as_array().is_some_and(|course| !course.is_empty()), "{filter}");
     }
-    assert_eq!(filters[7]["waited"], filters[7]["requests"], "the metadata server is always waited for");
+    let forward = filters.last().expect("the innermost");
+    assert_eq!(forward["waited"], forward["requests"], "the metadata server is always waited for");
     let tokens = status["tokens"].as_array().expect("a list");
     assert_eq!((tokens[0]["account"].as_str(), tokens[0]["kind"].as_str()), (Some("default"), Some("access")));
     // The warmup sent one request.

@@ -36,7 +36,13 @@ const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
 
 /// Rules of others, which say yes to everything, as kube-proxy and Docker have them. They were there first and stay.
 fn have_rules_of_others(node: &Namespace) {
-    for rule in ["iptables -A FORWARD", "iptables -A INPUT", "iptables -t nat -A PREROUTING", "ip6tables -A FORWARD"] {
+    for rule in [
+        "iptables -A FORWARD",
+        "iptables -A INPUT",
+        "iptables -t mangle -A PREROUTING",
+        "iptables -t nat -A PREROUTING",
+        "ip6tables -A FORWARD",
+    ] {
         node.sh(&format!("{rule} -j ACCEPT"));
     }
 }

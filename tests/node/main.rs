@@ -11,7 +11,10 @@ mod daemonset;
 mod handover;
 mod namespace;
 mod process;
+#[cfg(feature = "workload-identity")]
+mod sandboxes;
 mod sidecar;
+mod spoof;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -32,7 +35,12 @@ fn main() -> ExitCode {
         ("daemonset", daemonset::TESTS),
         ("handover", handover::TESTS),
         ("sidecar", sidecar::TESTS),
+        ("spoof", spoof::TESTS),
     ];
-    let trials: Vec<Trial> = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests)).collect();
+    let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
+    #[cfg(feature = "workload-identity")]
+    let trials =
+        trials.chain(needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS));
+    let trials: Vec<Trial> = trials.collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

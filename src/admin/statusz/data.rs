@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::identity::{CallerRow, Summary};
 use crate::readiness;
 use crate::telemetry::talkers::Talker;
 
@@ -46,6 +47,8 @@ pub struct Status {
     pub tokens_not_shown: usize,
     /// Values that are answered from memory.
     pub values: Vec<ValueStatus>,
+    /// The pods that were identified. `None` without Workload Identity.
+    pub pods: Option<PodsStatus>,
     /// Who asked most in the last minute.
     pub talkers: Vec<Talker>,
 }
@@ -205,4 +208,14 @@ pub struct ValueStatus {
     pub status: u16,
     /// Seconds since the metadata server was asked.
     pub age_seconds: u64,
+}
+
+/// What is known about pods.
+#[derive(Debug, Serialize)]
+pub struct PodsStatus {
+    /// In numbers.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// The pods that sent requests and still run.
+    pub callers: Vec<CallerRow>,
 }

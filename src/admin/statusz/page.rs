@@ -5,7 +5,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{self, Scale};
-use super::data::{Count, Quantiles, Status};
+use super::data::{Count, PodsStatus, Quantiles, Status};
 use super::units::{span, time};
 
 const STYLE: &str = include_str!("style.css");
@@ -32,6 +32,9 @@ pub fn html(status: &Status) -> String {
                 (section("Requests since start", &requests(status)))
                 (section("Token cache", &tokens(status)))
                 (section("Kept values", &values(status)))
+                @if let Some(identified) = &status.pods {
+                    (section("Pods", &pods(identified)))
+                }
                 div class="grid2" {
                     (section("Top clients of the last minute", &talkers(status)))
                     (section("Shed since start", &counts("reason", &status.sheds)))
@@ -194,6 +197,31 @@ fn values(status: &Status) -> Markup {
     table(&["path", "#age", "#status"], &rows)
 }
 
+fn pods(pods: &PodsStatus) -> Markup {
+    let rows = html! {
+        @for row in &pods.callers {
+            tr {
+                td { (row.address) }
+                td class="b" { (row.pod.namespace) "/" (row.pod.name) }
+                td { (row.pod.service_account) @if row.passthrough { " (acts as the node)" } }
+                td { (row.pod.evidence) }
+                td { (row.pod.uid) }
+            }
+        }
+    };
+    html! {
+        p {
+            (pods.summary.pods) " reported by the API server, which was "
+            @match pods.summary.api_age {
+                Some(seconds) => { "last heard of " (span(seconds)) " ago" }
+                None => { span class="bad" { "not heard of yet" } }
+            }
+            "; " (pods.summary.sandboxes) " with live processes"
+        }
+        (table(&["address", "pod", "service account", "evidence", "UID"], &rows))
+    }
+}
+
 fn talkers(status: &Status) -> Markup {
     let rows = html! {
         @for talker in &status.talkers {
@@ -283,6 +311,7 @@ mod tests {
                 requests: 1,
             }],
             tokens_not_shown: 0,
+            pods: None,
             values: vec![ValueStatus { path: text(), status: 200, age_seconds: 1 }],
             talkers: Vec::new(),
         }

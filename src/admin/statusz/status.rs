@@ -5,11 +5,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::data::{
-    Count, Exchange, FilterStatus, Flag, Memory, Policy, Quantiles, Room, Status, TokenStatus, Upstream, ValueStatus,
+    Count, Exchange, FilterStatus, Flag, Memory, PodsStatus, Policy, Quantiles, Room, Status, TokenStatus, Upstream,
+    ValueStatus,
 };
 use crate::cli;
 use crate::clock::BootTime;
 use crate::config::Config;
+use crate::identity::Identity;
 use crate::layers::leaves::LeafRow;
 use crate::layers::token_cache::TokenRow;
 use crate::memory::Pressure;
@@ -63,6 +65,7 @@ impl Status {
             tokens: self::tokens(&tokens),
             tokens_not_shown,
             values: shared.leaves.rows(BootTime::now()).iter().map(ValueStatus::from_row).collect(),
+            pods: shared.identity.as_deref().map(PodsStatus::from_identity),
             talkers: instruments.talkers.top(MAX_TALKERS, Moment::now()),
         }
     }
@@ -91,6 +94,12 @@ fn tokens(rows: &[TokenRow]) -> Vec<TokenStatus> {
     let mut tokens: Vec<TokenStatus> = rows.iter().map(TokenStatus::from_row).collect();
     tokens.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.account.cmp(&b.account)));
     tokens
+}
+
+impl PodsStatus {
+    fn from_identity(identity: &Identity) -> Self {
+        Self { summary: identity.summary(), callers: identity.rows() }
+    }
 }
 
 impl Policy {

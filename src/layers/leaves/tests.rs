@@ -8,7 +8,7 @@ use tokio::time::{Instant, advance, sleep};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::metadata::{Endpoint, Principal, Query};
+use crate::metadata::{Endpoint, Principal, Query, WorkloadId};
 
 /// How long the server takes.
 const DELAY: Duration = Duration::from_secs(2);
@@ -231,12 +231,18 @@ fn each_leaf_is_found_by_its_own_request() {
 }
 
 #[test]
-fn a_kept_value_is_served_only_to_the_node() {
-    let leaves = kept(leaf(CommonPath::DefaultEmail), "a@b.c");
-    let mut request = leaf(CommonPath::DefaultEmail).request();
-    assert!(leaves.knows(&request));
-    request.principal = Principal::Stranger;
-    assert!(!leaves.knows(&request));
+fn the_nodes_account_is_served_only_to_the_node_and_other_values_to_all_who_are_known() {
+    for (path, is_everybodys) in
+        [(CommonPath::DefaultEmail, false), (CommonPath::DefaultAccount, false), (CommonPath::Zone, true)]
+    {
+        let leaves = kept(leaf(path), "a@b.c");
+        let mut request = leaf(path).request();
+        assert!(leaves.knows(&request), "{path:?}");
+        request.principal = Principal::Workload(WorkloadId(7));
+        assert_eq!(leaves.knows(&request), is_everybodys, "{path:?}");
+        request.principal = Principal::Unknown;
+        assert!(!leaves.knows(&request), "{path:?}");
+    }
 }
 
 #[test]

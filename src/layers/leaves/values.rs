@@ -14,7 +14,7 @@ use super::leaf::Leaf;
 use super::slot::{Answer, Flight, Landed, Lookup, Slot};
 use crate::clock::BootTime;
 use crate::failure::Failure;
-use crate::metadata::{CommonPath, Principal, Request};
+use crate::metadata::{CommonPath, Endpoint, Principal, Request};
 use crate::reply::Body;
 
 /// Requests a leaf from the server, within the upstream timeout.
@@ -91,10 +91,11 @@ impl Leaves {
 
     /// The leaf that a request asks for in a kept form. Any other parameter leaves the request to the server.
     ///
-    /// Only the node's requests qualify, because the kept responses were given to the node, and other principals have
-    /// other accounts. Python requests its account by the alias first, and then by the email in that response.
+    /// Of accounts, only the node's requests qualify, because the kept responses were given to the node, and other principals
+    /// have other accounts. All other values are everybody's. Python requests its account by the alias first, and then by the email in that response.
     pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
-        if request.principal != Principal::Node {
+        let is_of_an_account = request.endpoint == Endpoint::ServiceAccounts;
+        if request.principal == Principal::Unknown || is_of_an_account && request.principal != Principal::Node {
             return None;
         }
         let path = match request.path.common() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::metrics::TokenOutcome;
 use crate::metadata::query::Param;
+use crate::metadata::{CallingPod, Request};
 use crate::telemetry::labels::Label;
 use crate::telemetry::logging::AUDIT_TARGET;
 use crate::tokens::{TokenKey, TokenKind};
@@ -23,14 +24,20 @@ pub enum Audit {
 #[derive(Debug)]
 pub struct AuditLine {
     client: Option<SocketAddr>,
+    pod: Option<Arc<CallingPod>>,
     key: Arc<TokenKey>,
     outcome: TokenOutcome,
 }
 
 impl Audit {
     /// The line for a request, or `None` if the audit is off.
-    pub fn line(self, client: Option<SocketAddr>, key: &Arc<TokenKey>, outcome: TokenOutcome) -> Option<AuditLine> {
-        (self == Self::On).then(|| AuditLine { client, key: Arc::clone(key), outcome })
+    pub fn line(self, request: &Request, key: &Arc<TokenKey>, outcome: TokenOutcome) -> Option<AuditLine> {
+        (self == Self::On).then(|| AuditLine {
+            client: request.peer,
+            pod: request.pod.clone(),
+            key: Arc::clone(key),
+            outcome,
+        })
     }
 }
 
@@ -41,9 +48,14 @@ impl AuditLine {
             TokenKind::Access => "access",
             TokenKind::Identity => "identity",
         };
+        let pod = self.pod.as_deref();
         tracing::info!(
             target: AUDIT_TARGET,
             client = self.client.map(tracing::field::display),
+            namespace = pod.map(|pod| &*pod.namespace),
+            service_account = pod.map(|pod| &*pod.service_account),
+            pod = pod.map(|pod| &*pod.name),
+            pod_uid = pod.map(|pod| &*pod.uid),
             principal = %self.key.principal,
             kind,
             account = %self.key.account,

@@ -131,7 +131,7 @@ where
             Ok(entry) => entry,
             Err(overload) => return Outcome::decided(Err(overload.into())),
         };
-        let audit_line = |outcome| self.audit.line(request.peer, &entry.key, outcome);
+        let audit_line = |outcome| self.audit.line(&request, &entry.key, outcome);
         let count = |outcome| self.tokens.store.metrics.requests.of(outcome).inc();
         match entry.find(now) {
             Lookup::Token(token, freshness) => {

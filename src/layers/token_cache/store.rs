@@ -88,6 +88,15 @@ impl Store {
         (entries.shares.used(), entries.shares.limit())
     }
 
+    /// Deletes the entries of a principal that is gone. Their tokens are wiped with the last request that has them.
+    pub fn forget_all_of(&self, principal: Principal) {
+        let mut entries = self.lock();
+        let gone: Vec<_> = entries.by_key.values().filter(|entry| entry.key.principal == principal).cloned().collect();
+        for entry in &gone {
+            entries.evict(entry);
+        }
+    }
+
     /// Registers gauges of the entries.
     fn observe(self: &Arc<Self>, registry: &Registry) {
         let store = Arc::clone(self);

@@ -19,7 +19,7 @@ use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::metadata::token::{AccessToken, TokenError};
-use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError};
+use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
 use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Registry;
@@ -721,7 +721,7 @@ fn only_the_nodes_key_with_the_default_email_is_the_default_accounts() {
     let mut key =
         TokenKey::from_request(&request("/computeMetadata/v1/instance/service-accounts/a@b.c/token")).expect("a key").0;
     assert!(store.canonical(key.clone()).is_default_account());
-    key.principal = Principal::Stranger;
+    key.principal = Principal::Workload(WorkloadId(7));
     assert_eq!(store.canonical(key.clone()), key);
 }
 

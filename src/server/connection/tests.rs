@@ -59,11 +59,11 @@ fn connection_among<I, S: Stack>(
     stack: S,
     last_call: LastCall,
 ) -> Connection<I, impl NewStack<Stack = S> + use<I, S>> {
-    let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
+    let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(peer, &activity, false) else { panic!("there is room") };
+    let Admission::Place(place) = connections.admit(arrival, &activity, false) else { panic!("there is room") };
     let stacks = Arc::new(move |_| stack.clone());
-    Connection { io, inbox: Inbox::default(), peer, stacks, timeouts: TIMEOUTS, last_call, activity, place }
+    Connection { io, inbox: Inbox::default(), arrival, stacks, timeouts: TIMEOUTS, last_call, activity, place }
 }
 
 impl Client {
@@ -420,8 +420,8 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
             Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
         });
         let activity = Arc::new(Activity::new());
-        let peer = SocketAddr::from(([10, 0, 0, 9], 40000));
-        let Admission::Place(place) = connections.admit(peer, &activity, false) else { panic!("there is room") };
+        let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
+        let Admission::Place(place) = connections.admit(arrival, &activity, false) else { panic!("there is room") };
         let number = place.number();
         let io = Cuttable::new(io, Arc::clone(&activity));
         let last_call = LastCall::default();
@@ -429,7 +429,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         let served = Connection {
             io,
             inbox,
-            peer,
+            arrival,
             stacks: Arc::new(move |_| stack),
             timeouts: TIMEOUTS,
             last_call,
@@ -442,7 +442,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         for _ in 0..5 {
             yield_now().await;
         }
-        let newcomer = connections.admit(peer, &Arc::new(Activity::new()), false);
+        let newcomer = connections.admit(arrival, &Arc::new(Activity::new()), false);
         assert!(matches!(newcomer, Admission::Place(_)));
         let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
         let expected = if is_reset { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };

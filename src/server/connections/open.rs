@@ -1,7 +1,6 @@
 //! [`Open`]: the open connections, what they are charged, and which one gives way.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::memory::OPEN_BYTES;
 use crate::server::activity::Activity;
+use crate::server::arrival::Arrival;
 use crate::shares::{Availability, Client, Shares};
 
 /// A client that has read nothing for this long is considered not reading. Clients on the same node normally
@@ -27,7 +27,7 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) number: u64,
-    pub(super) peer: SocketAddr,
+    pub(super) arrival: Arrival,
     pub(super) client: Client,
     pub(super) activity: Arc<Activity>,
     /// Its current charge, in bytes.
@@ -74,13 +74,13 @@ impl Open {
     }
 
     /// Inserts a connection, for which there must be room. Returns its number.
-    pub(super) fn insert(&mut self, peer: SocketAddr, client: Client, activity: &Arc<Activity>) -> u64 {
+    pub(super) fn insert(&mut self, arrival: Arrival, client: Client, activity: &Arc<Activity>) -> u64 {
         let number = self.next;
         self.next += 1;
         self.places.take(client, 1);
         self.memory.take(client, OPEN_BYTES);
         let connection =
-            Connection { number, peer, client, activity: Arc::clone(activity), bytes: OPEN_BYTES, task: None };
+            Connection { number, arrival, client, activity: Arc::clone(activity), bytes: OPEN_BYTES, task: None };
         self.connections.insert(number, connection);
         number
     }

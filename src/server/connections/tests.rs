@@ -2,6 +2,7 @@ use super::open::UNREAD_DELAY;
 use super::place::SMALL_HEAD_BYTES;
 use super::*;
 use crate::memory::SERVING_BYTES;
+use crate::server::arrival::Arrival;
 use proptest::prelude::*;
 
 /// A connection with its place and a task.
@@ -17,7 +18,9 @@ fn pod(number: u8) -> SocketAddr {
 
 fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(pod(pod_number), &activity, false) else { return None };
+    let Admission::Place(place) = connections.admit(Arrival::now(pod(pod_number)), &activity, false) else {
+        return None;
+    };
     let task = tokio::spawn(std::future::pending());
     connections.started(place.number(), task.abort_handle());
     Some(Guest { activity, place, task })
@@ -89,7 +92,7 @@ async fn the_oldest_request_of_the_largest_client_is_cut_for_another() {
 async fn a_patient_newcomer_does_not_replace_very_recent_connections() {
     let connections = room_for(1);
     let first = arrive(&connections, 1).expect("room");
-    let admit = || connections.admit(pod(1), &Arc::new(Activity::new()), true);
+    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), true);
     assert!(matches!(admit(), Admission::Later));
     sleep(NEWCOMER_PROTECTION).await;
     assert!(matches!(admit(), Admission::Place(_)));

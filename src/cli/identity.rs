@@ -1,0 +1,175 @@
+//! The flags of the feature `workload-identity`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::given::{Given, Mistakes, Syntax};
+use super::syntax::{self, Choice};
+use crate::cluster::{self, Credential, NodeName};
+use crate::identity::{AccountName, Settings};
+use crate::pods::owners::Attest;
+
+/// Where the node's `/proc` is mounted in a container.
+const HOST_PROC: &str = "/host/proc";
+
+/// How pods are identified. Without `--workload-identity` the other flags have no effect.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct IdentityArgs {
+    /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
+    #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY")]
+    workload_identity: bool,
+
+    /// Name of this node, as `kubectl get nodes` prints it
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<Given<Node>>,
+
+    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account and
+    /// acts as its node, which requires Kubernetes 1.36
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
+    kubeconfig: Option<String>,
+
+    /// Directory where the node's /proc is mounted. Read-only is enough
+    #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
+    host_proc: PathBuf,
+
+    /// Which evidence to require of a pod: its processes, or the API server alone where a pod's processes have no
+    /// addresses of their own, as with gVisor; `kernel` always requires the former
+    #[arg(
+        long,
+        value_name = syntax::names::<Attest>(),
+        env = "METADATA_PROXY_ATTEST",
+        default_value = Attest::default().to_string()
+    )]
+    attest: Choice<Attest>,
+
+    /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
+    #[arg(long, value_name = "NAMESPACE/ACCOUNT", env = "METADATA_PROXY_PASSTHROUGH", value_delimiter = ',')]
+    passthrough: Vec<Given<Account>>,
+}
+
+impl IdentityArgs {
+    /// `None` if it is off, or if there are mistakes.
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Settings> {
+        let node = mistakes.optional(self.node_name);
+        let attest = mistakes.value(self.attest);
+        let passthrough = mistakes.list(self.passthrough);
+        if !self.workload_identity {
+            return None;
+        }
+        if node.is_none() {
+            mistakes.add("--workload-identity requires --node-name (or NODE_NAME), the name of this node".to_owned());
+        }
+        let kubeconfig = self.kubeconfig.filter(|file| !file.is_empty());
+        let credential = kubeconfig.map_or(Credential::OwnAccount, |file| Credential::Kubeconfig(file.into()));
+        Some(Settings {
+            host_proc: self.host_proc,
+            attest: attest?,
+            passthrough,
+            cluster: cluster::Settings { node: node?, credential },
+        })
+    }
+
+    /// The flags that result in these settings.
+    pub(super) fn from_settings(settings: Option<&Settings>) -> Self {
+        let cluster = settings.map(|settings| &settings.cluster);
+        Self {
+            workload_identity: settings.is_some(),
+            node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
+            kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
+                Credential::Kubeconfig(file) => Some(file.display().to_string()),
+                Credential::OwnAccount => None,
+            }),
+            host_proc: settings.map_or_else(|| HOST_PROC.into(), |settings| settings.host_proc.clone()),
+            attest: Choice::from_value(settings.map(|settings| settings.attest).unwrap_or_default()),
+            passthrough: settings
+                .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// The name of a node.
+#[derive(Debug, Clone)]
+struct Node;
+
+impl Syntax for Node {
+    type Value = NodeName;
+
+    fn expected() -> String {
+        "the name of a node as `kubectl get nodes` prints it".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<NodeName> {
+        text.parse().ok()
+    }
+
+    fn show(value: &NodeName) -> String {
+        value.to_string()
+    }
+}
+
+/// A Kubernetes service account.
+#[derive(Debug, Clone)]
+struct Account;
+
+impl Syntax for Account {
+    type Value = AccountName;
+
+    fn expected() -> String {
+        "NAMESPACE/ACCOUNT, such as kube-system/fluentbit".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<AccountName> {
+        AccountName::parse(text)
+    }
+
+    fn show(value: &AccountName) -> String {
+        value.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Command;
+    use crate::cli::tests::{mistakes, parse_line};
+
+    fn shown(line: &str) -> Vec<String> {
+        let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
+        let flags = crate::cli::flags(&config).into_iter();
+        let is_ours = |name: &str| {
+            ["--workload-identity", "--node-name", "--kubeconfig", "--host-proc", "--attest", "--passthrough"]
+                .contains(&name)
+        };
+        flags.filter(|(name, _)| is_ours(name)).map(|(_, value)| value).collect()
+    }
+
+    #[test]
+    fn it_is_off_by_default_and_the_other_flags_have_no_effect() {
+        assert_eq!(shown(""), ["false", "", "", "/host/proc", "prefer", ""]);
+        assert_eq!(shown("--node-name n1 --attest kernel"), ["false", "", "", "/host/proc", "prefer", ""]);
+    }
+
+    #[test]
+    fn flags_are_shown_as_they_are_in_force() {
+        let line = "--workload-identity --node-name=n1 --kubeconfig /k --host-proc /proc --attest=kernel \
+                    --passthrough kube-system/a,b/c";
+        assert_eq!(shown(line), ["true", "n1", "/k", "/proc", "kernel", "kube-system/a,b/c"]);
+    }
+
+    #[test]
+    fn mistakes_say_what_was_expected() {
+        for (line, expected) in [
+            ("--workload-identity", "--workload-identity requires --node-name (or NODE_NAME)"),
+            ("--node-name=Node_1", "--node-name: \"Node_1\" is not valid; expected the name of a node"),
+            ("--attest=api", "--attest: \"api\" is not valid; expected prefer or kernel"),
+            ("--passthrough=a", "--passthrough: \"a\" is not valid; expected NAMESPACE/ACCOUNT"),
+            ("--passthrough=A/b", "--passthrough: \"A/b\" is not valid; expected NAMESPACE/ACCOUNT"),
+        ] {
+            let said = mistakes(line);
+            assert!(said.contains(expected), "{line}: {said}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! [`Events`]: what the API server says of pods, one event after the other.
+
+use bytes::{Buf, Bytes};
+use http::StatusCode;
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
+
+use super::error::{RequestError, root_cause};
+use super::object::{ListMetadata, PodList, PodObject, Refusal};
+use super::prune::{Pruner, Shape};
+use super::{Hint, MAX_SILENCE};
+
+/// Maximum bytes that are kept of an event: by far more than all fields of a pod take.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// Maximum bytes that are kept of a list, some thousand pods. A node has some hundred.
+const MAX_LIST_BYTES: usize = 4 << 20;
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A pod was added or modified, or is in the list at the beginning.
+    Applied(PodObject),
+    /// A pod is gone.
+    Deleted(PodObject),
+    /// Nothing happened up to this version.
+    Bookmark {
+        /// The version.
+        version: String,
+        /// Whether the list at the beginning is whole.
+        ends_list: bool,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
+enum Line {
+    Added(PodObject),
+    Modified(PodObject),
+    Deleted(PodObject),
+    Bookmark(Bookmark),
+    Error(Refusal),
+}
+
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: ListMetadata,
+}
+
+/// The events of a watch.
+pub struct Events {
+    incoming: Incoming,
+    pruner: Pruner,
+    hint: Hint,
+}
+
+impl Events {
+    pub(super) fn new(body: Body, hint: Hint) -> Self {
+        Self { incoming: Incoming::new(body), pruner: Pruner::new(Shape::Event), hint }
+    }
+
+    /// The next event. `None` after the API server has ended the watch, as it does every few minutes.
+    ///
+    /// Fails if nothing is received for [`MAX_SILENCE`].
+    pub async fn next(&mut self) -> Result<Option<Event>, RequestError> {
+        loop {
+            if self.incoming.chunk.is_empty() && !self.incoming.receive().await? {
+                // A line without its end is not an event.
+                return Ok(None);
+            }
+            let (read, is_whole) = self.pruner.read_line(&self.incoming.chunk);
+            self.incoming.chunk.advance(read);
+            if self.pruner.kept().len() > MAX_EVENT_BYTES {
+                return Err(RequestError::Invalid(format!("an event of more than {MAX_EVENT_BYTES} bytes")));
+            }
+            if is_whole {
+                let event = self.event();
+                self.pruner.clear();
+                return event.map(Some);
+            }
+        }
+    }
+
+    fn event(&self) -> Result<Event, RequestError> {
+        match serde_json::from_slice(self.pruner.kept()).map_err(invalid)? {
+            Line::Added(pod) | Line::Modified(pod) => Ok(Event::Applied(pod)),
+            Line::Deleted(pod) => Ok(Event::Deleted(pod)),
+            Line::Bookmark(Bookmark { metadata }) => {
+                let ends_list = metadata.annotations.is_some_and(|it| it.initial_events_end.is_some());
+                Ok(Event::Bookmark { version: metadata.resource_version, ends_list })
+            }
+            Line::Error(refusal) => Err(refused(&refusal, self.hint)),
+        }
+    }
+}
+
+/// Reads a list of pods, and its version.
+pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), RequestError> {
+    let mut incoming = Incoming::new(body);
+    let mut pruner = Pruner::new(Shape::List);
+    while incoming.receive().await? {
+        pruner.read_line(&std::mem::take(&mut incoming.chunk));
+        if pruner.kept().len() > MAX_LIST_BYTES {
+            return Err(RequestError::Invalid(format!("a list of more than {MAX_LIST_BYTES} bytes")));
+        }
+    }
+    let list: PodList = serde_json::from_slice(pruner.kept()).map_err(invalid)?;
+    Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
+}
+
+/// What was received and not read yet.
+pub(super) struct Incoming {
+    body: Body,
+    chunk: Bytes,
+}
+
+impl Incoming {
+    fn new(body: Body) -> Self {
+        Self { body, chunk: Bytes::new() }
+    }
+
+    /// Receives the next bytes. Returns whether there are any before the end.
+    async fn receive(&mut self) -> Result<bool, RequestError> {
+        let deadline = Instant::now() + MAX_SILENCE;
+        loop {
+            match timeout_at(deadline, self.body.frame()).await {
+                Err(_) => return Err(RequestError::Silent(MAX_SILENCE)),
+                Ok(None) => return Ok(false),
+                Ok(Some(Err(error))) => {
+                    return Err(RequestError::Lost(root_cause(&error).to_string()));
+                }
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(chunk) = frame.into_data()
+                        && !chunk.is_empty()
+                    {
+                        self.chunk = chunk;
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Maximum bytes that are read of a refusal.
+const MAX_REFUSAL_BYTES: usize = 16 << 10;
+
+/// The API server's words for a response with this status, or the first that came of them.
+pub(super) async fn read_refusal(status: StatusCode, body: Body, hint: Hint) -> RequestError {
+    let mut incoming = Incoming::new(body);
+    let mut text = Vec::new();
+    while text.len() < MAX_REFUSAL_BYTES && matches!(incoming.receive().await, Ok(true)) {
+        text.extend_from_slice(&std::mem::take(&mut incoming.chunk));
+    }
+    let mut refusal: Refusal = serde_json::from_slice(&text).unwrap_or_default();
+    // Not the API server, but something in front of it.
+    if refusal.message.is_empty() {
+        let text = String::from_utf8_lossy(&text);
+        refusal.message = text.chars().filter(|char| !char.is_control()).take(200).collect();
+    }
+    refusal.code = status.as_u16();
+    refused(&refusal, hint)
+}
+
+fn refused(refusal: &Refusal, hint: Hint) -> RequestError {
+    match StatusCode::from_u16(refusal.code) {
+        Ok(StatusCode::GONE) => RequestError::Expired(refusal.message.clone()),
+        Ok(status) => RequestError::Refused { status, message: refusal.message.clone(), hint: hint(status) },
+        Err(_) => RequestError::Invalid(format!("an error without a status: {}", refusal.message)),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn invalid(error: serde_json::Error) -> RequestError {
+    RequestError::Invalid(error.to_string())
+}

@@ -1,0 +1,58 @@
+//! [`NodeName`]: the name of this node.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The longest name that Kubernetes allows.
+const MAX_LENGTH: usize = 253;
+
+/// The name of this node, as the API server knows it. A DNS subdomain, so that it needs no escaping anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NodeName(Arc<str>);
+
+/// A name that no node can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected the name of a node as `kubectl get nodes` prints it: lowercase letters, digits, `-` and `.`")]
+pub struct NodeNameError;
+
+impl NodeName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for NodeName {
+    type Err = NodeNameError;
+
+    fn from_str(name: &str) -> Result<Self, NodeNameError> {
+        let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_label = |label: &str| {
+            !label.is_empty() && label.bytes().all(is_inner) && !label.starts_with('-') && !label.ends_with('-')
+        };
+        let is_valid = name.len() <= MAX_LENGTH && name.split('.').all(is_label);
+        is_valid.then(|| Self(name.into())).ok_or(NodeNameError)
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_dns_subdomain() {
+        for name in ["node-1", "gke-a-pool-1.europe-west3-a.c.project.internal", "10.0.0.1", &"a".repeat(253)] {
+            assert_eq!(name.parse::<NodeName>().map(|name| name.to_string()), Ok(name.to_owned()));
+        }
+        for name in ["", "Node", "a..b", "-a", "a-", "a.-b", "a_b", "a,metadata.name=b", "a\r\nb", &"a".repeat(254)] {
+            assert_eq!(name.parse::<NodeName>(), Err(NodeNameError), "{name:?}");
+        }
+    }
+}

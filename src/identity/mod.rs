@@ -1,0 +1,505 @@
+//! Workload Identity: which pod sent a request.
+//!
+//! [`Identity`] knows the clients of all connections, [`Visitor`] the client of one. [`pods`](crate::pods) decides.
+//!
+//! A pod is identified by its first request on a connection. The connection is then its own until the pod ends: a
+//! connection cannot change hands, only an address can. When an address does, its connections are reset.
+
+mod explain;
+mod metrics;
+mod visitor;
+mod workloads;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::clock::BootTime;
+use crate::metadata::{CallingPod, Missing, Principal};
+use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner, Witness};
+use crate::pods::{PodUid, Pods, Sandboxes};
+use crate::server::Arrival;
+use crate::telemetry::labels::Label;
+use crate::telemetry::{Registry, table};
+
+pub use metrics::Identified;
+use metrics::IdentityMetrics;
+pub use visitor::{Outdated, Sender, Visitor};
+use workloads::Workloads;
+
+/// Interval between checks that identified pods still live.
+const VERIFY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Maximum age of what is known about processes when a connection is identified. A pod that takes the address of
+/// another one whose processes live on is noticed within this time.
+const MAX_SCAN_AGE: Duration = Duration::from_millis(100);
+
+/// Scans take at most one part in so many of the time.
+const MAX_SCAN_SHARE: u32 = 20;
+
+/// But a new pod is looked for at least this often, however long a scan takes on a busy node.
+const MAX_SCAN_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Maximum requests that wait to be identified, in all and of one address: a quarter of the seats, and as many as a client
+/// library sends at its start.
+const MAX_WAITING: usize = 50;
+const MAX_WAITING_OF_ONE: usize = 8;
+
+/// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
+pub const STALE: Duration = Duration::from_secs(150);
+
+/// How pods are identified.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node's own `/proc`.
+    pub host_proc: PathBuf,
+    /// Whether the API server alone may say which pod has an address.
+    pub attest: Attest,
+    /// Accounts whose pods act as the node.
+    pub passthrough: Vec<AccountName>,
+    /// How to reach the API server.
+    #[cfg(feature = "workload-identity")]
+    pub cluster: crate::cluster::Settings,
+}
+
+/// A Kubernetes service account, as `NAMESPACE/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AccountName {
+    namespace: String,
+    name: String,
+}
+
+impl AccountName {
+    /// Parses `NAMESPACE/NAME`. Both are names that Kubernetes allows.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_name = |name: &str| {
+            let is_allowed =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+            !name.is_empty() && name.len() <= 253 && name.bytes().all(is_allowed)
+        };
+        let (namespace, name) = text.split_once('/')?;
+        (is_name(namespace) && is_name(name)).then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for AccountName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Resets the connections from an address that were accepted before a moment. Returns their number.
+pub struct CutFrom(Box<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>);
+
+impl CutFrom {
+    /// Uses this function.
+    pub fn new(cut_from: impl Fn(IpAddr, BootTime) -> usize + Send + Sync + 'static) -> Self {
+        Self(Box::new(cut_from))
+    }
+}
+
+impl fmt::Debug for CutFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CutFrom")
+    }
+}
+
+/// Deletes what is kept for a principal that is gone.
+pub struct Forget(Box<dyn Fn(Principal) + Send + Sync>);
+
+impl Forget {
+    /// Uses this function.
+    pub fn new(forget: impl Fn(Principal) + Send + Sync + 'static) -> Self {
+        Self(Box::new(forget))
+    }
+}
+
+impl fmt::Debug for Forget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Forget")
+    }
+}
+
+/// Identifies the clients of connections.
+#[derive(Debug)]
+pub struct Identity {
+    attest: Attest,
+    passthrough: Vec<AccountName>,
+    /// What the kernel says.
+    sandboxes: Sandboxes,
+    /// What the API server says.
+    pods: Arc<Pods>,
+    workloads: Workloads,
+    callers: Mutex<HashMap<IpAddr, Arc<Caller>>>,
+    /// Requests that wait to be identified, by address.
+    waiting: Mutex<HashMap<IpAddr, usize>>,
+    /// Addresses whose pod has ended, and when that was noticed. Their connections are still to be reset.
+    left: Mutex<Vec<(IpAddr, BootTime)>>,
+    last_scan: Mutex<Option<Scan>>,
+    node: Arc<Caller>,
+    cut_from: CutFrom,
+    forget: Forget,
+    metrics: IdentityMetrics,
+}
+
+/// An identified client.
+#[derive(Debug)]
+pub struct Caller {
+    principal: Principal,
+    /// `None` for the node.
+    pod: Option<(PodUid, Arc<CallingPod>)>,
+    /// Whether its pod has ended, or lost the address.
+    is_gone: AtomicBool,
+}
+
+/// The last look at the node's processes.
+#[derive(Debug, Clone, Copy)]
+struct Scan {
+    began: BootTime,
+    ended: BootTime,
+}
+
+/// An identified pod, for pages.
+#[derive(Debug, Clone, Serialize)]
+pub struct CallerRow {
+    /// Its address.
+    pub address: IpAddr,
+    /// The pod.
+    #[serde(flatten)]
+    pub pod: Arc<CallingPod>,
+    /// Whether it acts as the node.
+    pub passthrough: bool,
+}
+
+/// What is known about pods, in numbers.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Summary {
+    /// Pods that the API server reports.
+    pub pods: usize,
+    /// Live pods that the kernel shows.
+    pub sandboxes: usize,
+    /// Seconds since the API server was last heard of. `None` before its first list.
+    pub api_age: Option<u64>,
+}
+
+impl Identity {
+    /// Knows no pod yet: [`Identity::pods`] is to be filled.
+    pub fn new(
+        settings: &Settings,
+        sandboxes: Sandboxes,
+        cut_from: CutFrom,
+        forget: Forget,
+        registry: &Registry,
+    ) -> Arc<Self> {
+        let identity = Arc::new(Self {
+            attest: settings.attest,
+            passthrough: settings.passthrough.clone(),
+            sandboxes,
+            pods: Arc::default(),
+            workloads: Workloads::default(),
+            callers: Mutex::default(),
+            waiting: Mutex::default(),
+            left: Mutex::default(),
+            last_scan: Mutex::default(),
+            node: Arc::new(Caller { principal: Principal::Node, pod: None, is_gone: false.into() }),
+            cut_from,
+            forget,
+            metrics: IdentityMetrics::new(registry),
+        });
+        identity.observe(registry);
+        identity
+    }
+
+    fn observe(self: &Arc<Self>, registry: &Registry) {
+        let observe = |row, read: fn(Summary) -> Option<u64>| {
+            let identity = Arc::clone(self);
+            registry.observe(row, move || read(identity.summary()));
+        };
+        observe(&table::IDENTITY_PODS, |summary| Some(summary.pods as u64));
+        observe(&table::IDENTITY_SANDBOXES, |summary| Some(summary.sandboxes as u64));
+        observe(&table::IDENTITY_API_AGE, |summary| summary.api_age);
+    }
+
+    /// The client of a connection. Processes were looked for within this time.
+    fn identify(&self, arrival: Arrival, max_scan_age: Duration) -> Result<Arc<Caller>, NoOwner> {
+        let caller = self.look_up(arrival, max_scan_age);
+        match &caller {
+            Ok(caller) => self.metrics.results.of(caller.witness()).inc(),
+            Err(NoOwner::Outdated) => self.metrics.results.of(Identified::Outdated).inc(),
+            // It may be known in a moment.
+            Err(NoOwner::Unidentified(_)) => {}
+        }
+        caller
+    }
+
+    fn look_up(&self, arrival: Arrival, max_scan_age: Duration) -> Result<Arc<Caller>, NoOwner> {
+        let addr = arrival.addr();
+        let scan = self.scan(max_scan_age);
+        // First, because a pod can give itself the node's address, but not send from it.
+        if self.sandboxes.is_of_node(addr) {
+            return Ok(Arc::clone(&self.node));
+        }
+        let mut is_scanned = scan.began >= arrival.accepted;
+        let mut owner = self.owner(arrival, is_scanned);
+        // Its processes may be newer than the last scan, but not newer than the connection.
+        if !is_scanned && !owner.as_ref().is_ok_and(|owner| self.is_known(addr, owner)) {
+            is_scanned = self.scan(Duration::ZERO).began >= arrival.accepted;
+            owner = self.owner(arrival, is_scanned);
+        }
+        let owner = owner?;
+        if is_scanned || self.is_known(addr, &owner) {
+            Ok(self.caller(addr, &owner))
+        } else {
+            Err(Missing::Claim.into())
+        }
+    }
+
+    fn owner(&self, arrival: Arrival, is_scanned: bool) -> Result<Owner, NoOwner> {
+        let addr = arrival.addr();
+        let (holders, reported) = (self.sandboxes.holders(addr), self.pods.with_address(addr));
+        let evidence = Evidence {
+            addr,
+            holders: &holders,
+            is_scanned,
+            reported: &reported,
+            api_age: self.pods.age().unwrap_or(Duration::MAX),
+            attest: self.attest,
+            accepted: arrival.accepted,
+        };
+        owners::decide(&evidence, |uid| self.pods.get(uid), |uid| self.sandboxes.anchor(uid))
+    }
+
+    /// Whether an address was found to be this owner's before.
+    fn is_known(&self, addr: IpAddr, owner: &Owner) -> bool {
+        self.lock().get(&addr).is_some_and(|known| known.is(owner))
+    }
+
+    /// The caller for the owner of an address. Connections of an earlier owner are reset.
+    fn caller(&self, addr: IpAddr, owner: &Owner) -> Arc<Caller> {
+        let mut callers = self.lock();
+        let known = callers.get(&addr).filter(|known| known.is(owner) && !known.is_gone.load(Relaxed));
+        if let Some(known) = known {
+            return Arc::clone(known);
+        }
+        let caller = Arc::new(self.new_caller(owner));
+        if let Some(before) = callers.insert(addr, Arc::clone(&caller)) {
+            before.is_gone.store(true, Relaxed);
+        }
+        drop(callers);
+        self.cut(addr, owner.began + owners::TICK);
+        caller
+    }
+
+    fn new_caller(&self, owner: &Owner) -> Caller {
+        let pod = &owner.pod;
+        let is_passed_through = self
+            .passthrough
+            .iter()
+            .any(|account| *account.namespace == *pod.namespace && *account.name == *pod.account);
+        let principal =
+            if is_passed_through { Principal::Node } else { Principal::Workload(self.workloads.number(pod)) };
+        let calling = CallingPod {
+            namespace: Arc::clone(&pod.namespace),
+            service_account: Arc::clone(&pod.account),
+            name: Arc::clone(&pod.name),
+            uid: pod.uid.to_string(),
+            evidence: witness(owner.by).label(),
+        };
+        Caller { principal, pod: Some((pod.uid, Arc::new(calling))), is_gone: false.into() }
+    }
+
+    fn cut(&self, addr: IpAddr, before: BootTime) {
+        let cut = (self.cut_from.0)(addr, before);
+        if cut > 0 {
+            self.metrics.cut.inc_by(cut as u64);
+            tracing::debug!(%addr, connections = cut, "an address has changed hands; resetting its connections");
+        }
+    }
+
+    /// Looks for new processes, unless that was done within this time, or took too large a share of the time.
+    fn scan(&self, max_age: Duration) -> Scan {
+        let mut last = self.last_scan.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = BootTime::now();
+        let is_recent = |scan: &Scan| {
+            let pause = (scan.ended.since(scan.began) * MAX_SCAN_SHARE).min(MAX_SCAN_INTERVAL);
+            began.since(scan.ended) < max_age.max(pause)
+        };
+        if let Some(last) = last.filter(is_recent) {
+            return last;
+        }
+        let scanned = self.sandboxes.scan();
+        let scan = Scan { began, ended: BootTime::now() };
+        if scanned.processes > 0 {
+            return *last.insert(scan);
+        }
+        // Nothing was learned, so nothing may rely on it.
+        tracing::warn!("the node's processes cannot be listed (--host-proc); new pods get 503");
+        let learned = last.map_or(BootTime::from_nanos(0), |last| last.began);
+        *last.insert(Scan { began: learned, ended: scan.ended })
+    }
+
+    /// Notices when pods end, while polled.
+    pub async fn tend(self: Arc<Self>) {
+        let mut changes = self.pods.subscribe();
+        loop {
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = sleep(VERIFY_INTERVAL) => {}
+            }
+            self.verify();
+        }
+    }
+
+    /// Forgets the pods that have ended, and resets their connections.
+    fn verify(&self) {
+        let now = BootTime::now();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lock().retain(|addr, caller| {
+            let lives = caller.pod.as_ref().is_none_or(|(uid, pod)| self.lives(*uid, *addr, pod));
+            if !lives {
+                caller.is_gone.store(true, Relaxed);
+                left.push((*addr, now));
+            }
+            lives
+        });
+        if !left.is_empty() {
+            let scan = self.scan(Duration::ZERO);
+            left.retain(|(addr, noticed)| {
+                // Connections that were accepted before the scan, and before a sandbox that it found, are of the pod that has
+                // ended. Later ones may be of a pod that was not found yet.
+                let next = self.sandboxes.holders(*addr).iter().map(|next| next.began + owners::TICK).min();
+                self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
+                scan.began < *noticed
+            });
+        }
+        drop(left);
+        for number in self.workloads.retain(|| self.pods.all()) {
+            (self.forget.0)(Principal::Workload(number));
+        }
+    }
+
+    /// Whether a pod still runs and has this address, as far as the last scan saw it.
+    fn lives(&self, uid: PodUid, addr: IpAddr, calling: &CallingPod) -> bool {
+        let Some(pod) = self.pods.get(uid).filter(|pod| pod.has_network()) else { return false };
+        let has_address = if calling.evidence == Identified::Api.label() {
+            pod.addresses.contains(&addr)
+        } else {
+            self.sandboxes.addresses(uid).contains(&addr)
+        };
+        has_address && self.sandboxes.is_alive(uid)
+    }
+
+    /// What is known about pods, in numbers.
+    pub fn summary(&self) -> Summary {
+        let api_age = self.pods.age().map(|age| age.as_secs());
+        Summary { pods: self.pods.count(), sandboxes: self.sandboxes.count(), api_age }
+    }
+
+    /// Why new pods may be unknown, if so. For operators.
+    pub fn degraded(&self) -> Option<String> {
+        match self.pods.age() {
+            None => Some("identity: the API server has not yet listed this node's pods, which get 503".to_owned()),
+            Some(age) if age > STALE => {
+                let seconds = age.as_secs();
+                Some(format!("identity: the API server was not heard of for {seconds} s; new pods get 503"))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// The pods that the API server reports. Whoever follows it writes here.
+    pub fn pods(&self) -> &Arc<Pods> {
+        &self.pods
+    }
+
+    /// The identified pods, by address.
+    pub fn rows(&self) -> Vec<CallerRow> {
+        let row = |(addr, caller): (&IpAddr, &Arc<Caller>)| {
+            let (_, pod) = caller.pod.as_ref()?;
+            let passthrough = caller.principal == Principal::Node;
+            Some(CallerRow { address: *addr, pod: Arc::clone(pod), passthrough })
+        };
+        let mut rows: Vec<_> = self.lock().iter().filter_map(row).collect();
+        rows.sort_by_key(|row| row.address);
+        rows
+    }
+
+    /// Lets a request from this address wait, if not too many do. Waiting requests hold seats, and an address that stays unknown
+    /// must not take those of known pods.
+    fn let_wait(self: &Arc<Self>, addr: IpAddr) -> Option<Waiting> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = waiting.values().sum();
+        let own = waiting.get(&addr).copied().unwrap_or(0);
+        if all >= MAX_WAITING || own >= MAX_WAITING_OF_ONE {
+            return None;
+        }
+        waiting.insert(addr, own + 1);
+        Some(Waiting { identity: Arc::clone(self), addr })
+    }
+
+    /// Counts a request that got 503.
+    fn refused(&self, why: &Missing) {
+        let result = if why.is_ambiguous() { Identified::Ambiguous } else { Identified::Unknown };
+        self.metrics.results.of(result).inc();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Caller>>> {
+        // Nothing panics while it is locked.
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that waits to be identified.
+#[derive(Debug)]
+struct Waiting {
+    identity: Arc<Identity>,
+    addr: IpAddr,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut waiting = self.identity.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = waiting.get_mut(&self.addr) {
+            *own -= 1;
+            if *own == 0 {
+                waiting.remove(&self.addr);
+            }
+        }
+    }
+}
+
+impl Caller {
+    fn is_node(&self) -> bool {
+        self.principal == Principal::Node
+    }
+
+    fn is(&self, owner: &Owner) -> bool {
+        let evidence = witness(owner.by).label();
+        self.pod.as_ref().is_some_and(|(uid, pod)| *uid == owner.pod.uid && pod.evidence == evidence)
+    }
+
+    fn witness(&self) -> Identified {
+        match &self.pod {
+            None => Identified::Node,
+            Some((_, pod)) if pod.evidence == Identified::Api.label() => Identified::Api,
+            Some(_) => Identified::Kernel,
+        }
+    }
+}
+
+fn witness(witness: Witness) -> Identified {
+    match witness {
+        Witness::Kernel => Identified::Kernel,
+        Witness::Api => Identified::Api,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,339 @@
+//! Pods that come and go, on a `/proc` of files and with a view of the API server that the test makes.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicUsize;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::metadata::{Doubt, Unidentified};
+use crate::pods::{FakeProc, Pod};
+
+const ADDR: &str = "10.8.0.5";
+
+/// Within this time, an unknown pod's processes are looked for twice.
+const FIRST_LOOKS: Duration = Duration::from_millis(60);
+
+/// A running pod.
+pub(crate) fn pod(number: u8, namespace: &str, account: &str) -> Pod {
+    Pod {
+        uid: PodUid::parse(&format!("{number:032x}")).expect("32 digits"),
+        namespace: namespace.into(),
+        name: format!("p{number}").into(),
+        account: account.into(),
+        host_network: false,
+        ended: false,
+        terminating: false,
+        addresses: Vec::new(),
+    }
+}
+
+/// A node, and what was done about its connections.
+struct Node {
+    proc: FakeProc,
+    identity: Arc<Identity>,
+    cuts: Arc<Mutex<Vec<(IpAddr, BootTime)>>>,
+    forgotten: Arc<AtomicUsize>,
+}
+
+impl Node {
+    fn new(attest: Attest) -> Self {
+        let proc = FakeProc::new();
+        let (cuts, forgotten) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicUsize>::default());
+        let (of_cuts, of_forgotten) = (Arc::clone(&cuts), Arc::clone(&forgotten));
+        let cut_from = CutFrom::new(move |addr, before| {
+            of_cuts.lock().expect("no panic").push((addr, before));
+            1
+        });
+        let forget = Forget::new(move |_| {
+            of_forgotten.fetch_add(1, Relaxed);
+        });
+        let settings = Settings {
+            host_proc: PathBuf::new(),
+            attest,
+            passthrough: vec![AccountName::parse("kube-system/agent").expect("a name")],
+            #[cfg(feature = "workload-identity")]
+            cluster: crate::cluster::Settings {
+                node: "n".parse().expect("a name"),
+                credential: crate::cluster::Credential::OwnAccount,
+            },
+        };
+        let identity = Identity::new(&settings, proc.open(), cut_from, forget, &Registry::default());
+        identity.pods.replace([]);
+        Self { proc, identity, cuts, forgotten }
+    }
+
+    /// Starts a pod whose network has an address.
+    fn start(&self, pid: u32, pod: &Pod, addr: &str) {
+        let network = format!("of-{pid}");
+        self.proc.network(&network, &[addr]);
+        self.proc.of_pod(pid, 50, &pod.uid.to_string(), &network);
+    }
+
+    /// A new connection.
+    fn connect(&self, addr: &str) -> Arc<Visitor> {
+        let peer = SocketAddr::new(addr.parse().expect("an address"), 40000);
+        Visitor::new(Some(Arc::clone(&self.identity)), Arrival::now(peer))
+    }
+
+    fn cuts(&self) -> usize {
+        self.cuts.lock().expect("no panic").len()
+    }
+}
+
+fn name((_, pod): &Sender) -> &str {
+    pod.as_ref().map_or("", |pod| &pod.name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_told_apart_by_account_and_connections_stay_theirs() {
+    let node = Node::new(Attest::Prefer);
+    let (one, two, same) = (pod(1, "a", "app"), pod(2, "b", "app"), pod(3, "a", "app"));
+    for (pid, (pod, addr)) in (100..).zip([(&one, "10.8.0.1"), (&two, "10.8.0.2"), (&same, "fd00::3")]) {
+        node.start(pid, pod, addr);
+        node.identity.pods.apply(pod.clone());
+    }
+    let connections = ["10.8.0.1", "10.8.0.2", "fd00::3", "::ffff:10.8.0.1"].map(|addr| node.connect(addr));
+    let senders = connections.each_ref().map(|visitor| visitor.sender().expect("not outdated"));
+    assert_eq!(senders.each_ref().map(name), ["p1", "p2", "p3", "p1"]);
+    let principals = senders.each_ref().map(|(principal, _)| *principal);
+    assert!(matches!(principals[0], Principal::Workload(_)));
+    assert_ne!(principals[0], principals[1]);
+    assert_eq!((principals[0], principals[0]), (principals[2], principals[3]));
+    assert_eq!(senders[0].1.as_ref().map(|pod| pod.evidence), Some("kernel"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn accounts_that_are_passed_through_and_the_node_itself_act_as_the_node() {
+    let node = Node::new(Attest::Prefer);
+    let agent = pod(1, "kube-system", "agent");
+    node.start(100, &agent, ADDR);
+    node.identity.pods.apply(agent);
+    let (principal, pod) = node.connect(ADDR).sender().expect("not outdated");
+    assert_eq!((principal, pod.map(|pod| pod.name.to_string())), (Principal::Node, Some("p1".to_owned())));
+    for addr in ["10.128.0.2", "127.0.0.1", "::1"] {
+        assert_eq!(node.connect(addr).sender(), Ok((Principal::Node, None)), "{addr}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_the_node_it() {
+    let node = Node::new(Attest::Prefer);
+    let thief = pod(1, "a", "app");
+    node.start(100, &thief, "10.128.0.2");
+    node.identity.pods.apply(thief);
+    assert_eq!(node.connect("10.128.0.2").sender(), Ok((Principal::Node, None)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_an_address_changes_hands_older_connections_are_cut_and_outdated() {
+    let node = Node::new(Attest::Prefer);
+    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
+    node.start(100, &old, ADDR);
+    node.identity.pods.apply(old.clone());
+    let before = node.connect(ADDR);
+    assert_eq!(before.sender().as_ref().map(name), Ok("p1"));
+    let cuts = node.cuts();
+
+    // The API server has not noticed that the old pod is gone.
+    node.proc.end(100);
+    node.start(101, &new, ADDR);
+    node.identity.pods.apply(new);
+    sleep(Duration::from_millis(1)).await;
+    let after = node.connect(ADDR);
+    assert_eq!(after.sender().as_ref().map(name), Ok("p2"));
+    assert_eq!(before.sender(), Err(Outdated));
+    assert_eq!(node.cuts(), cuts + 1);
+    let began = node.cuts.lock().expect("no panic").last().expect("a cut").1;
+    assert!(began < after.arrival.accepted, "the new pod's own connections are not cut");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotten_with_the_last_one() {
+    for is_reported in [false, true] {
+        let node = Node::new(Attest::Prefer);
+        let ended = pod(1, "a", "app");
+        node.start(100, &ended, ADDR);
+        node.identity.pods.apply(ended.clone());
+        let visitor = node.connect(ADDR);
+        assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
+        let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+        sleep(Duration::from_secs(1)).await;
+        assert!(visitor.sender().is_ok());
+
+        let cuts = node.cuts();
+        if is_reported {
+            node.identity.pods.remove(ended.uid);
+        } else {
+            node.proc.end(100);
+        }
+        sleep(VERIFY_INTERVAL).await;
+        // The next pod's connections are not cut.
+        let next = node.connect(ADDR).arrival.accepted;
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(visitor.sender(), Err(Outdated));
+        assert!(node.cuts.lock().expect("no panic").last().is_some_and(|(_, before)| *before <= next));
+        assert_eq!((node.cuts(), node.identity.rows().len()), (cuts + 1, 0));
+        assert_eq!(node.forgotten.load(Relaxed), usize::from(is_reported), "the API server still reports a pod");
+        tending.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_pod_waits_until_the_api_server_reports_it() {
+    let node = Node::new(Attest::Prefer);
+    let late = pod(1, "a", "app");
+    node.start(100, &late, ADDR);
+    let visitor = node.connect(ADDR);
+    assert_eq!(visitor.sender(), Ok((Principal::Unknown, None)));
+    let waiting = tokio::spawn({
+        let visitor = Arc::clone(&visitor);
+        async move { visitor.wait().await }
+    });
+    sleep(Duration::from_millis(500)).await;
+    let reported = Instant::now();
+    node.identity.pods.apply(late);
+    let sender = waiting.await.expect("no panic").expect("not outdated").expect("known");
+    assert_eq!((name(&sender), reported.elapsed()), ("p1", Duration::ZERO), "woken by the change");
+    assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_pod_waits_until_its_processes_are_found() {
+    let node = Node::new(Attest::Prefer);
+    let late = pod(1, "a", "app");
+    node.identity.pods.apply(late.clone());
+    let visitor = node.connect(ADDR);
+    assert_eq!(visitor.sender(), Ok((Principal::Unknown, None)));
+    node.start(100, &late, ADDR);
+    let began = Instant::now();
+    let sender = visitor.wait().await.expect("not outdated").expect("known");
+    assert_eq!(name(&sender), "p1");
+    assert!(began.elapsed() <= FIRST_LOOKS, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_two_seconds_the_answer_says_what_is_missing() {
+    let node = Node::new(Attest::Prefer);
+    let missing = |why| Ok(Err(Unidentified { addr: ADDR.parse().expect("an address"), why }));
+    let began = Instant::now();
+    assert_eq!(node.connect(ADDR).wait().await, missing(Missing::Claim));
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+
+    let unreported = pod(1, "a", "app");
+    node.start(100, &unreported, ADDR);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.connect(ADDR).wait().await, missing(Missing::Pod { uid: unreported.uid.to_string() }));
+    node.start(101, &pod(2, "a", "app"), ADDR);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.connect(ADDR).wait().await, missing(Missing::Decision { claims: 2 }));
+    for (result, count) in [(Identified::Unknown, 2), (Identified::Ambiguous, 1)] {
+        assert_eq!(node.identity.metrics.results.of(result).get(), count, "{}", result.label());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_server_alone_is_not_believed_before_processes_were_looked_for() {
+    let node = Node::new(Attest::Prefer);
+    // Sandboxed: it has processes in a network without addresses.
+    let bare = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    node.proc.network("bare", &[]);
+    node.proc.of_pod(100, 50, &bare.uid.to_string(), "bare");
+    node.identity.pods.apply(bare.clone());
+    let (_, found) = node.connect(ADDR).sender().expect("not outdated");
+    assert_eq!(found.map(|pod| (pod.name.to_string(), pod.evidence)), Some(("p1".to_owned(), "api")));
+
+    // Its address has passed to a pod whose processes are newer than the last look.
+    let new = pod(2, "b", "other");
+    node.start(101, &new, ADDR);
+    node.identity.pods.apply(new);
+    sleep(Duration::from_millis(1)).await;
+    let ambiguous = node.connect(ADDR);
+    assert_eq!(ambiguous.sender(), Ok((Principal::Unknown, None)), "either may have it");
+    node.proc.end(100);
+    assert_eq!(node.connect(ADDR).sender().as_ref().map(name), Ok("p2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_address_and_all_together_hold_few_seats_while_they_are_unknown() {
+    let node = Node::new(Attest::Prefer);
+    let wait = |addr: String| {
+        let visitor = node.connect(&addr);
+        tokio::spawn(async move {
+            let began = Instant::now();
+            visitor.wait().await.expect("not outdated").expect_err("unknown");
+            began.elapsed()
+        })
+    };
+    let of_one: Vec<_> = (0..MAX_WAITING_OF_ONE + 2).map(|_| wait(ADDR.to_owned())).collect();
+    let of_others: Vec<_> = (0..MAX_WAITING).map(|number| wait(format!("10.9.0.{number}"))).collect();
+    for (waits, most) in [(of_one, MAX_WAITING_OF_ONE), (of_others, MAX_WAITING - MAX_WAITING_OF_ONE)] {
+        let mut waited = 0;
+        for wait in waits {
+            waited += usize::from(wait.await.expect("no panic") > Duration::ZERO);
+        }
+        assert_eq!(waited, most);
+    }
+    assert!(node.identity.waiting.lock().expect("no panic").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_reported_for_a_pod_without_processes_is_nobodys() {
+    for attest in [Attest::Prefer, Attest::Kernel] {
+        let node = Node::new(attest);
+        let gone = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+        node.identity.pods.apply(gone);
+        let because = if attest == Attest::Kernel { Doubt::Required } else { Doubt::Contradicted };
+        let why = Missing::Confirmation { pod: "a/p1".to_owned(), because };
+        let addr = ADDR.parse().expect("an address");
+        assert_eq!(node.connect(ADDR).wait().await, Ok(Err(Unidentified { addr, why })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_follows_the_api_server() {
+    let node = Node::new(Attest::Prefer);
+    assert_eq!(node.identity.degraded(), None);
+    sleep(STALE + Duration::from_secs(1)).await;
+    let why = node.identity.degraded().expect("degraded");
+    assert!(why.contains("was not heard of for 151 s"), "{why}");
+    node.identity.pods.heard();
+    assert_eq!(node.identity.degraded(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_explained() {
+    let node = Node::new(Attest::Prefer);
+    let known = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    node.start(100, &known, ADDR);
+    node.identity.pods.apply(known);
+    let text = node.identity.explain("a", "p1");
+    for line in [
+        "pod              a/p1\n",
+        "API server       reports it as running or starting, UID 00000000-0000-0000-0000-000000000001, service account app, \
+         addresses: 10.8.0.5\n",
+        "kernel           shows live processes, addresses of their own: 10.8.0.5\n",
+        "10.8.0.5         a/p1 by kernel, account app\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let text = node.identity.explain("a", "p2");
+    assert!(
+        text.contains("API server       reports no such pod on this node; it was last heard of 0 s ago\n"),
+        "{text}"
+    );
+    node.proc.end(100);
+    let text = node.identity.explain("a", "p1");
+    assert!(text.contains("kernel           shows no live process of it"), "{text}");
+    assert!(text.contains("10.8.0.5         not known: "), "{text}");
+}
+
+#[test]
+fn accounts_have_a_namespace_and_a_name() {
+    for text in ["a/b", "kube-system/fluentbit-gke", "a/b.c"] {
+        assert_eq!(AccountName::parse(text).map(|account| account.to_string()), Some(text.to_owned()));
+    }
+    for text in ["", "a", "/a", "a/", "a/b/c", "A/b", "a/b c", "*/b"] {
+        assert_eq!(AccountName::parse(text), None, "{text}");
+    }
+}

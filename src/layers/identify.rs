@@ -1,0 +1,117 @@
+//! identify: waits until it is known which pod sent a request, and refuses what pods must not get.
+//!
+//! `classify` has looked the client up already; only a pod that was not known then waits here. A pod that has just
+//! started is known within milliseconds, when its processes are found.
+//!
+//! It also answers [`WHO_AM_I`], so that a pod can be asked whom the proxy takes it for.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::header::HeaderValue;
+use http::{Response, StatusCode};
+use tower::layer::layer_fn;
+use tower::{Layer, Service, ServiceExt};
+
+use super::outcome::Outcome;
+use crate::error::Error;
+use crate::identity::Visitor;
+use crate::metadata::{CallingPod, Endpoint, Principal, Request};
+use crate::reply::{self, Body};
+
+/// The path under which a client is told who it is.
+pub const WHO_AM_I: &str = "/whoami";
+
+/// Identifies the client of a connection.
+pub fn layer<S>(visitor: &Arc<Visitor>) -> impl Layer<S, Service = Identify<S>> + Clone + use<S> {
+    let visitor = Arc::clone(visitor);
+    layer_fn(move |inner| Identify { inner, visitor: Arc::clone(&visitor) })
+}
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct Identify<S> {
+    inner: S,
+    visitor: Arc<Visitor>,
+}
+
+impl<S> Service<Box<Request>> for Identify<S>
+where
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        match request.principal {
+            Principal::Unknown => {
+                // Until it is known who asks, the request must not keep the connection's read buffer.
+                request.detach();
+                let (inner, visitor) = (self.inner.clone(), Arc::clone(&self.visitor));
+                Outcome::pending(async move {
+                    let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
+                    (request.principal, request.pod) = sender;
+                    match own_answer(&request) {
+                        Some(answer) => answer,
+                        None => inner.oneshot(request).await,
+                    }
+                })
+            }
+            Principal::Node | Principal::Workload(_) => match own_answer(&request) {
+                Some(answer) => Outcome::decided(answer),
+                None => Outcome::passed(self.inner.call(request)),
+            },
+        }
+    }
+}
+
+/// Whether this layer answers a request without the upstream.
+pub fn answers(request: &Request) -> bool {
+    request.principal != Principal::Unknown && own_answer(request).is_some()
+}
+
+/// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
+/// refused as a whole, because they give tokens under other paths.
+fn own_answer(request: &Request) -> Option<Result<Response<Body>, Error>> {
+    if request.path.as_str() == WHO_AM_I {
+        return Some(Ok(who_am_i(request.pod.as_deref())));
+    }
+    let pod = request.pod.as_ref().filter(|_| request.principal != Principal::Node)?;
+    match request.endpoint {
+        Endpoint::Token(_)
+        | Endpoint::Identity(_)
+        | Endpoint::ServiceAccounts
+        | Endpoint::Legacy
+        | Endpoint::Unknown => Some(Err(Error::NoAccount(Arc::clone(pod)))),
+        // In another spelling.
+        Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => {
+            Some(Err(Error::NoAccount(Arc::clone(pod))))
+        }
+        Endpoint::Root | Endpoint::Versions | Endpoint::Directory if includes_accounts(request) => {
+            Some(Err(Error::IncludesAccounts))
+        }
+        Endpoint::Root | Endpoint::Versions | Endpoint::Directory | Endpoint::Leaf => None,
+    }
+}
+
+/// Whether the answer to a recursive read includes the node's accounts.
+fn includes_accounts(request: &Request) -> bool {
+    let mut segments = request.path.segments().skip(2);
+    request.query.is_recursive() && matches!((segments.next(), segments.next()), (None | Some("instance"), None))
+}
+
+fn who_am_i(pod: Option<&CallingPod>) -> Response<Body> {
+    let text = match pod {
+        Some(pod) => serde_json::to_string(pod).expect("texts only"),
+        None => r#"{"principal":"node"}"#.to_owned(),
+    };
+    reply::local(StatusCode::OK, HeaderValue::from_static("application/json"), text + "\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use http_body_util::BodyExt;
+
+use super::*;
+use crate::metadata::{MetadataPath, Query, WorkloadId};
+use crate::server::Arrival;
+
+fn pod() -> Arc<CallingPod> {
+    let [namespace, service_account, name] = ["shop", "checkout", "checkout-1"].map(Into::into);
+    Arc::new(CallingPod { namespace, service_account, name, uid: "u".to_owned(), evidence: "kernel" })
+}
+
+fn request(path: &str, principal: Principal) -> Box<Request> {
+    let path = MetadataPath::parse(&path.parse().expect("a target")).expect("a path");
+    let pod = (principal != Principal::Node).then(pod);
+    Box::new(Request { principal, pod, ..Request::get(path, Query::default()) })
+}
+
+/// What becomes of a request; `None` if it is passed on.
+async fn outcome(path: &str, principal: Principal) -> Option<Result<Response<Body>, Error>> {
+    let (sender, mut passed) = tokio::sync::mpsc::channel(1);
+    let inner = tower::service_fn(move |_: Box<Request>| {
+        let passed = sender.clone();
+        async move {
+            passed.try_send(()).expect("one request");
+            Ok::<_, Error>(reply::local(StatusCode::OK, reply::APPLICATION_TEXT, ""))
+        }
+    });
+    let visitor = Visitor::new(None, Arrival::now(SocketAddr::from(([10, 8, 0, 5], 40000))));
+    let answer = layer(&visitor).layer(inner).oneshot(request(path, principal)).await;
+    if passed.try_recv().is_ok() { None } else { Some(answer) }
+}
+
+async fn text(answer: Option<Result<Response<Body>, Error>>) -> String {
+    let body = answer.expect("answered here").expect("an answer").into_body();
+    let bytes = body.map_err(|_| -> Infallible { unreachable!("it is in memory") }).collect().await;
+    String::from_utf8(bytes.expect("infallible").to_bytes().to_vec()).expect("text")
+}
+
+const WORKLOAD: Principal = Principal::Workload(WorkloadId(1));
+
+#[tokio::test]
+async fn a_client_is_told_who_it_is() {
+    assert_eq!(text(outcome("/whoami", Principal::Node).await).await, "{\"principal\":\"node\"}\n");
+    assert_eq!(
+        text(outcome("/whoami", WORKLOAD).await).await,
+        "{\"namespace\":\"shop\",\"serviceAccount\":\"checkout\",\"pod\":\"checkout-1\",\"uid\":\"u\",\"evidence\":\"kernel\"}\n"
+    );
+}
+
+#[tokio::test]
+async fn the_nodes_accounts_are_refused_to_pods_in_every_api_version() {
+    for path in [
+        "/computeMetadata/v1/instance/service-accounts/default/token",
+        "/computeMetadata/v1/instance/service-accounts/default/identity",
+        "/computeMetadata/v1/instance/service-accounts/default/email",
+        "/computeMetadata/v1/instance/service-accounts/",
+        "/computeMetadata/v1beta1/instance/service-accounts/default/token",
+        "/0.1/meta-data/service-accounts/default/acquire",
+        "/computeMetadata/v2/instance/service-accounts/default/token",
+        "/computeMetadata/v1/instance/serviceAccounts/default/token",
+        "/computeMetadata/v1/instance/Service-Accounts/default/token",
+        "/computeMetadata/v1/service-accounts/default/token",
+    ] {
+        let refused = outcome(path, WORKLOAD).await;
+        assert!(matches!(refused, Some(Err(Error::NoAccount(_)))), "{path}: {refused:?}");
+        assert!(outcome(path, Principal::Node).await.is_none(), "{path}");
+        assert!(answers(&request(path, WORKLOAD)) && !answers(&request(path, Principal::Node)), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn trees_that_include_the_nodes_accounts_are_refused_to_pods() {
+    let recursive = || Query::parse(Some("recursive=true")).expect("a query");
+    for (path, is_refused) in [
+        ("/", true),
+        ("/computeMetadata/", true),
+        ("/computeMetadata/v1/", true),
+        ("/computeMetadata/v1/instance/", true),
+        ("/computeMetadata/v1/instance/disks/", false),
+        ("/computeMetadata/v1/project/", false),
+    ] {
+        for principal in [WORKLOAD, Principal::Node] {
+            let request = Request { query: recursive(), ..*request(path, principal) };
+            let is_refused = is_refused && principal == WORKLOAD;
+            assert_eq!(matches!(own_answer(&request), Some(Err(Error::IncludesAccounts))), is_refused, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_values_are_passed_on() {
+    for path in ["/computeMetadata/v1/instance/zone", "/computeMetadata/v1/project/", "/computeMetadata/v1/"] {
+        assert!(outcome(path, WORKLOAD).await.is_none(), "{path}");
+    }
+}
+
+#[test]
+fn the_refusal_names_the_account() {
+    let text = Error::NoAccount(pod()).to_string();
+    assert!(text.starts_with("Refused: the service account shop/checkout has no Google account here"), "{text}");
+}

@@ -1,0 +1,304 @@
+//! [`HostProc`]: the node's `/proc`, as far as pods are seen in it. Needs no capability.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::stat::Stat;
+use super::{PodUid, cgroup, fib_trie, if_inet6};
+
+/// Bytes of a `cgroup` file at most: a path of 4,096 bytes in each of the hierarchies that there can be.
+const CGROUP_MAX: u64 = 64 << 10;
+
+/// Bytes of a file of a pod's network at most. A pod that may configure its network can add routes without end, and would
+/// slow down every scan. What comes later in the file is ignored; this harms the pod alone.
+const POD_NETWORK_MAX: u64 = 256 << 10;
+
+/// Bytes of a file of the node's network at most, which can have thousands of routes.
+const NODE_NETWORK_MAX: u64 = 4 << 20;
+
+/// Longer than any `stat` file: 52 fields of at most 20 digits, and a name of at most 64 bytes.
+const STAT_MAX: usize = 1280;
+
+/// The process whose network is the node's.
+const INIT: Pid = Pid(1);
+
+/// Why a directory cannot be used as the node's `/proc`.
+#[derive(Debug, Error)]
+pub enum ProcError {
+    /// It cannot be listed.
+    #[error("{dir} cannot be read: {error}; mount the node's /proc there, read-only (hostPath)", dir = .dir.display())]
+    Directory {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It has no processes.
+    #[error("{} is not a /proc: it has no process 1; mount the node's /proc there, read-only (hostPath)", .0.display())]
+    NotProc(PathBuf),
+    /// It is a `/proc`, and process 1 is hidden.
+    #[error(
+        "{} hides the processes of other users (mount option hidepid); remount the node's /proc with hidepid=0, or let the \
+         proxy have the group that the option gid names",
+        .0.display()
+    )]
+    Hidden(PathBuf),
+    /// It shows a container's own processes.
+    #[error(
+        "{} shows the processes of a container, not the node's; mount the node's /proc elsewhere, read-only (hostPath), and name \
+         that directory",
+        .0.display()
+    )]
+    OfContainer(PathBuf),
+    /// A file of process 1 cannot be read.
+    #[error("{path} cannot be read: {error}; let the proxy read it (SELinux or AppArmor may forbid it)", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A process ID of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Pid(pub(super) u32);
+
+/// A network namespace: the inode of its `fib_trie`. Unlike `ns/net`, everybody may look at it. It may be reused once the
+/// network is gone, which the node's never is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Network(u64);
+
+/// A process in the listing of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) pid: Pid,
+    /// The inode of its directory. Another process with the same ID has another one.
+    pub(super) inode: u64,
+}
+
+/// A process. Its `stat` file is held open: reads fail once the process is gone, whoever has its ID then.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    /// When it began, in clock ticks since boot, rounded down.
+    pub(super) start: u64,
+    stat: File,
+}
+
+impl Process {
+    /// When it began, and its ID.
+    pub(super) fn age(&self) -> (u64, Pid) {
+        (self.start, self.pid)
+    }
+
+    /// Whether it is running, by one read.
+    pub(super) fn is_running(&self) -> io::Result<bool> {
+        match unless_ended(read_stat(&self.stat)) {
+            Ok(stat) => Ok(stat.is_some_and(|stat| stat.is_running && stat.start == self.start)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The node's `/proc`.
+#[derive(Debug)]
+pub(super) struct HostProc {
+    dir: PathBuf,
+    /// The node's network.
+    network: Network,
+}
+
+impl HostProc {
+    /// Checks that a directory is the node's `/proc` and shows what is needed.
+    pub(super) fn open(dir: &Path) -> Result<Self, ProcError> {
+        let in_dir = |error| ProcError::Directory { dir: dir.to_owned(), error };
+        fs::read_dir(dir).map_err(in_dir)?;
+        let init = dir.join("1");
+        for file in ["stat", "cgroup", "net/fib_trie"] {
+            let path = init.join(file);
+            let Err(error) = File::open(&path) else { continue };
+            // Every /proc has `self`, whatever it hides.
+            let is_proc = fs::symlink_metadata(dir.join("self")).is_ok();
+            let is_stat = file == "stat";
+            return Err(match error.kind() {
+                io::ErrorKind::NotFound if is_stat && !is_proc => ProcError::NotProc(dir.to_owned()),
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if is_stat => {
+                    ProcError::Hidden(dir.to_owned())
+                }
+                _ => ProcError::File { path, error },
+            });
+        }
+        let network = network_in(&init).map_err(|error| ProcError::File { path: init.join("net/fib_trie"), error })?;
+        let proc = Self { dir: dir.to_owned(), network };
+        let is_self = fs::read_link(dir.join("self")).is_ok_and(|own| own == Path::new("1"));
+        let pod = proc.pod_of(INIT).map_err(|error| ProcError::File { path: init.join("cgroup"), error })?;
+        if is_self || pod.is_some() { Err(ProcError::OfContainer(dir.to_owned())) } else { Ok(proc) }
+    }
+
+    /// All processes.
+    pub(super) fn list(&self) -> io::Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                listed.push(Listed { pid: Pid(pid), inode: entry.ino() });
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Opens a process. `None` if it has ended.
+    pub(super) fn process(&self, pid: Pid) -> io::Result<Option<Process>> {
+        let read = File::open(self.of(pid).join("stat")).and_then(|file| Ok((read_stat(&file)?, file)));
+        let found = unless_ended(read)?;
+        let running = found.filter(|(stat, _)| stat.is_running);
+        Ok(running.map(|(stat, file)| Process { pid, start: stat.start, stat: file }))
+    }
+
+    /// The pod that a process is of.
+    pub(super) fn pod_of(&self, pid: Pid) -> io::Result<Option<PodUid>> {
+        let mut text = Vec::new();
+        File::open(self.of(pid).join("cgroup"))?.take(CGROUP_MAX).read_to_end(&mut text)?;
+        Ok(cgroup::pod_of(&text))
+    }
+
+    /// The network of a process.
+    pub(super) fn network_of(&self, pid: Pid) -> io::Result<Network> {
+        network_in(&self.of(pid))
+    }
+
+    /// Whether a network is the node's.
+    pub(super) fn is_nodes(&self, network: Network) -> bool {
+        network == self.network
+    }
+
+    /// The addresses of a process's network, `at_most` so many of those that tell who has them.
+    pub(super) fn addresses(&self, pid: Pid, at_most: usize) -> io::Result<Vec<IpAddr>> {
+        let mut addresses = Vec::new();
+        self.each_address(pid, [true, true], POD_NETWORK_MAX, |addr| {
+            if is_unique(addr) && !addresses.contains(&addr) {
+                addresses.push(addr);
+            }
+            if addresses.len() < at_most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        Ok(addresses)
+    }
+
+    /// Whether a process's network has this address now.
+    pub(super) fn has(&self, pid: Pid, addr: IpAddr) -> io::Result<bool> {
+        self.finds(pid, addr, POD_NETWORK_MAX)
+    }
+
+    /// All addresses of the node's network, sorted.
+    pub(super) fn nodes_addresses(&self) -> io::Result<Vec<IpAddr>> {
+        let mut addresses = Vec::new();
+        self.each_address(INIT, [true, true], NODE_NETWORK_MAX, |addr| {
+            addresses.push(addr);
+            ControlFlow::Continue(())
+        })?;
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.shrink_to_fit();
+        Ok(addresses)
+    }
+
+    /// Whether the node's network has this address now.
+    pub(super) fn node_has(&self, addr: IpAddr) -> io::Result<bool> {
+        self.finds(INIT, addr, NODE_NETWORK_MAX)
+    }
+
+    fn finds(&self, pid: Pid, wanted: IpAddr, at_most: u64) -> io::Result<bool> {
+        let mut is_found = false;
+        self.each_address(pid, [wanted.is_ipv4(), wanted.is_ipv6()], at_most, |addr| {
+            is_found = addr == wanted;
+            if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(is_found)
+    }
+
+    /// Reads the addresses of a process's network, in IPv4, IPv6, or both.
+    fn each_address(
+        &self,
+        pid: Pid,
+        [v4, v6]: [bool; 2],
+        at_most: u64,
+        mut found: impl FnMut(IpAddr) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        let net = self.of(pid).join("net");
+        let mut parser = fib_trie::Parser::default();
+        if v4
+            && each_line(&net.join("fib_trie"), at_most, |line| parser.line(line).map(IpAddr::V4), &mut found)?
+                .is_break()
+        {
+            return Ok(());
+        }
+        if v6 {
+            match each_line(&net.join("if_inet6"), at_most, |line| if_inet6::address(line).map(IpAddr::V6), &mut found)
+            {
+                // A kernel without IPv6.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                read => drop(read?),
+            }
+        }
+        Ok(())
+    }
+
+    fn of(&self, pid: Pid) -> PathBuf {
+        self.dir.join(pid.0.to_string())
+    }
+}
+
+/// `None` instead of the error of a process that has ended.
+pub(super) fn unless_ended<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an address tells who has it. Every network has the others.
+fn is_unique(addr: IpAddr) -> bool {
+    let is_link_local = matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    !(addr.is_loopback() || addr.is_unspecified() || addr.is_multicast() || is_link_local)
+}
+
+fn network_in(process: &Path) -> io::Result<Network> {
+    Ok(Network(fs::metadata(process.join("net/fib_trie"))?.ino()))
+}
+
+fn read_stat(file: &File) -> io::Result<Stat> {
+    let mut text = [0; STAT_MAX];
+    let length = file.read_at(&mut text, 0)?;
+    Stat::parse(&text[..length]).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Reads a file by lines, up to a number of bytes, until `found` has enough.
+fn each_line(
+    path: &Path,
+    at_most: u64,
+    mut parse: impl FnMut(&[u8]) -> Option<IpAddr>,
+    found: &mut impl FnMut(IpAddr) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    let mut lines = BufReader::with_capacity(4096, File::open(path)?.take(at_most));
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        if let Some(addr) = parse(&line)
+            && found(addr).is_break()
+        {
+            return Ok(ControlFlow::Break(()));
+        }
+        line.clear();
+    }
+    Ok(ControlFlow::Continue(()))
+}

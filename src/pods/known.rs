@@ -1,0 +1,153 @@
+//! [`Pods`]: what the API server says about the pods of this node.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{Pod, PodUid};
+use crate::clock::BootTime;
+
+/// The pods of this node, as the API server described them last.
+#[derive(Debug)]
+pub struct Pods {
+    inner: Mutex<Inner>,
+    /// The number of changes so far.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pods: HashMap<PodUid, Arc<Pod>>,
+    /// When the API server was last heard of. `None` before the first list.
+    heard: Option<BootTime>,
+}
+
+impl Default for Pods {
+    fn default() -> Self {
+        Self { inner: Mutex::default(), changes: watch::Sender::new(0) }
+    }
+}
+
+impl Pods {
+    /// Replaces everything by a list. Pods that it does not contain are gone.
+    pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
+        let mut inner = self.lock();
+        inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+        inner.heard = Some(BootTime::now());
+        self.changed();
+    }
+
+    /// Records a pod that was added or modified.
+    pub fn apply(&self, pod: Pod) {
+        let mut inner = self.lock();
+        inner.heard = Some(BootTime::now());
+        if inner.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
+            inner.pods.insert(pod.uid, Arc::new(pod));
+            self.changed();
+        }
+    }
+
+    /// Records that a pod is gone.
+    pub fn remove(&self, uid: PodUid) {
+        let mut inner = self.lock();
+        inner.heard = Some(BootTime::now());
+        if inner.pods.remove(&uid).is_some() {
+            self.changed();
+        }
+    }
+
+    /// Records that the API server was heard of without a change, such as by a bookmark.
+    pub fn heard(&self) {
+        self.lock().heard = Some(BootTime::now());
+    }
+
+    /// The pod with this UID.
+    pub fn get(&self, uid: PodUid) -> Option<Arc<Pod>> {
+        self.lock().pods.get(&uid).cloned()
+    }
+
+    /// The pods that may send from this address: not those that share the node's network, and not those that have ended.
+    pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
+        let inner = self.lock();
+        inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
+    }
+
+    /// All pods.
+    pub fn all(&self) -> Vec<Arc<Pod>> {
+        self.lock().pods.values().cloned().collect()
+    }
+
+    /// The number of pods.
+    pub fn count(&self) -> usize {
+        self.lock().pods.len()
+    }
+
+    /// Time since the API server was last heard of. `None` before the first list.
+    pub fn age(&self) -> Option<Duration> {
+        self.lock().heard.map(|heard| BootTime::now().since(heard))
+    }
+
+    /// Resolves at each change.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while it is locked.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, addresses: &[&str]) -> Pod {
+        Pod {
+            uid: PodUid::parse(&uid.repeat(32)).expect("32 digits"),
+            namespace: "a".into(),
+            name: "p".into(),
+            account: "app".into(),
+            host_network: false,
+            ended: false,
+            terminating: false,
+            addresses: addresses.iter().map(|addr| addr.parse().expect("an address")).collect(),
+        }
+    }
+
+    #[test]
+    fn ended_pods_and_those_of_the_nodes_network_have_no_address() {
+        let pods = Pods::default();
+        let addr = "10.8.0.5".parse().expect("an address");
+        pods.apply(Pod { ended: true, ..pod("1", &["10.8.0.5"]) });
+        pods.apply(Pod { host_network: true, ..pod("2", &["10.8.0.5"]) });
+        assert_eq!(pods.with_address(addr), []);
+        pods.apply(Pod { terminating: true, ..pod("3", &["10.8.0.5", "fd00::5"]) });
+        assert_eq!(pods.with_address(addr).len(), 1, "a pod that ends is still itself");
+        assert_eq!(pods.with_address("fd00::5".parse().expect("an address")).len(), 1);
+    }
+
+    #[test]
+    fn a_list_replaces_everything_and_only_changes_are_signalled() {
+        let pods = Pods::default();
+        assert_eq!(pods.age(), None);
+        let mut changes = pods.subscribe();
+        pods.apply(pod("1", &[]));
+        assert!(changes.has_changed().expect("open"));
+        changes.mark_unchanged();
+        pods.apply(pod("1", &[]));
+        pods.heard();
+        assert!(!changes.has_changed().expect("open"));
+        pods.replace([pod("2", &[])]);
+        assert!(changes.has_changed().expect("open"));
+        assert_eq!((pods.count(), pods.get(pod("1", &[]).uid)), (1, None));
+        assert!(pods.age().is_some());
+    }
+}

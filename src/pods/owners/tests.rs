@@ -1,0 +1,178 @@
+//! The decision, as a table.
+
+use super::*;
+
+const BEGAN: u64 = 1_000_000_000_000;
+
+fn uid(number: u8) -> PodUid {
+    PodUid::parse(&format!("{number:032x}")).expect("32 digits")
+}
+
+fn pod(number: u8) -> Pod {
+    Pod {
+        uid: uid(number),
+        namespace: "a".into(),
+        name: format!("p{number}").into(),
+        account: "app".into(),
+        host_network: false,
+        ended: false,
+        terminating: false,
+        addresses: Vec::new(),
+    }
+}
+
+fn sandbox(number: u8) -> Sandbox {
+    Sandbox { uid: uid(number), began: BootTime::from_nanos(BEGAN) }
+}
+
+/// What is the case, and by default a connection that was accepted a second after the sandboxes began.
+struct Case {
+    holders: &'static [u8],
+    /// The one that began a second before the others.
+    eldest: u8,
+    is_scanned: bool,
+    reported: &'static [u8],
+    known: Vec<Pod>,
+    anchor: Anchor,
+    api_age: Duration,
+    attest: Attest,
+    accepted: u64,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            holders: &[],
+            eldest: 0,
+            is_scanned: true,
+            reported: &[],
+            known: vec![pod(1), pod(2), pod(3)],
+            anchor: Anchor::None,
+            api_age: Duration::ZERO,
+            attest: Attest::Prefer,
+            accepted: BEGAN + 1_000_000_000,
+        }
+    }
+}
+
+impl Case {
+    fn decide(&self) -> Result<(PodUid, Witness), NoOwner> {
+        let began = |number| BootTime::from_nanos(if number == self.eldest { BEGAN - 1_000_000_000 } else { BEGAN });
+        let of = |number| Sandbox { began: began(number), ..sandbox(number) };
+        let holders: Vec<_> = self.holders.iter().copied().map(of).collect();
+        let reported: Vec<_> = self.reported.iter().copied().map(pod).map(Arc::new).collect();
+        let evidence = Evidence {
+            addr: "10.8.0.5".parse().expect("an address"),
+            holders: &holders,
+            is_scanned: self.is_scanned,
+            reported: &reported,
+            api_age: self.api_age,
+            attest: self.attest,
+            accepted: BootTime::from_nanos(self.accepted),
+        };
+        let known = |uid| self.known.iter().find(|pod| pod.uid == uid).cloned().map(Arc::new);
+        decide(&evidence, known, |_| self.anchor).map(|owner| (owner.pod.uid, owner.by))
+    }
+
+    fn owner(&self) -> Option<(PodUid, Witness)> {
+        self.decide().ok()
+    }
+
+    fn missing(&self) -> Missing {
+        match self.decide() {
+            Err(NoOwner::Unidentified(missing)) => missing,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_kernel_is_believed_before_the_api_server() {
+    for reported in [&[][..], &[1], &[2], &[2, 3]] {
+        let case = Case { holders: &[1], reported, ..Case::default() };
+        assert_eq!(case.owner(), Some((uid(1), Witness::Kernel)), "{reported:?}");
+        // The API server's age and --attest do not matter.
+        let case = Case { api_age: Duration::from_secs(3600), attest: Attest::Kernel, ..case };
+        assert_eq!(case.owner(), Some((uid(1), Witness::Kernel)));
+    }
+}
+
+#[test]
+fn a_uid_that_the_api_server_does_not_report_as_a_running_pod_is_nobody() {
+    let known = |change: fn(&mut Pod)| {
+        let mut pod = pod(1);
+        change(&mut pod);
+        Case { holders: &[1], reported: &[2], known: vec![pod, self::pod(2)], ..Case::default() }
+    };
+    let missing = Missing::Pod { uid: uid(1).to_string() };
+    assert_eq!(Case { holders: &[1], reported: &[2], known: vec![pod(2)], ..Case::default() }.missing(), missing);
+    assert_eq!(known(|pod| pod.ended = true).missing(), missing);
+    assert_eq!(known(|pod| pod.host_network = true).missing(), missing);
+    assert_eq!(known(|pod| pod.account = "".into()).missing(), missing, "a static pod");
+    assert_eq!(known(|pod| pod.terminating = true).owner(), Some((uid(1), Witness::Kernel)), "it is still itself");
+}
+
+#[test]
+fn several_claims_are_decided_by_the_api_server_or_not_at_all() {
+    let case = |reported| Case { holders: &[1, 2], eldest: 1, reported, ..Case::default() };
+    assert_eq!(case(&[2]).owner(), Some((uid(2), Witness::Kernel)));
+    assert_eq!(case(&[2, 3]).owner(), Some((uid(2), Witness::Kernel)), "3 has no such address");
+    for reported in [&[][..], &[3], &[1, 2]] {
+        assert_eq!(case(reported).missing(), Missing::Decision { claims: 2 }, "{reported:?}");
+    }
+}
+
+#[test]
+fn a_younger_claim_that_was_not_reported_yet_may_be_the_right_one() {
+    let case = || Case { holders: &[1, 2], eldest: 1, reported: &[1], ..Case::default() };
+    assert_eq!(case().missing(), Missing::Decision { claims: 2 });
+    assert_eq!(Case { eldest: 0, ..case() }.missing(), Missing::Decision { claims: 2 }, "in the same tick");
+    // The younger one was given another address, so this one it gave itself.
+    let thief = Pod { addresses: vec!["10.8.0.9".parse().expect("an address")], ..pod(2) };
+    assert_eq!(Case { known: vec![pod(1), thief], ..case() }.owner(), Some((uid(1), Witness::Kernel)));
+}
+
+#[test]
+fn an_address_of_a_pod_without_addresses_of_its_own_cannot_be_taken_over() {
+    let case = |anchor| Case { holders: &[2], reported: &[1], anchor, ..Case::default() };
+    assert_eq!(case(Anchor::Bare(sandbox(1))).missing(), Missing::Decision { claims: 2 });
+    assert_eq!(case(Anchor::None).owner(), Some((uid(2), Witness::Kernel)), "it has ended");
+}
+
+#[test]
+fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
+    let bare = || Case { reported: &[1], anchor: Anchor::Bare(sandbox(1)), ..Case::default() };
+    assert_eq!(bare().owner(), Some((uid(1), Witness::Api)));
+    assert_eq!(Case { api_age: MAX_API_AGE, ..bare() }.owner(), Some((uid(1), Witness::Api)));
+
+    let doubt = |because| Missing::Confirmation { pod: "a/p1".to_owned(), because };
+    let late = MAX_API_AGE + Duration::from_secs(1);
+    assert_eq!(Case { api_age: late, ..bare() }.missing(), doubt(Doubt::Stale(301)));
+    assert_eq!(Case { attest: Attest::Kernel, ..bare() }.missing(), doubt(Doubt::Required));
+    // The pod has ended, or has other addresses: this one may already be another's.
+    for anchor in [Anchor::None, Anchor::Networked] {
+        assert_eq!(Case { anchor, ..bare() }.missing(), doubt(Doubt::Contradicted));
+    }
+    assert_eq!(
+        Case { is_scanned: false, ..bare() }.missing(),
+        Missing::Claim,
+        "the kernel may know better in a moment"
+    );
+    assert_eq!(Case { reported: &[1, 2], ..bare() }.missing(), Missing::Decision { claims: 2 });
+    assert_eq!(Case { reported: &[], ..bare() }.missing(), Missing::Claim);
+}
+
+#[test]
+fn a_connection_that_may_be_older_than_the_sandbox_is_outdated() {
+    let tick = u64::try_from(TICK.as_nanos()).expect("small");
+    for anchor in [None, Some(Anchor::Bare(sandbox(1)))] {
+        let at = |accepted| match anchor {
+            None => Case { holders: &[1], accepted, ..Case::default() }.decide(),
+            Some(anchor) => Case { reported: &[1], anchor, accepted, ..Case::default() }.decide(),
+        };
+        for accepted in [0, BEGAN - 1, BEGAN, BEGAN + tick - 1] {
+            assert_eq!(at(accepted), Err(NoOwner::Outdated), "{accepted}");
+        }
+        assert!(at(BEGAN + tick).is_ok());
+    }
+}

@@ -1,0 +1,39 @@
+//! [`Pod`]: a pod as the API server describes it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::PodUid;
+
+/// A pod of this node, as the API server describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its Kubernetes service account, in the same namespace.
+    pub account: Arc<str>,
+    /// Whether it shares the node's network. The kernel cannot tell such pods from the node.
+    pub host_network: bool,
+    /// Whether all its containers have ended for good: its phase is Succeeded or Failed. Its address may be another pod's.
+    pub ended: bool,
+    /// Whether it was told to end. Until its sandbox ends, it is still itself.
+    pub terminating: bool,
+    /// Its addresses. The kubelet reports them late; with a slow image or hook, minutes after the first container began.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Pod {
+    /// Whether requests can come from an address of its own.
+    pub fn has_network(&self) -> bool {
+        !self.host_network && !self.ended
+    }
+
+    /// Whether it may send requests in the name of its service account. Static pods have none.
+    pub fn has_identity(&self) -> bool {
+        self.has_network() && !self.account.is_empty()
+    }
+}

@@ -1,0 +1,241 @@
+//! [`Sandboxes`]: what the kernel says about the networks of this node's pods.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::PodUid;
+use super::host_proc::{HostProc, ProcError, Process, unless_ended};
+use super::scanner::{Age, Reads, Scanner, time_of};
+use crate::clock::BootTime;
+
+/// Addresses of a sandbox at most. A pod that may configure its network can have any number.
+const MAX_ADDRESSES: usize = 32;
+
+/// The sandboxes of this node, from its `/proc`. Needs one open file for each.
+///
+/// All methods block for as long as the kernel takes to write the files that they read: some microseconds each. A scan reads
+/// files of all sandboxes and of all new processes; others do not wait for it.
+#[derive(Debug)]
+pub struct Sandboxes {
+    proc: HostProc,
+    /// Locked during a scan, before `table`.
+    scanner: Mutex<Scanner>,
+    /// Never locked while a file is read.
+    table: Mutex<Table>,
+}
+
+/// The network of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sandbox {
+    /// The pod.
+    pub uid: PodUid,
+    /// When its oldest process began, rounded down to the kernel's clock tick (10 ms): it did not exist before. A connection
+    /// that was accepted earlier is not this pod's. One that was accepted in the same tick may be either's.
+    pub began: BootTime,
+}
+
+/// What the kernel knows of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anchor {
+    /// No live process of it in a network of its own.
+    None,
+    /// A live process in a network that has addresses, or had some.
+    Networked,
+    /// A live process in a network that was never seen to have any, as of a sandboxed runtime.
+    Bare(Sandbox),
+}
+
+/// What a scan did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The processes of the node.
+    pub processes: usize,
+    /// Those that were not there at the scan before, or all.
+    pub new: usize,
+    /// The sandboxes after the scan.
+    pub sandboxes: usize,
+    /// Processes that run and could not be read, and `/proc` itself. They are tried again by the next scan.
+    pub unreadable: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    sandboxes: HashMap<PodUid, Known>,
+    /// The addresses of the node's network, sorted.
+    node: Vec<IpAddr>,
+}
+
+/// A sandbox as of the last scan.
+#[derive(Debug, Clone)]
+struct Known {
+    /// The oldest process of the pod.
+    anchor: Arc<Process>,
+    addresses: SmallVec<[IpAddr; 2]>,
+    /// Whether it was ever seen to have an address, or could not be read. Some runtimes take a pod's addresses before they
+    /// end its processes.
+    had_addresses: bool,
+}
+
+impl Known {
+    /// Whether its anchor was not seen to have ended.
+    fn may_be_alive(&self) -> bool {
+        self.anchor.is_running().unwrap_or(true)
+    }
+}
+
+impl Sandboxes {
+    /// Opens the node's `/proc`. Sandboxes are found by the first scan.
+    pub fn open(proc: &Path) -> Result<Self, ProcError> {
+        let proc = HostProc::open(proc)?;
+        let node = proc.nodes_addresses().unwrap_or_default();
+        Ok(Self { proc, scanner: Mutex::default(), table: Mutex::new(Table { node, ..Table::default() }) })
+    }
+
+    /// Looks for new sandboxes, for new addresses, and for those that are gone. Reads only processes that are new since the
+    /// last scan, or so young that they may not be in their pod yet.
+    pub fn scan(&self) -> Scanned {
+        self.run(Reads::New)
+    }
+
+    /// Like [`scan`](Self::scan), as if all processes were new.
+    pub fn scan_all(&self) -> Scanned {
+        self.run(Reads::All)
+    }
+
+    /// The sandboxes that have this address now, by the kernel's word of this moment. Sandboxes and addresses that are newer than
+    /// the last scan are not found. There is more than one if a pod gave itself another's address. Empty if a sandbox that had it
+    /// cannot be read, because the rest would be half of the truth.
+    pub fn holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
+        let addr = addr.to_canonical();
+        let mut holders = SmallVec::new();
+        for (uid, anchor) in self.candidates(addr) {
+            let has = unless_ended(self.proc.has(anchor.pid, addr));
+            // The addresses were of this process only if it still has its ID.
+            match (anchor.is_running(), has) {
+                (Ok(false), _) => self.forget(uid, &anchor),
+                (Ok(true), Ok(Some(true))) => holders.push(Sandbox { uid, began: time_of(anchor.start) }),
+                (Ok(true), Ok(_)) => {}
+                (Err(_), _) | (_, Err(_)) => return SmallVec::new(),
+            }
+        }
+        holders
+    }
+
+    /// Whether the sandbox of a pod is alive: its oldest process runs.
+    pub fn is_alive(&self, uid: PodUid) -> bool {
+        let Some(anchor) = self.lock().sandboxes.get(&uid).map(|known| Arc::clone(&known.anchor)) else { return false };
+        let is_running = anchor.is_running();
+        if matches!(is_running, Ok(false)) {
+            self.forget(uid, &anchor);
+        }
+        is_running.unwrap_or(false)
+    }
+
+    /// What is known of a pod, as of the last scan.
+    pub fn anchor(&self, uid: PodUid) -> Anchor {
+        let Some(known) = self.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
+        match known.anchor.is_running() {
+            Ok(true) if known.had_addresses => Anchor::Networked,
+            Ok(true) => Anchor::Bare(Sandbox { uid, began: time_of(known.anchor.start) }),
+            _ => Anchor::None,
+        }
+    }
+
+    /// The addresses of a pod, as of the last scan.
+    pub fn addresses(&self, uid: PodUid) -> Vec<IpAddr> {
+        self.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
+    }
+
+    /// Whether an address is of the node's own network, the one of process 1. Loopback is. Addresses that are newer than the
+    /// last scan are not found.
+    pub fn is_of_node(&self, addr: IpAddr) -> bool {
+        let addr = addr.to_canonical();
+        if addr.is_loopback() {
+            return true;
+        }
+        // Everybody may have it on a link of its own.
+        if matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
+            return false;
+        }
+        let was = self.lock().node.binary_search(&addr).is_ok();
+        // The node may have lost it, and a pod may have it now.
+        was && self.proc.node_has(addr).unwrap_or(false)
+    }
+
+    /// The number of sandboxes, as of the last scan.
+    pub fn count(&self) -> usize {
+        self.lock().sandboxes.len()
+    }
+
+    fn run(&self, reads: Reads) -> Scanned {
+        // Nothing panics while it is locked.
+        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sandboxes = self.lock().sandboxes.clone();
+        sandboxes.retain(|_, known| known.may_be_alive());
+        let Ok(found) = scanner.scan(&self.proc, reads, &ages(&sandboxes)) else {
+            return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
+        };
+        for (uid, anchor) in found.anchors {
+            sandboxes.insert(uid, Known { anchor: Arc::new(anchor), addresses: SmallVec::new(), had_addresses: false });
+        }
+        for known in sandboxes.values_mut() {
+            match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
+                Ok(addresses) => {
+                    known.had_addresses |= !addresses.is_empty();
+                    known.addresses = addresses.into();
+                    known.addresses.shrink_to_fit();
+                }
+                // Those that were known stay: `holders` does not believe them.
+                Err(_) => known.had_addresses = true,
+            }
+        }
+        sandboxes.retain(|_, known| known.may_be_alive());
+        scanner.bar(&ages(&sandboxes));
+        let node = self.proc.nodes_addresses();
+        let summary = Scanned {
+            processes: found.processes,
+            new: found.new,
+            sandboxes: sandboxes.len(),
+            unreadable: found.unreadable,
+        };
+        let mut table = self.lock();
+        table.sandboxes = sandboxes;
+        if let Ok(node) = node {
+            table.node = node;
+        }
+        summary
+    }
+
+    /// The sandboxes that had this address at the last scan.
+    fn candidates(&self, addr: IpAddr) -> SmallVec<[(PodUid, Arc<Process>); 2]> {
+        let table = self.lock();
+        let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
+        having.map(|(uid, known)| (*uid, Arc::clone(&known.anchor))).collect()
+    }
+
+    /// Forgets a sandbox, unless it has another anchor by now.
+    fn forget(&self, uid: PodUid, anchor: &Arc<Process>) {
+        let mut table = self.lock();
+        if table.sandboxes.get(&uid).is_some_and(|known| Arc::ptr_eq(&known.anchor, anchor)) {
+            table.sandboxes.remove(&uid);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing panics while it is locked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ages(sandboxes: &HashMap<PodUid, Known>) -> HashMap<PodUid, Age> {
+    sandboxes.iter().map(|(uid, known)| (*uid, known.anchor.age())).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod fake_proc;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+use std::fs;
+use std::net::Ipv6Addr;
+use std::os::unix::fs::symlink;
+
+use rustix::param::clock_ticks_per_second;
+
+use super::super::stat::tests::text as stat;
+use super::fake_proc::FakeProc;
+use super::*;
+
+const A: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";
+const B: &str = "11111111-2222-3333-4444-555555555555";
+
+fn uid(text: &str) -> PodUid {
+    PodUid::parse(text).expect("a UID")
+}
+
+/// The pods that have this address.
+fn holders(sandboxes: &Sandboxes, addr: &str) -> Vec<PodUid> {
+    let mut holders: Vec<_> =
+        sandboxes.holders(addr.parse().expect("an address")).iter().map(|sandbox| sandbox.uid).collect();
+    holders.sort_unstable();
+    holders
+}
+
+/// A tick at which a process is so young that its sandbox may still be in the making.
+fn just_now() -> u64 {
+    BootTime::now().as_nanos() / (1_000_000_000 / clock_ticks_per_second())
+}
+
+#[test]
+fn a_sandbox_has_its_addresses_of_both_families() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5", "fd00:b::5"]);
+    proc.of_pod(20, 1234, A, "a");
+    proc.of_pod(21, 1240, A, "a");
+    let sandboxes = proc.open();
+    assert_eq!(sandboxes.count(), 0);
+    assert_eq!(sandboxes.scan(), Scanned { processes: 3, new: 3, sandboxes: 1, unreadable: 0 });
+    for addr in ["10.8.0.5", "::ffff:10.8.0.5", "fd00:b::5"] {
+        assert_eq!(holders(&sandboxes, addr), [uid(A)], "{addr}");
+    }
+    let began = BootTime::from_nanos(1234 * 1_000_000_000 / clock_ticks_per_second());
+    let holder = sandboxes.holders(IpAddr::from([10, 8, 0, 5]));
+    assert_eq!(holder.as_slice(), [Sandbox { uid: uid(A), began }]);
+    for addr in ["127.0.0.1", "::1", "fe80::1", "10.128.0.2", "10.8.0.6"] {
+        assert!(holders(&sandboxes, addr).is_empty(), "{addr}");
+    }
+    assert!(sandboxes.is_alive(uid(A)) && !sandboxes.is_alive(uid(B)));
+}
+
+#[test]
+fn a_dead_sandbox_has_nothing_at_once_even_if_its_id_and_address_are_used_again() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.end(20);
+    proc.of_pod(20, 2000, B, "a");
+    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
+    assert_eq!(sandboxes.count(), 0, "it is forgotten");
+    assert!(!sandboxes.is_alive(uid(A)));
+    assert_eq!(sandboxes.scan().new, 1, "another process with the same ID is a new one");
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B)]);
+    proc.end(20);
+    assert!(!sandboxes.is_alive(uid(B)));
+    assert_eq!(sandboxes.count(), 0);
+}
+
+#[test]
+fn a_process_that_nobody_waits_for_is_dead() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    fs::write(proc.dir.join("20/stat"), stat(20, b"pause", 'Z', 1000)).expect("a temporary file");
+    assert!(!sandboxes.is_alive(uid(A)));
+    assert_eq!(sandboxes.scan_all().sandboxes, 0);
+}
+
+#[test]
+fn an_address_that_was_taken_away_is_not_held() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.network("a", &["10.8.0.6"]);
+    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
+    assert!(sandboxes.is_alive(uid(A)));
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(A)], "a new address is found by the next scan");
+}
+
+#[test]
+fn a_process_with_a_network_of_its_own_holds_nothing() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc.of_pod(30, 1000, A, "a");
+    // The lower ID is the younger process: IDs wrap around.
+    proc.of_pod(20, 1500, A, "claimed");
+    let sandboxes = proc.open();
+    for scan in [Sandboxes::scan, Sandboxes::scan_all] {
+        scan(&sandboxes);
+        assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+        assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    }
+}
+
+#[test]
+fn who_was_seen_beside_the_anchor_does_not_succeed_it() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc.of_pod(20, 1000, A, "a");
+    proc.of_pod(21, 1500, A, "claimed");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.end(20);
+    for scan in [Sandboxes::scan, Sandboxes::scan_all, Sandboxes::scan] {
+        assert_eq!(scan(&sandboxes).sandboxes, 0);
+    }
+    // The kubelet makes a new sandbox for the same pod.
+    proc.of_pod(22, 2000, A, "a");
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+}
+
+#[test]
+fn a_forerunner_of_pause_does_not_bar_it() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    let now = just_now();
+    proc.of_pod(20, now, A, "a");
+    proc.of_pod(21, now + 1, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.end(20);
+    assert!(!sandboxes.is_alive(uid(A)));
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    assert_eq!(sandboxes.scan().new, 0);
+}
+
+#[test]
+fn who_could_not_be_read_for_a_while_is_not_forgiven() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    proc.of_pod(21, 1500, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.end(20);
+    let file = proc.dir.join("21/cgroup");
+    let text = fs::read(&file).expect("it is there");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("a free name");
+    assert_eq!(sandboxes.scan_all().unreadable, 1);
+    fs::remove_dir(&file).expect("it is empty");
+    fs::write(&file, text).expect("a temporary file");
+    assert_eq!(sandboxes.scan_all().sandboxes, 0);
+}
+
+#[test]
+fn who_has_a_network_of_its_own_does_not_succeed_even_a_young_anchor() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    let now = just_now();
+    proc.of_pod(20, now, A, "a");
+    proc.of_pod(21, now + 1, A, "claimed");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.end(20);
+    for scan in [Sandboxes::scan, Sandboxes::scan_all] {
+        assert_eq!(scan(&sandboxes).sandboxes, 0);
+    }
+}
+
+#[test]
+fn an_older_process_takes_over() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc.of_pod(21, 1500, A, "claimed");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.of_pod(20, 1000, A, "a");
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+}
+
+#[test]
+fn two_pods_with_one_address_are_both_named() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("b", &["10.8.0.6", "10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    proc.of_pod(30, 2000, B, "b");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B), uid(A)]);
+    proc.end(20);
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B)]);
+}
+
+/// A directory in the place of a file cannot be read by anybody, root included.
+#[test]
+fn if_one_of_two_cannot_be_read_nobody_is_named() {
+    let proc = FakeProc::new();
+    for (number, (pid, pod)) in [(20, A), (30, B)].into_iter().enumerate() {
+        let network = format!("n{number}");
+        proc.network(&network, &["10.8.0.5"]);
+        proc.of_pod(pid, 1000, pod, &network);
+    }
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    let file = proc.network_dir("n1").join("fib_trie");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("a free name");
+    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
+    assert_eq!(sandboxes.count(), 2, "both are alive");
+}
+
+#[test]
+fn processes_in_the_nodes_network_are_no_sandbox() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    // A pod with hostNetwork, and a monitor of the runtime that is older than pause.
+    proc.of_pod(20, 1000, A, "node");
+    proc.of_pod(30, 1000, B, "node");
+    proc.of_pod(31, 1001, B, "a");
+    let sandboxes = proc.open();
+    assert_eq!(sandboxes.scan().sandboxes, 1);
+    assert!(holders(&sandboxes, "10.128.0.2").is_empty());
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(B)]);
+}
+
+#[test]
+fn a_process_that_enters_its_pod_late_is_found() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.process(20, just_now(), "/system.slice/containerd.service", "node");
+    let sandboxes = proc.open();
+    assert_eq!(sandboxes.scan().sandboxes, 0);
+    proc.move_to(20, &format!("/kubepods/pod{A}"));
+    assert_eq!(sandboxes.scan().sandboxes, 0, "it is still in the network of the node");
+    proc.enter(20, "a");
+    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 0, sandboxes: 1, unreadable: 0 });
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+}
+
+#[test]
+fn only_new_and_young_processes_are_read() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.process(20, 1000, "/system.slice/cron.service", "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.move_to(20, &format!("/kubepods/pod{A}"));
+    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 0, sandboxes: 0, unreadable: 0 });
+    assert_eq!(sandboxes.scan_all(), Scanned { processes: 2, new: 2, sandboxes: 1, unreadable: 0 });
+}
+
+#[test]
+fn what_cannot_be_read_is_counted_and_tried_again() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    let file = proc.dir.join("20/cgroup");
+    let text = fs::read(&file).expect("it is there");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("a free name");
+    let sandboxes = proc.open();
+    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 2, sandboxes: 0, unreadable: 1 });
+    fs::remove_dir(&file).expect("it is empty");
+    fs::write(&file, text).expect("a temporary file");
+    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 1, sandboxes: 1, unreadable: 0 });
+}
+
+#[test]
+fn the_nodes_addresses_are_its_own() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    let is_of_node = |addr: &str| sandboxes.is_of_node(addr.parse().expect("an address"));
+    for addr in ["127.0.0.1", "127.9.9.9", "::1", "10.128.0.2", "::ffff:10.128.0.2", "fd00:a::2"] {
+        assert!(is_of_node(addr), "{addr}");
+    }
+    assert!(!is_of_node("10.8.0.5"));
+    proc.network("node", &["10.128.0.3"]);
+    assert!(!is_of_node("10.128.0.2"), "an address that the node lost may be a pod's");
+    sandboxes.scan();
+    assert!(is_of_node("10.128.0.3"));
+}
+
+#[test]
+fn the_number_of_addresses_is_bounded() {
+    let proc = FakeProc::new();
+    let many: Vec<String> = (0..200).map(|number| Ipv6Addr::from(number + (0xfd00 << 112)).to_string()).collect();
+    let mut addresses = vec!["10.8.0.5"];
+    addresses.extend(many.iter().map(String::as_str));
+    proc.network("a", &addresses);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    assert_eq!(sandboxes.lock().sandboxes[&uid(A)].addresses.len(), MAX_ADDRESSES);
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+}
+
+#[test]
+fn what_is_forgotten_takes_no_memory() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    proc.end(20);
+    sandboxes.scan();
+    assert_eq!(sandboxes.scanner.lock().expect("no panic").size(), 1);
+}
+
+#[test]
+fn a_directory_that_is_not_the_nodes_proc_is_refused_with_a_reason() {
+    let proc = FakeProc::new();
+    let refusal = || Sandboxes::open(&proc.dir).expect_err("not usable").to_string();
+
+    proc.move_to(1, &format!("/kubepods/pod{A}/0123"));
+    assert!(refusal().contains("of a container"), "{}", refusal());
+    proc.move_to(1, "/");
+    fs::remove_file(proc.dir.join("self")).expect("it is there");
+    symlink("1", proc.dir.join("self")).expect("a free name");
+    assert!(refusal().contains("of a container"), "{}", refusal());
+
+    fs::remove_file(proc.dir.join("1/net")).expect("it is there");
+    assert!(refusal().contains("1/net/fib_trie cannot be read"), "{}", refusal());
+    proc.end(1);
+    assert!(refusal().contains("hidepid"), "{}", refusal());
+    fs::remove_file(proc.dir.join("self")).expect("it is there");
+    assert!(refusal().contains("is not a /proc"), "{}", refusal());
+    fs::remove_dir_all(&proc.dir).expect("it is there");
+    assert!(refusal().contains("cannot be read: No such file"), "{}", refusal());
+}
+
+/// `/proc` of the machine that runs the test.
+#[test]
+fn the_real_proc_can_be_scanned() {
+    let Ok(sandboxes) = Sandboxes::open(Path::new("/proc")) else {
+        return;
+    };
+    let first = sandboxes.scan();
+    assert!(first.processes > 1 && first.new > 0, "{first:?}");
+    assert!(sandboxes.scan().new <= first.new);
+}
