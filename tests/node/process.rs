@@ -61,6 +61,18 @@ impl Process {
         }
     }
 
+    /// What it wrote since the last line that was waited for.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn written(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
+    /// Its process ID. `ip` becomes the command that it runs.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it without a word.
     pub fn kill(mut self) {
         self.child.kill().expect("still running");

@@ -6,12 +6,17 @@ use std::sync::LazyLock;
 
 /// Builds the binary for release, without the mock.
 pub fn release_build() -> Result<PathBuf, String> {
+    release_build_with("")
+}
+
+/// The same, with these features, separated by commas. It takes the place of a build with others.
+pub fn release_build_with(features: &str) -> Result<PathBuf, String> {
     let built_for_tests = Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
     let target = built_for_tests.parent().and_then(Path::parent).ok_or("the binary has no target directory")?;
-    println!("building the release binary (cargo build --release --locked)");
+    println!("building the release binary (cargo build --release --locked --features '{features}')");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy", "--target-dir"]);
-    let status = cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy", "--features", features]);
+    let status = cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
     match status {
         Ok(status) if status.success() => Ok(target.join("release/gce-metadata-proxy")),
         Ok(status) => Err(format!("cargo build --release: {status}")),

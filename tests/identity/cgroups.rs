@@ -1,0 +1,90 @@
+//! The control groups of pods, as a kubelet with the driver `cgroupfs` makes them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::kube::pause;
+use crate::support::cgroup::is_version_2;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Hierarchies of version 1 in which pods are. The kubelet uses more; `cpuset` would have to be set up first.
+const HIERARCHIES: [&str; 3] = ["memory", "pids", "systemd"];
+
+/// The groups of all pods of a node, in a group of the test's own, as a node in a container has them. They end with this
+/// value.
+#[derive(Debug)]
+pub struct Kubepods {
+    dirs: Vec<PathBuf>,
+}
+
+impl Kubepods {
+    pub fn new(name: &str) -> Self {
+        let roots: Vec<PathBuf> = if is_version_2() {
+            vec![ROOT.into()]
+        } else {
+            HIERARCHIES.iter().map(|hierarchy| Path::new(ROOT).join(hierarchy)).filter(|root| root.is_dir()).collect()
+        };
+        let dirs = roots.into_iter().map(|root| root.join(name).join("kubepods")).collect();
+        let kubepods = Self { dirs };
+        kubepods.dirs.iter().for_each(|dir| make(dir));
+        kubepods
+    }
+
+    /// The groups of a pod and of its sandbox.
+    pub fn pod(&self, uid: &str) -> PodGroup {
+        // The ID of a container has 64 digits.
+        let container = uid.replace('-', "").repeat(2);
+        let dirs: Vec<PathBuf> = self.dirs.iter().map(|dir| dir.join(format!("pod{uid}")).join(&container)).collect();
+        for dir in &dirs {
+            make(dir);
+        }
+        PodGroup { dirs }
+    }
+}
+
+impl Drop for Kubepods {
+    fn drop(&mut self) {
+        self.dirs.iter().for_each(|dir| remove_with_parent(dir));
+    }
+}
+
+/// The groups of a pod. They end with this value, which must be after its processes.
+#[derive(Debug)]
+pub struct PodGroup {
+    dirs: Vec<PathBuf>,
+}
+
+impl PodGroup {
+    /// The files that a process writes its ID to in order to join.
+    pub fn doors(&self) -> impl Iterator<Item = PathBuf> {
+        self.dirs.iter().map(|dir| dir.join("cgroup.procs"))
+    }
+}
+
+impl Drop for PodGroup {
+    fn drop(&mut self) {
+        self.dirs.iter().for_each(|dir| remove_with_parent(dir));
+    }
+}
+
+fn make(dir: &Path) {
+    fs::create_dir_all(dir).unwrap_or_else(|error| panic!("{} cannot be made: {error}", dir.display()));
+}
+
+fn remove_with_parent(dir: &Path) {
+    for dir in [Some(dir), dir.parent()].into_iter().flatten() {
+        // A process that was just killed is in its group for a moment longer.
+        let is_gone = (0..200).any(|_| {
+            let is_gone = fs::remove_dir(dir).is_ok() || !dir.exists();
+            if !is_gone {
+                pause(Duration::from_millis(5));
+            }
+            is_gone
+        });
+        if !is_gone {
+            eprintln!("the control group {} could not be removed", dir.display());
+        }
+    }
+}

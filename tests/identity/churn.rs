@@ -1,0 +1,123 @@
+//! No pod is ever taken for another: pods come and go, addresses pass from one to the next, and the API server knows little of
+//! it, late or never.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::is_full_size;
+use crate::kube::pause;
+use crate::kubelet::{ACCOUNTS, Kubelet, account};
+use crate::reporter::Reporter;
+use crate::support::needs::{Test, tests};
+use crate::tally::Tally;
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![no_pod_is_taken_for_another];
+
+/// Threads that begin and end pods.
+const WORKERS: usize = 2;
+
+/// How long the API server is away.
+const AWAY: Duration = Duration::from_secs(3);
+
+/// How much of it there is.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Pods at any time.
+    pub pods: u8,
+    /// Requests of all clients.
+    pub requests: u64,
+    /// The average pause between two requests of a pod.
+    pub gap: Duration,
+    /// How long a pod lives on average.
+    pub life: Duration,
+    /// How long the API server is left alone between two disturbances, and how long a watch stalls.
+    pub disturbed: Option<(Duration, Duration)>,
+}
+
+impl Plan {
+    fn chosen() -> Self {
+        let life = Duration::from_secs(15);
+        let (requests, gap, disturbed) = if is_full_size() {
+            (1_000_000, Duration::from_millis(20), (Duration::from_secs(10), Duration::from_secs(30)))
+        } else {
+            (20_000, Duration::from_millis(200), (Duration::from_secs(4), Duration::from_secs(5)))
+        };
+        Self { pods: 110, requests, gap, life, disturbed: Some(disturbed) }
+    }
+}
+
+fn no_pod_is_taken_for_another() {
+    let mut world = World::new();
+    let _proxy = world.proxy(&[]);
+    run(&mut world, Plan::chosen()).judge();
+}
+
+/// Lets pods come and go until their clients have asked enough of the proxy that listens on the node.
+pub fn run(world: &mut World, plan: Plan) -> Arc<Tally> {
+    let mut api = world.server.admin();
+    (0..ACCOUNTS).map(account).for_each(|(namespace, account)| api.create_account(&namespace, &account));
+    let tally = Arc::new(Tally::new(plan.requests));
+    let kubelet = Kubelet {
+        node: Arc::clone(&world.node),
+        reporter: Reporter::start(api),
+        tally: Arc::clone(&tally),
+        life: plan.life,
+        gap: plan.gap,
+        begun: AtomicUsize::new(0),
+        clients: Mutex::default(),
+    };
+    let addresses: Vec<_> = (0..plan.pods).map(|number| world.address(number)).collect();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for addresses in addresses.chunks(addresses.len().div_ceil(WORKERS)) {
+            let (kubelet, mut api) = (&kubelet, world.server.admin());
+            scope.spawn(move || kubelet.work(&mut api, addresses));
+        }
+        if let Some((calm, stall)) = plan.disturbed {
+            let rounds = disturb(world, &tally, calm, stall);
+            assert!(rounds > 0, "the clients had asked enough before the API server was killed");
+            println!("{rounds} stalls of the watch, after each of which the API server was killed and restarted");
+        }
+    });
+    // A client that lives longer than this would keep its pod's network.
+    let clients = std::mem::take(&mut *kubelet.clients.lock().unwrap_or_else(PoisonError::into_inner));
+    for client in clients {
+        client.join().expect("no panic");
+    }
+    println!("{} pods in {:.0?}", kubelet.begun.load(Relaxed), began.elapsed());
+    tally
+}
+
+/// Disturbs what the proxy hears of pods, until the clients have asked enough. Returns how often.
+fn disturb(world: &mut World, tally: &Tally, calm: Duration, stall: Duration) -> usize {
+    let wait = |time: Duration| {
+        let began = Instant::now();
+        while !tally.is_complete() && began.elapsed() < time {
+            pause(Duration::from_millis(50));
+        }
+    };
+    let mut rounds = 0;
+    while !tally.is_complete() {
+        wait(calm);
+        world.watch.hold();
+        wait(stall);
+        world.watch.pass();
+        wait(calm);
+        if tally.is_complete() {
+            break;
+        }
+        world.server.kill();
+        wait(AWAY);
+        world.server.restart();
+        wait(calm);
+        world.watch.cut();
+        rounds += 1;
+    }
+    rounds
+}

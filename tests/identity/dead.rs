@@ -1,0 +1,146 @@
+//! A dead pod's address gets nothing of it, although the API server's last word is that the pod lives there.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::is_full_size;
+use crate::kube::{NODE, PodObject, pause};
+use crate::pod::{Pod, Told};
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![a_dead_pod_s_address_gets_nothing_of_it];
+
+/// Addresses that change hands at the same time.
+const ADDRESSES: u8 = 10;
+
+/// Of so many who take an address over, one is a pod that the proxy has not heard of.
+const STRANGERS: usize = 10;
+
+/// How long the proxy may take to hear of all pods.
+const SETTLES: Duration = Duration::from_secs(30);
+
+fn a_dead_pod_s_address_gets_nothing_of_it() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    // Two for each address, and the API server says of the first that it has it.
+    let couples: Vec<[PodObject; 2]> = (0..ADDRESSES)
+        .map(|number| [0, 1].map(|which| api.create_pod("team-0", &format!("pod-{number}-{which}"), "app-0", NODE)))
+        .collect();
+    for (number, [first, _]) in (0..).zip(&couples) {
+        api.set_addresses(first, &world.address(number).both());
+    }
+    let _proxy = world.proxy(&[]);
+    is_known(&world, &couples);
+    // From now on the proxy hears nothing, and does not know it.
+    world.watch.hold();
+
+    let trials = Trials { left: AtomicUsize::new(if is_full_size() { 10_000 } else { 300 }), ..Trials::default() };
+    thread::scope(|scope| {
+        for (number, couple) in (0..).zip(&couples) {
+            let (world, trials) = (&world, &trials);
+            scope.spawn(move || hand_over(world, number, couple, trials));
+        }
+    });
+    let [served, strangers] = [trials.served, trials.strangers].map(AtomicUsize::into_inner);
+    let silent = trials.silent.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let not = silent.len();
+    println!("nobody was taken for a dead pod: {served} served, {not} not; {strangers} strangers got nothing");
+    let is_served = served * 10 >= (served + not) * 9;
+    assert!(strangers > 0 && is_served, "{served} served, {not} not, as {:#?}", &silent[..not.min(5)]);
+}
+
+/// Addresses that change hands.
+#[derive(Default)]
+struct Trials {
+    left: AtomicUsize,
+    /// Pods that got their answer.
+    served: AtomicUsize,
+    /// Those that did not.
+    silent: Mutex<Vec<String>>,
+    /// Pods that nobody knows.
+    strangers: AtomicUsize,
+}
+
+/// Waits until the proxy knows all pods.
+fn is_known(world: &World, couples: &[[PodObject; 2]]) {
+    for (number, couple) in (0..).zip(couples) {
+        for object in couple {
+            let pod = Pod::start(&world.node, object.clone(), world.address(number));
+            let began = Instant::now();
+            loop {
+                match pod.inside(ask_anew) {
+                    Told::Itself => break,
+                    Told::Unavailable | Told::Broken(_) => {}
+                    told => panic!("{pod} got {told:?}"),
+                }
+                assert!(began.elapsed() < SETTLES, "{pod} is not known");
+            }
+        }
+    }
+}
+
+/// Lets an address pass from one pod to the other, and now and then to a stranger, until there were enough trials.
+fn hand_over(world: &World, number: u8, couple: &[PodObject; 2], trials: &Trials) {
+    let address = world.address(number);
+    let mut last: Option<Arc<Pod>> = None;
+    for turn in 0_usize.. {
+        if trials.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err() {
+            return;
+        }
+        let is_stranger = turn % STRANGERS == STRANGERS - 1;
+        let object = if is_stranger { stranger() } else { couple[turn % 2].clone() };
+        if let Some(old) = &last {
+            // Its process ends first, or lives on without its network.
+            if fastrand::bool() {
+                old.kill();
+            }
+            old.unplug();
+        }
+        let pod = Pod::start(&world.node, object, address);
+        match pod.inside(ask_anew) {
+            Told::Itself if !is_stranger => drop(trials.served.fetch_add(1, Relaxed)),
+            Told::Unavailable | Told::Broken(_) if is_stranger => drop(trials.strangers.fetch_add(1, Relaxed)),
+            told @ (Told::Unavailable | Told::Broken(_)) => {
+                let mut silent = trials.silent.lock().unwrap_or_else(PoisonError::into_inner);
+                silent.push(format!("{pod} got {told:?} on turn {turn}"));
+            }
+            told => panic!("{pod} got {told:?}"),
+        }
+        last = Some(pod);
+    }
+}
+
+/// A pod that the API server does not have.
+fn stranger() -> PodObject {
+    let [namespace, name, account] = ["nowhere", "stranger", "nobody"].map(str::to_owned);
+    let hex = format!("{:032x}", fastrand::u128(..));
+    let uid = format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+    PodObject { namespace, name, account, uid }
+}
+
+/// Asks on a new connection; on another one if that is reset, as in the clock tick in which the pod's first process began.
+fn ask_anew(pod: &Pod) -> Told {
+    match ask_once(pod) {
+        Told::Broken(ErrorKind::ConnectionReset) => {
+            pause(Duration::from_millis(10));
+            ask_once(pod)
+        }
+        told => told,
+    }
+}
+
+fn ask_once(pod: &Pod) -> Told {
+    let told = pod.connect().map(|mut connection| pod.ask(&mut connection));
+    told.unwrap_or_else(|| {
+        pause(Duration::from_millis(10));
+        Told::Broken(ErrorKind::ConnectionRefused)
+    })
+}

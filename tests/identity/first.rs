@@ -1,0 +1,58 @@
+//! A pod gets its first answer although the API server never learns its address.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::is_full_size;
+use crate::pod::{Pod, Told};
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![the_first_answer_needs_no_address_of_the_api_server];
+
+/// Pods that begin, one after another.
+const PODS: u8 = 100;
+
+/// Of 100 first answers, 99 must come within this time after the pod's first packet.
+const MOST: Duration = Duration::from_millis(100);
+
+fn the_first_answer_needs_no_address_of_the_api_server() {
+    let world = World::new();
+    let _proxy = world.proxy(&[]);
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let mut times: Vec<Duration> = (0..PODS)
+        .map(|number| {
+            let pod = world.pod(&mut api, &format!("pod-{number}"), world.address(number));
+            let time = pod.inside(first_answer);
+            // Its object and its address go, so none of them helps or hinders the next.
+            pod.kill();
+            api.delete_pod(&pod.object, 0);
+            time
+        })
+        .collect();
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    let p99 = times[times.len() * 99 / 100 - 1];
+    println!("the first answer: p50 {:.1?}, p90 {:.1?}, p99 {p99:.1?}, slowest {:.1?}", at(50), at(90), at(100));
+    // A debug build on a computer that is shared is not judged by its speed.
+    assert!(!is_full_size() || p99 <= MOST, "the 99th of 100 first answers took {p99:?}");
+}
+
+/// How long it takes from the first packet to the answer.
+fn first_answer(pod: &Pod) -> Duration {
+    let began = Instant::now();
+    loop {
+        let mut connection = pod.connect().expect("the proxy listens");
+        match pod.ask(&mut connection) {
+            Told::Itself => return began.elapsed(),
+            // A connection of the clock tick in which the pod's first process began may be of the pod before it. A real
+            // container begins later.
+            Told::Broken(ErrorKind::ConnectionReset) if began.elapsed() < MOST => {}
+            told => panic!("{told:?}"),
+        }
+    }
+}

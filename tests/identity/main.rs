@@ -1,0 +1,70 @@
+//! Which pod is asking: a node with a toy kubelet and a real API server, and the proxy that must never take one pod for another.
+//!
+//! Pods are network namespaces with a control group and a process each, made in the order in which a kubelet makes them. Each
+//! client in a pod compares what the proxy tells it with what it is.
+//!
+//! Environment variables:
+//!
+//! - `METADATA_PROXY_FULL_SIZE=1`: the long form, with the release binary. It takes half an hour.
+//! - `IDENTITY_BINARY=/path`: this proxy, instead of the one of this source tree.
+
+#![allow(unreachable_pub, reason = "everything here is private to this binary")]
+
+mod cgroups;
+mod churn;
+mod dead;
+mod environment;
+mod first;
+mod kubelet;
+mod memory;
+mod naive;
+mod operators;
+mod pod;
+mod reporter;
+mod sandbox;
+mod tally;
+mod world;
+
+#[path = "../kube/mod.rs"]
+mod kube;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "../node/namespace.rs"]
+mod namespace;
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "../node/process.rs"]
+mod process;
+#[allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use support::needs;
+
+/// What each of these tests needs (`tests/needs.tsv`).
+const NEEDS: [&str; 6] = ["network namespaces", "control groups", "ip", "setpriv", "openssl", "kube-apiserver"];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // Each has a hundred clients and looks at the time.
+    arguments.test_threads = Some(1);
+    support::open_many_files();
+    let modules = [
+        ("environment", environment::TESTS),
+        ("naive", naive::TESTS),
+        ("first", first::TESTS),
+        ("dead", dead::TESTS),
+        ("operators", operators::TESTS),
+        ("memory", memory::TESTS),
+        ("churn", churn::TESTS),
+    ];
+    let trials: Vec<Trial> = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests)).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Whether tests run in their long form.
+fn is_full_size() -> bool {
+    std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
+}

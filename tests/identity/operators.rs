@@ -1,0 +1,72 @@
+//! What operators see of pods, and what a pod gets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gce_metadata_proxy::telemetry::table::TABLE;
+use tokio::time::Instant;
+
+use crate::kube::NODE;
+use crate::pod::Pod;
+use crate::process::BINARY;
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![pods_are_shown_and_get_nothing_of_the_nodes_accounts];
+
+const PAGES: &str = "http://127.0.0.1:989";
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    for account in ["app-0", "agent"] {
+        api.create_account("team-0", account);
+    }
+    let proxy = world.proxy(&["--passthrough=team-0/agent", "--audit"]);
+    let [pod, agent] = [("shop", "app-0", 0), ("agent", "agent", 1)].map(|(name, account, number)| {
+        let object = api.create_pod("team-0", name, account, NODE);
+        Pod::start(&world.node, object, world.address(number))
+    });
+    assert!(get(&pod, "/whoami").contains(r#""pod":"shop""#));
+    assert!(get(&agent, "/whoami").contains(r#""pod":"agent""#));
+
+    let refused = get(&pod, TOKEN);
+    assert!(refused.contains(" 403 ") && refused.contains("the service account team-0/app-0"), "{refused}");
+    let zone = get(&pod, "/computeMetadata/v1/instance/zone");
+    assert!(zone.contains(" 200 "), "{zone}");
+    let token = get(&agent, TOKEN);
+    assert!(token.contains(" 200 ") && token.contains("access_token"), "{token}");
+    proxy.line("namespace=\"team-0\" service_account=\"agent\" pod=\"agent\"");
+
+    let namespace = &world.node.namespace;
+    let metrics = namespace.curl(&format!("{PAGES}/metrics")).text;
+    for row in TABLE.iter().filter(|row| row.help.contains("Absent without --workload-identity")) {
+        assert!(metrics.contains(&format!("\n{}", row.name)), "{} is missing from\n{metrics}", row.name);
+    }
+    assert!(metrics.contains("\nmetadata_proxy_identity_sandboxes 2\n"), "{metrics}");
+    let page = namespace.curl(&format!("{PAGES}/statusz")).text;
+    for shown in ["team-0/shop", "team-0/agent", "(acts as the node)"] {
+        assert!(page.contains(shown), "{shown} is missing from\n{page}");
+    }
+    let explained = namespace.sh(&format!("{BINARY} explain --pod team-0/shop"));
+    for shown in [&*pod.address.v4.to_string(), "team-0/shop by kernel, account app-0", &pod.object.uid] {
+        assert!(explained.contains(shown), "{shown} is missing from\n{explained}");
+    }
+    let explained = namespace.sh(&format!("{BINARY} explain --pod team-0/nobody"));
+    assert!(explained.contains("reports no such pod on this node"), "{explained}");
+}
+
+/// The answer to a pod, on a new connection. One of the clock tick in which the pod's first process began is reset.
+fn get(pod: &Arc<Pod>, path: &'static str) -> String {
+    pod.inside(move |pod| {
+        let began = Instant::now();
+        loop {
+            match pod.connect().expect("the proxy listens").ask(path) {
+                Ok(answer) => return answer,
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(1), "{error}"),
+            }
+        }
+    })
+}

@@ -1,0 +1,172 @@
+//! [`Pod`]: a pod that runs, and its client, which compares what it is told with what it is.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::kube::{PodObject, pause};
+use crate::namespace::Kept;
+use crate::sandbox::{Address, Node, Sandbox};
+use crate::tally::Tally;
+
+/// The port on which proxies listen.
+pub const PORT: u16 = 988;
+
+/// Where a pod asks who it is.
+const WHOAMI: &str = "/whoami";
+
+/// A pod whose sandbox was made.
+pub struct Pod {
+    pub object: PodObject,
+    pub address: Address,
+    pub began: Instant,
+    node: [SocketAddr; 2],
+    sandbox: Mutex<Sandbox>,
+    /// From now on nothing need succeed.
+    is_ending: AtomicBool,
+    /// Its clients end.
+    is_over: AtomicBool,
+}
+
+/// What a pod was told.
+#[derive(Debug)]
+pub enum Told {
+    /// It is this pod, as it is.
+    Itself,
+    /// 503: not known, or ambiguous.
+    Unavailable,
+    /// No answer.
+    Broken(ErrorKind),
+    /// It is somebody else.
+    Somebody(String),
+    /// Another answer.
+    Odd(String),
+}
+
+impl Pod {
+    /// Makes the sandbox of a pod.
+    pub fn start(node: &Arc<Node>, object: PodObject, address: Address) -> Arc<Self> {
+        let sandbox = Mutex::new(Sandbox::start(node, &object.uid, address));
+        let (began, of_node) = (Instant::now(), node.network.node());
+        let node = of_node.both().map(|ip| (ip, PORT).into());
+        let (is_ending, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { object, address, began, node, sandbox, is_ending, is_over })
+    }
+
+    pub fn sandbox(&self) -> MutexGuard<'_, Sandbox> {
+        self.sandbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection to the proxy. From a thread that is in the pod's network.
+    pub fn connect(&self) -> Option<Kept> {
+        Kept::open(self.node[usize::from(fastrand::bool())])
+    }
+
+    /// Asks who this is. From a thread that is in the pod's network.
+    pub fn ask(&self, connection: &mut Kept) -> Told {
+        let answer = match connection.ask(WHOAMI) {
+            Ok(answer) => answer,
+            Err(error) => return Told::Broken(error),
+        };
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        match head.split(' ').nth(1) {
+            Some("503") => Told::Unavailable,
+            Some("200") => match serde_json::from_str(body) {
+                Ok(told) if self.is(&told) => Told::Itself,
+                _ => Told::Somebody(format!("{self} was told {body}")),
+            },
+            _ => Told::Odd(answer),
+        }
+    }
+
+    fn is(&self, told: &Value) -> bool {
+        let PodObject { namespace, name, account, uid } = &self.object;
+        let told = ["namespace", "pod", "serviceAccount", "uid"].map(|key| told[key].as_str());
+        told == [namespace, name, account, uid].map(|text| Some(text.as_str()))
+    }
+
+    /// Does something on a thread in the pod's network.
+    pub fn inside<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+        let pod = Arc::clone(self);
+        let thread = self.sandbox().spawn(move || work(&pod));
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Asks on a thread in the pod's network until the pod is over, on connections that it keeps for a while, with pauses that
+    /// are this long on average.
+    pub fn live(self: &Arc<Self>, gap: Duration, tally: &Arc<Tally>) -> JoinHandle<()> {
+        let (pod, tally) = (Arc::clone(self), Arc::clone(tally));
+        self.sandbox().spawn(move || {
+            let mut kept = None;
+            for asked in 0.. {
+                if pod.is_over.load(Relaxed) || tally.is_complete() {
+                    return;
+                }
+                if fastrand::u8(..3) == 0 {
+                    kept = None;
+                }
+                kept = pod.ask_once(kept, &tally);
+                // A pod's first requests come as soon as it runs.
+                if asked >= 5 || kept.is_none() {
+                    pause(gap.mul_f64(fastrand::f64() * 2.0));
+                }
+            }
+        })
+    }
+
+    /// Asks and counts. Returns the connection if it lives.
+    fn ask_once(&self, kept: Option<Kept>, tally: &Tally) -> Option<Kept> {
+        let was_settled = self.is_settled();
+        let mut connection = kept.or_else(|| self.connect());
+        let told = match &mut connection {
+            Some(open) => self.ask(open),
+            None => Told::Broken(ErrorKind::ConnectionRefused),
+        };
+        let is_alive = matches!(told, Told::Itself | Told::Unavailable);
+        tally.count(told, was_settled && self.is_settled());
+        connection.filter(|_| is_alive)
+    }
+
+    /// Whether it has existed long enough to be known, and is not about to end.
+    fn is_settled(&self) -> bool {
+        self.began.elapsed() > Duration::from_secs(2) && !self.is_ending.load(Relaxed)
+    }
+
+    /// From now on it may get no answer.
+    pub fn begins_to_end(&self) {
+        self.is_ending.store(true, Relaxed);
+    }
+
+    /// Its client stops after the request that it has sent.
+    pub fn stop_asking(&self) {
+        self.begins_to_end();
+        self.is_over.store(true, Relaxed);
+    }
+
+    /// Ends the processes of its sandbox.
+    pub fn kill(&self) {
+        self.begins_to_end();
+        self.sandbox().kill();
+    }
+
+    /// Takes its network away.
+    pub fn unplug(&self) {
+        self.begins_to_end();
+        self.sandbox().unplug();
+    }
+}
+
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PodObject { namespace, name, account, uid } = &self.object;
+        let (address, age) = (self.address.v4, self.began.elapsed());
+        write!(f, "{namespace}/{name} ({account}, {uid}), at {address} for {age:.1?},")
+    }
+}

@@ -1,0 +1,114 @@
+//! [`World`]: a node, its API server, and the proxy.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use crate::is_full_size;
+use crate::kube::{ApiServer, Client, Forwarder, NODE};
+use crate::pod::{PORT, Pod};
+use crate::process::{BINARY, Process};
+use crate::sandbox::{Address, Node};
+use crate::support;
+
+/// Where the mock metadata server listens, in the node's namespace.
+const UPSTREAM: &str = "127.0.0.1:8980";
+
+/// A node with its API server. The order is the order of the end: what connects first.
+pub struct World {
+    /// Stands between the proxy and the API server.
+    pub watch: Forwarder,
+    pub server: ApiServer,
+    pub node: Arc<Node>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let node = Arc::new(Node::new());
+        let place = Some(Arc::clone(&node.namespace));
+        let server = ApiServer::start(place.clone());
+        let watch = Forwarder::start(place, server.addr());
+        Self { watch, server, node }
+    }
+
+    /// The address of a pod, by its number from 0.
+    pub fn address(&self, number: u8) -> Address {
+        self.node.network.address(number + 2)
+    }
+
+    /// The proxy on the node, ready, with its upstream. It hears of pods through [`World::watch`].
+    pub fn proxy(&self, args: &[&str]) -> Proxy {
+        let kubeconfig = self.server.node_kubeconfig(self.watch.addr());
+        let fixed = [
+            &format!("--kubeconfig={}", kubeconfig.display()),
+            &format!("--node-name={NODE}"),
+            "--workload-identity",
+            "--host-proc=/proc",
+        ];
+        self.start(&[&fixed, args].concat())
+    }
+
+    /// The proxy as it is by default.
+    pub fn proxy_without_identity(&self) -> Proxy {
+        self.start(&[])
+    }
+
+    fn start(&self, args: &[&str]) -> Proxy {
+        let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
+        mock.line("mock metadata server on");
+        let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
+        let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
+        let binary = binary();
+        let mut command = self.node.namespace.command(binary.to_str().expect("text"));
+        let process = Process::spawn(command.args(fixed).args(args));
+        process.line("cache warmed up");
+        Proxy { process, _mock: mock }
+    }
+
+    /// Creates a pod's object and makes its sandbox. The API server is told no address.
+    pub fn pod(&self, api: &mut Client, name: &str, address: Address) -> Arc<Pod> {
+        let object = api.create_pod("team-0", name, "app-0", NODE);
+        Pod::start(&self.node, object, address)
+    }
+}
+
+/// A proxy, and the mock that is its upstream. Both end with this value.
+pub struct Proxy {
+    process: Process,
+    _mock: Process,
+}
+
+/// Who reads why a test failed wants to know what the proxy said.
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let written = self.process.written();
+            eprintln!("the proxy wrote: {:#?}", &written[written.len().saturating_sub(30)..]);
+        }
+    }
+}
+
+impl Proxy {
+    /// Memory of its own, in KiB: without what it shares with its file.
+    pub fn anonymous_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a process has memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// Waits for a line of its log.
+    pub fn line(&self, wanted: &str) {
+        self.process.line(wanted);
+    }
+}
+
+/// The proxy's binary: the one of `IDENTITY_BINARY`, the release binary in the long form, or else the one of these tests.
+fn binary() -> &'static Path {
+    static PROXY: OnceLock<PathBuf> = OnceLock::new();
+    PROXY.get_or_init(|| match std::env::var_os("IDENTITY_BINARY") {
+        Some(path) => path.into(),
+        None if is_full_size() => support::release_build_with("workload-identity").expect("it can be built"),
+        None => BINARY.into(),
+    })
+}
