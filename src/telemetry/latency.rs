@@ -36,6 +36,13 @@ labels! {
     }
 }
 
+impl Filter {
+    /// The filters of a proxy whose pods have no identities, in order.
+    pub fn without_identity() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|filter| *filter != Self::Identify)
+    }
+}
+
 labels! {
     /// The result of a filter.
     FilterOutcome {

@@ -152,7 +152,9 @@ fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
             loop {
                 get(proxy.addr, LEAF).await;
                 let answer = prometheus.ask(QUESTION, "filter").await;
-                if answer.len() == Filter::VALUES.len() && answer.iter().all(|(_, p99)| p99.is_finite()) {
+                let is_answered =
+                    |filter: Filter| answer.iter().any(|(name, p99)| name == filter.label() && p99.is_finite());
+                if Filter::without_identity().all(is_answered) {
                     return answer;
                 }
                 // Between two looks at another process, which has no way to announce that it has scraped.
@@ -160,7 +162,7 @@ fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
             }
         });
         let answer = answered.await.expect("a number for each filter");
-        for filter in Filter::VALUES {
+        for filter in Filter::without_identity() {
             let is_answered = answer.iter().any(|(name, p99)| name == filter.label() && *p99 > 0.0);
             assert!(is_answered, "{}: {answer:?}", filter.label());
         }
