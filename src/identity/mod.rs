@@ -5,37 +5,40 @@
 //! A pod is identified by its first request on a connection. The connection is then its own until the pod ends: a
 //! connection cannot change hands, only an address can. When an address does, its connections are reset.
 
+mod caller;
 mod explain;
+mod hooks;
 mod metrics;
+mod settings;
+mod tend;
 mod visitor;
+mod waiting;
 mod workloads;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::sleep;
 
 use crate::clock::BootTime;
 use crate::metadata::{CallingPod, Missing, Principal};
-use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner, Witness};
-use crate::pods::{PodUid, Pods, Sandboxes};
+use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
+use crate::pods::{Pods, Sandboxes};
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::{Registry, table};
 
+pub use caller::Caller;
+use caller::witness;
+pub use hooks::{CutFrom, Forget};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;
+pub use settings::{AccountName, Settings};
 pub use visitor::{Outdated, Sender, Visitor};
 use workloads::Workloads;
-
-/// Interval between checks that identified pods still live.
-const VERIFY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Maximum age of what is known about processes when a connection is identified. A pod that takes the address of
 /// another one whose processes live on is noticed within this time.
@@ -47,85 +50,8 @@ const MAX_SCAN_SHARE: u32 = 20;
 /// But a new pod is looked for at least this often, however long a scan takes on a busy node.
 const MAX_SCAN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Maximum requests that wait to be identified, in all and of one address: a quarter of the seats, and as many as a client
-/// library sends at its start.
-const MAX_WAITING: usize = 50;
-const MAX_WAITING_OF_ONE: usize = 8;
-
 /// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
 pub const STALE: Duration = Duration::from_secs(150);
-
-/// How pods are identified.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The node's own `/proc`.
-    pub host_proc: PathBuf,
-    /// Whether the API server alone may say which pod has an address.
-    pub attest: Attest,
-    /// Accounts whose pods act as the node.
-    pub passthrough: Vec<AccountName>,
-    /// How to reach the API server.
-    #[cfg(feature = "workload-identity")]
-    pub cluster: crate::cluster::Settings,
-}
-
-/// A Kubernetes service account, as `NAMESPACE/NAME`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct AccountName {
-    namespace: String,
-    name: String,
-}
-
-impl AccountName {
-    /// Parses `NAMESPACE/NAME`. Both are names that Kubernetes allows.
-    pub fn parse(text: &str) -> Option<Self> {
-        let is_name = |name: &str| {
-            let is_allowed =
-                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-            !name.is_empty() && name.len() <= 253 && name.bytes().all(is_allowed)
-        };
-        let (namespace, name) = text.split_once('/')?;
-        (is_name(namespace) && is_name(name)).then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
-    }
-}
-
-impl fmt::Display for AccountName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// Resets the connections from an address that were accepted before a moment. Returns their number.
-pub struct CutFrom(Box<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>);
-
-impl CutFrom {
-    /// Uses this function.
-    pub fn new(cut_from: impl Fn(IpAddr, BootTime) -> usize + Send + Sync + 'static) -> Self {
-        Self(Box::new(cut_from))
-    }
-}
-
-impl fmt::Debug for CutFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CutFrom")
-    }
-}
-
-/// Deletes what is kept for a principal that is gone.
-pub struct Forget(Box<dyn Fn(Principal) + Send + Sync>);
-
-impl Forget {
-    /// Uses this function.
-    pub fn new(forget: impl Fn(Principal) + Send + Sync + 'static) -> Self {
-        Self(Box::new(forget))
-    }
-}
-
-impl fmt::Debug for Forget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Forget")
-    }
-}
 
 /// Identifies the clients of connections.
 #[derive(Debug)]
@@ -147,16 +73,6 @@ pub struct Identity {
     cut_from: CutFrom,
     forget: Forget,
     metrics: IdentityMetrics,
-}
-
-/// An identified client.
-#[derive(Debug)]
-pub struct Caller {
-    principal: Principal,
-    /// `None` for the node.
-    pod: Option<(PodUid, Arc<CallingPod>)>,
-    /// Whether its pod has ended, or lost the address.
-    is_gone: AtomicBool,
 }
 
 /// The last look at the node's processes.
@@ -345,57 +261,6 @@ impl Identity {
         *last.insert(Scan { began: learned, ended: scan.ended })
     }
 
-    /// Notices when pods end, while polled.
-    pub async fn tend(self: Arc<Self>) {
-        let mut changes = self.pods.subscribe();
-        loop {
-            tokio::select! {
-                _ = changes.changed() => {}
-                () = sleep(VERIFY_INTERVAL) => {}
-            }
-            self.verify();
-        }
-    }
-
-    /// Forgets the pods that have ended, and resets their connections.
-    fn verify(&self) {
-        let now = BootTime::now();
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        self.lock().retain(|addr, caller| {
-            let lives = caller.pod.as_ref().is_none_or(|(uid, pod)| self.lives(*uid, *addr, pod));
-            if !lives {
-                caller.is_gone.store(true, Relaxed);
-                left.push((*addr, now));
-            }
-            lives
-        });
-        if !left.is_empty() {
-            let scan = self.scan(Duration::ZERO);
-            left.retain(|(addr, noticed)| {
-                // Connections that were accepted before the scan, and before a sandbox that it found, are of the pod that has
-                // ended. Later ones may be of a pod that was not found yet.
-                let next = self.sandboxes.holders(*addr).iter().map(|next| next.began + owners::TICK).min();
-                self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
-                scan.began < *noticed
-            });
-        }
-        drop(left);
-        for number in self.workloads.retain(|| self.pods.all()) {
-            (self.forget.0)(Principal::Workload(number));
-        }
-    }
-
-    /// Whether a pod still runs and has this address, as far as the last scan saw it.
-    fn lives(&self, uid: PodUid, addr: IpAddr, calling: &CallingPod) -> bool {
-        let Some(pod) = self.pods.get(uid).filter(|pod| pod.has_network()) else { return false };
-        let has_address = if calling.evidence == Identified::Api.label() {
-            pod.addresses.contains(&addr)
-        } else {
-            self.sandboxes.addresses(uid).contains(&addr)
-        };
-        has_address && self.sandboxes.is_alive(uid)
-    }
-
     /// What is known about pods, in numbers.
     pub fn summary(&self) -> Summary {
         let api_age = self.pods.age().map(|age| age.as_secs());
@@ -431,19 +296,6 @@ impl Identity {
         rows
     }
 
-    /// Lets a request from this address wait, if not too many do. Waiting requests hold seats, and an address that stays unknown
-    /// must not take those of known pods.
-    fn let_wait(self: &Arc<Self>, addr: IpAddr) -> Option<Waiting> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = waiting.values().sum();
-        let own = waiting.get(&addr).copied().unwrap_or(0);
-        if all >= MAX_WAITING || own >= MAX_WAITING_OF_ONE {
-            return None;
-        }
-        waiting.insert(addr, own + 1);
-        Some(Waiting { identity: Arc::clone(self), addr })
-    }
-
     /// Counts a request that got 503.
     fn refused(&self, why: &Missing) {
         let result = if why.is_ambiguous() { Identified::Ambiguous } else { Identified::Unknown };
@@ -453,51 +305,6 @@ impl Identity {
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Caller>>> {
         // Nothing panics while it is locked.
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A request that waits to be identified.
-#[derive(Debug)]
-struct Waiting {
-    identity: Arc<Identity>,
-    addr: IpAddr,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut waiting = self.identity.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = waiting.get_mut(&self.addr) {
-            *own -= 1;
-            if *own == 0 {
-                waiting.remove(&self.addr);
-            }
-        }
-    }
-}
-
-impl Caller {
-    fn is_node(&self) -> bool {
-        self.principal == Principal::Node
-    }
-
-    fn is(&self, owner: &Owner) -> bool {
-        let evidence = witness(owner.by).label();
-        self.pod.as_ref().is_some_and(|(uid, pod)| *uid == owner.pod.uid && pod.evidence == evidence)
-    }
-
-    fn witness(&self) -> Identified {
-        match &self.pod {
-            None => Identified::Node,
-            Some((_, pod)) if pod.evidence == Identified::Api.label() => Identified::Api,
-            Some(_) => Identified::Kernel,
-        }
-    }
-}
-
-fn witness(witness: Witness) -> Identified {
-    match witness {
-        Witness::Kernel => Identified::Kernel,
-        Witness::Api => Identified::Api,
     }
 }
 

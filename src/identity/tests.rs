@@ -1,13 +1,16 @@
 //! Pods that come and go, on a `/proc` of files and with a view of the API server that the test makes.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use super::tend::VERIFY_INTERVAL;
+use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
 use super::*;
 use crate::metadata::{Doubt, Unidentified};
-use crate::pods::{FakeProc, Pod};
+use crate::pods::{FakeProc, Pod, PodUid};
 
 const ADDR: &str = "10.8.0.5";
 

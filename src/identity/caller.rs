@@ -1,0 +1,46 @@
+//! [`Caller`]: an identified client.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::metrics::Identified;
+use crate::metadata::{CallingPod, Principal};
+use crate::pods::PodUid;
+use crate::pods::owners::{Owner, Witness};
+use crate::telemetry::labels::Label;
+
+/// An identified client.
+#[derive(Debug)]
+pub struct Caller {
+    pub(super) principal: Principal,
+    /// `None` for the node.
+    pub(super) pod: Option<(PodUid, Arc<CallingPod>)>,
+    /// Whether its pod has ended, or lost the address.
+    pub(super) is_gone: AtomicBool,
+}
+
+impl Caller {
+    pub(super) fn is_node(&self) -> bool {
+        self.principal == Principal::Node
+    }
+
+    pub(super) fn is(&self, owner: &Owner) -> bool {
+        let evidence = witness(owner.by).label();
+        self.pod.as_ref().is_some_and(|(uid, pod)| *uid == owner.pod.uid && pod.evidence == evidence)
+    }
+
+    pub(super) fn witness(&self) -> Identified {
+        match &self.pod {
+            None => Identified::Node,
+            Some((_, pod)) if pod.evidence == Identified::Api.label() => Identified::Api,
+            Some(_) => Identified::Kernel,
+        }
+    }
+}
+
+pub(super) fn witness(witness: Witness) -> Identified {
+    match witness {
+        Witness::Kernel => Identified::Kernel,
+        Witness::Api => Identified::Api,
+    }
+}

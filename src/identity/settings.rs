@@ -1,0 +1,46 @@
+//! [`Settings`]: how pods are identified.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::pods::owners::Attest;
+
+/// How pods are identified.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node's own `/proc`.
+    pub host_proc: PathBuf,
+    /// Whether the API server alone may say which pod has an address.
+    pub attest: Attest,
+    /// Accounts whose pods act as the node.
+    pub passthrough: Vec<AccountName>,
+    /// How to reach the API server.
+    #[cfg(feature = "workload-identity")]
+    pub cluster: crate::cluster::Settings,
+}
+
+/// A Kubernetes service account, as `NAMESPACE/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AccountName {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl AccountName {
+    /// Parses `NAMESPACE/NAME`. Both are names that Kubernetes allows.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_name = |name: &str| {
+            let is_allowed =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+            !name.is_empty() && name.len() <= 253 && name.bytes().all(is_allowed)
+        };
+        let (namespace, name) = text.split_once('/')?;
+        (is_name(namespace) && is_name(name)).then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for AccountName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

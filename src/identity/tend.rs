@@ -1,0 +1,72 @@
+//! [`Identity::tend`]: notices when pods end.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Identity;
+use super::metrics::Identified;
+use crate::clock::BootTime;
+use crate::metadata::{CallingPod, Principal};
+use crate::pods::PodUid;
+use crate::pods::owners;
+use crate::telemetry::labels::Label;
+
+/// Interval between checks that identified pods still live.
+pub(super) const VERIFY_INTERVAL: Duration = Duration::from_millis(250);
+
+impl Identity {
+    /// Notices when pods end, while polled.
+    pub async fn tend(self: Arc<Self>) {
+        let mut changes = self.pods.subscribe();
+        loop {
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = sleep(VERIFY_INTERVAL) => {}
+            }
+            self.verify();
+        }
+    }
+
+    /// Forgets the pods that have ended, and resets their connections.
+    fn verify(&self) {
+        let now = BootTime::now();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lock().retain(|addr, caller| {
+            let lives = caller.pod.as_ref().is_none_or(|(uid, pod)| self.lives(*uid, *addr, pod));
+            if !lives {
+                caller.is_gone.store(true, Relaxed);
+                left.push((*addr, now));
+            }
+            lives
+        });
+        if !left.is_empty() {
+            let scan = self.scan(Duration::ZERO);
+            left.retain(|(addr, noticed)| {
+                // Connections that were accepted before the scan, and before a sandbox that it found, are of the pod that has
+                // ended. Later ones may be of a pod that was not found yet.
+                let next = self.sandboxes.holders(*addr).iter().map(|next| next.began + owners::TICK).min();
+                self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
+                scan.began < *noticed
+            });
+        }
+        drop(left);
+        for number in self.workloads.retain(|| self.pods.all()) {
+            (self.forget.0)(Principal::Workload(number));
+        }
+    }
+
+    /// Whether a pod still runs and has this address, as far as the last scan saw it.
+    fn lives(&self, uid: PodUid, addr: IpAddr, calling: &CallingPod) -> bool {
+        let Some(pod) = self.pods.get(uid).filter(|pod| pod.has_network()) else { return false };
+        let has_address = if calling.evidence == Identified::Api.label() {
+            pod.addresses.contains(&addr)
+        } else {
+            self.sandboxes.addresses(uid).contains(&addr)
+        };
+        has_address && self.sandboxes.is_alive(uid)
+    }
+}

@@ -1,0 +1,45 @@
+//! [`Waiting`]: a request that waits to be identified.
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+
+use super::Identity;
+
+/// Maximum requests that wait to be identified, in all and of one address: a quarter of the seats, and as many as a client
+/// library sends at its start.
+pub(super) const MAX_WAITING: usize = 50;
+pub(super) const MAX_WAITING_OF_ONE: usize = 8;
+
+/// A request that waits to be identified.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    identity: Arc<Identity>,
+    addr: IpAddr,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut waiting = self.identity.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = waiting.get_mut(&self.addr) {
+            *own -= 1;
+            if *own == 0 {
+                waiting.remove(&self.addr);
+            }
+        }
+    }
+}
+
+impl Identity {
+    /// Lets a request from this address wait, if not too many do. Waiting requests hold seats, and an address that stays unknown
+    /// must not take those of known pods.
+    pub(super) fn let_wait(self: &Arc<Self>, addr: IpAddr) -> Option<Waiting> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = waiting.values().sum();
+        let own = waiting.get(&addr).copied().unwrap_or(0);
+        if all >= MAX_WAITING || own >= MAX_WAITING_OF_ONE {
+            return None;
+        }
+        waiting.insert(addr, own + 1);
+        Some(Waiting { identity: Arc::clone(self), addr })
+    }
+}
