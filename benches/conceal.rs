@@ -7,7 +7,6 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::identity::Visitor;
 use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
 use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
 use gce_metadata_proxy::layers::{classify, conceal};
@@ -16,7 +15,6 @@ use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::server::Arrival;
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
 use tower::{Service, ServiceBuilder, service_fn};
@@ -66,11 +64,10 @@ fn layers(criterion: &mut Criterion) {
     });
     let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
-    let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
-    let (timeline, visitor) = (Timeline::new(Instruments::default(), arrival.peer), Visitor::new(None, arrival));
+    let timeline = Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()));
     let mut stack = ServiceBuilder::new()
-        .layer(classify::layer(&Arc::new(AllowedHosts::default()), &visitor, &timeline))
+        .layer(classify::layer(&Arc::new(AllowedHosts::default()), None, &timeline))
         .layer(conceal::layer(&concealment))
         .service(nothing);
     for (name, target) in REQUESTS {

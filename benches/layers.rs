@@ -9,7 +9,6 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::identity::Visitor;
 use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
 use gce_metadata_proxy::layers::hanging::Watches;
 use gce_metadata_proxy::layers::in_flight::{Limit, MakeRoom, Seats};
@@ -23,7 +22,6 @@ use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
-use gce_metadata_proxy::server::Arrival;
 use gce_metadata_proxy::telemetry::Registry;
 use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
@@ -32,7 +30,6 @@ fn layers(criterion: &mut Criterion) {
     let runtime = support::runtime();
     let _entered = runtime.enter();
     let timeline = Timeline::new(Instruments::default(), support::PEER);
-    let visitor = Visitor::new(None, Arrival::now(support::PEER));
     let ends = || service_fn(support::nothing);
     let leaf = || support::parsed(support::CLUSTER_UID);
 
@@ -44,7 +41,7 @@ fn layers(criterion: &mut Criterion) {
     let rescue = rescue::layer(&requests, &shedding, OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);
     let hosts = Arc::new(AllowedHosts::default());
-    bench(criterion, "classify", classify::layer(&hosts, &visitor, &timeline).layer(ends()), request);
+    bench(criterion, "classify", classify::layer(&hosts, None, &timeline).layer(ends()), request);
 
     let limit = Arc::new(Limit {
         seats: Seats::new(200),

@@ -58,8 +58,9 @@ fn with_between(
     move |arrival: Arrival| {
         let (http, metadata, peer) = (http.clone(), metadata.clone(), arrival.peer);
         let timeline = &Timeline::new(shared.instruments.clone(), peer);
-        let visitor = &Visitor::new(shared.identity.clone(), arrival);
-        let identify = visitor.is_identified().then(|| track(timeline, Filter::Identify, identify::layer(visitor)));
+        let visitor = shared.identity.clone().map(|identity| Visitor::new(identity, arrival));
+        let visitor = visitor.as_ref();
+        let identify = visitor.map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor)));
         let of_http = layers! { http:
             // Outermost, so that refusals are measured, too.
             total(timeline),

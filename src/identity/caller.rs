@@ -20,10 +20,6 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub(super) fn is_node(&self) -> bool {
-        self.principal == Principal::Node
-    }
-
     pub(super) fn is(&self, owner: &Owner) -> bool {
         let evidence = witness(owner.by).label();
         self.pod.as_ref().is_some_and(|(uid, pod)| *uid == owner.pod.uid && pod.evidence == evidence)

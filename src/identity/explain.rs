@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Identity;
+use super::caller::witness;
 use crate::clock::BootTime;
 use crate::pods::Pod;
-use crate::pods::owners::NoOwner;
+use crate::pods::owners::{NoOwner, Owner};
 use crate::server::Arrival;
+use crate::telemetry::labels::Label;
 
 /// A report of lines, each with a label.
 struct Report(String);
@@ -64,14 +66,15 @@ impl Identity {
     /// Whom a new connection from this address would be of.
     fn taken_for(&self, addr: IpAddr) -> String {
         let arrival = Arrival { peer: (addr, 0).into(), accepted: BootTime::now() };
-        match self.look_up(arrival, Duration::ZERO) {
-            Ok(caller) => match &caller.pod {
-                None => "is the node's: its clients act as the node".to_owned(),
-                Some((_, pod)) => {
-                    let acts = if caller.is_node() { ", and acts as the node (--passthrough)" } else { "" };
-                    format!("{}/{} by {}, account {}{acts}", pod.namespace, pod.name, pod.evidence, pod.service_account)
-                }
-            },
+        if self.sandboxes.is_of_node(addr) {
+            return "is the node's: its clients act as the node".to_owned();
+        }
+        // `look_up` would also reset connections of an earlier owner: a question must not change anything.
+        match self.owner(arrival, true) {
+            Ok(Owner { pod, by, .. }) => {
+                let acts = if self.is_passed_through(&pod) { ", and acts as the node (--passthrough)" } else { "" };
+                format!("{}/{} by {}, account {}{acts}", pod.namespace, pod.name, witness(by).label(), pod.account)
+            }
             Err(NoOwner::Unidentified(why)) => format!("not known: {why}"),
             Err(NoOwner::Outdated) => "its processes began just now; ask again".to_owned(),
         }

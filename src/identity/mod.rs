@@ -17,6 +17,7 @@ mod workloads;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use serde::Serialize;
 use crate::clock::BootTime;
 use crate::metadata::{CallingPod, Missing, Principal};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
-use crate::pods::{Pods, Sandboxes};
+use crate::pods::{Pod, Pods, Sandboxes};
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::{Registry, table};
@@ -69,6 +70,8 @@ pub struct Identity {
     /// Addresses whose pod has ended, and when that was noticed. Their connections are still to be reset.
     left: Mutex<Vec<(IpAddr, BootTime)>>,
     last_scan: Mutex<Option<Scan>>,
+    /// Whether the last scan failed, so that it is logged once.
+    is_blind: AtomicBool,
     node: Arc<Caller>,
     cut_from: CutFrom,
     forget: Forget,
@@ -124,6 +127,7 @@ impl Identity {
             waiting: Mutex::default(),
             left: Mutex::default(),
             last_scan: Mutex::default(),
+            is_blind: AtomicBool::default(),
             node: Arc::new(Caller { principal: Principal::Node, pod: None, is_gone: false.into() }),
             cut_from,
             forget,
@@ -215,12 +219,11 @@ impl Identity {
 
     fn new_caller(&self, owner: &Owner) -> Caller {
         let pod = &owner.pod;
-        let is_passed_through = self
-            .passthrough
-            .iter()
-            .any(|account| *account.namespace == *pod.namespace && *account.name == *pod.account);
-        let principal =
-            if is_passed_through { Principal::Node } else { Principal::Workload(self.workloads.number(pod)) };
+        let principal = if self.is_passed_through(pod) {
+            Principal::Node
+        } else {
+            Principal::Workload(self.workloads.number(pod))
+        };
         let calling = CallingPod {
             namespace: Arc::clone(&pod.namespace),
             service_account: Arc::clone(&pod.account),
@@ -229,6 +232,12 @@ impl Identity {
             evidence: witness(owner.by).label(),
         };
         Caller { principal, pod: Some((pod.uid, Arc::new(calling))), is_gone: false.into() }
+    }
+
+    /// Whether a pod acts as the node.
+    fn is_passed_through(&self, pod: &Pod) -> bool {
+        let is_its = |account: &AccountName| *account.namespace == *pod.namespace && *account.name == *pod.account;
+        self.passthrough.iter().any(is_its)
     }
 
     fn cut(&self, addr: IpAddr, before: BootTime) {
@@ -252,11 +261,17 @@ impl Identity {
         }
         let scanned = self.sandboxes.scan();
         let scan = Scan { began, ended: BootTime::now() };
+        let was_blind = self.is_blind.swap(scanned.processes == 0, Relaxed);
         if scanned.processes > 0 {
+            if was_blind {
+                tracing::info!("the node's processes can be listed again");
+            }
             return *last.insert(scan);
         }
+        if !was_blind {
+            tracing::warn!("the node's processes cannot be listed (--host-proc); until they can, new pods get 503");
+        }
         // Nothing was learned, so nothing may rely on it.
-        tracing::warn!("the node's processes cannot be listed (--host-proc); new pods get 503");
         let learned = last.map_or(BootTime::from_nanos(0), |last| last.began);
         *last.insert(Scan { began: learned, ended: scan.ended })
     }

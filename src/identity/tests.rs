@@ -31,6 +31,11 @@ pub(crate) fn pod(number: u8, namespace: &str, account: &str) -> Pod {
     }
 }
 
+/// A client on a node without pods.
+pub(crate) fn stranger(peer: SocketAddr) -> Arc<Visitor> {
+    Visitor::new(Node::new(Attest::Prefer).identity, Arrival::now(peer))
+}
+
 /// A node, and what was done about its connections.
 struct Node {
     proc: FakeProc,
@@ -76,7 +81,7 @@ impl Node {
     /// A new connection.
     fn connect(&self, addr: &str) -> Arc<Visitor> {
         let peer = SocketAddr::new(addr.parse().expect("an address"), 40000);
-        Visitor::new(Some(Arc::clone(&self.identity)), Arrival::now(peer))
+        Visitor::new(Arc::clone(&self.identity), Arrival::now(peer))
     }
 
     fn cuts(&self) -> usize {
@@ -268,9 +273,18 @@ async fn one_address_and_all_together_hold_few_seats_while_they_are_unknown() {
             began.elapsed()
         })
     };
-    let of_one: Vec<_> = (0..MAX_WAITING_OF_ONE + 2).map(|_| wait(ADDR.to_owned())).collect();
-    let of_others: Vec<_> = (0..MAX_WAITING).map(|number| wait(format!("10.9.0.{number}"))).collect();
-    for (waits, most) in [(of_one, MAX_WAITING_OF_ONE), (of_others, MAX_WAITING - MAX_WAITING_OF_ONE)] {
+    let of_each = |addresses: usize, requests: usize, net: u8| -> Vec<_> {
+        let each = |request: usize| wait(format!("10.9.{net}.{}", request / requests));
+        (0..addresses * requests).map(each).collect()
+    };
+    let few = MAX_WAITING / 2 / MAX_WAITING_OF_ONE;
+    let of_one = of_each(1, MAX_WAITING_OF_ONE + 2, 1);
+    // They fill the half, all but two places.
+    let of_few = of_each(few - 1, MAX_WAITING_OF_ONE, 2);
+    // The first of them gets these two.
+    let of_many = of_each(MAX_WAITING, 2, 3);
+    let left = MAX_WAITING - few * MAX_WAITING_OF_ONE;
+    for (waits, most) in [(of_one, MAX_WAITING_OF_ONE), (of_few, (few - 1) * MAX_WAITING_OF_ONE), (of_many, left)] {
         let mut waited = 0;
         for wait in waits {
             waited += usize::from(wait.await.expect("no panic") > Duration::ZERO);

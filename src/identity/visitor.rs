@@ -18,12 +18,11 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The client of one connection. Without Workload Identity it is the node.
+/// The client of one connection. Without Workload Identity there is none: all clients act as the node.
 #[derive(Debug)]
 pub struct Visitor {
     pub(super) arrival: Arrival,
-    /// `None` without Workload Identity.
-    identity: Option<Arc<Identity>>,
+    identity: Arc<Identity>,
     /// Set when it is identified.
     caller: OnceLock<Arc<Caller>>,
 }
@@ -37,22 +36,16 @@ pub struct Outdated;
 
 impl Visitor {
     /// The client of this connection.
-    pub fn new(identity: Option<Arc<Identity>>, arrival: Arrival) -> Arc<Self> {
+    pub fn new(identity: Arc<Identity>, arrival: Arrival) -> Arc<Self> {
         Arc::new(Self { arrival, identity, caller: OnceLock::new() })
-    }
-
-    /// Whether clients are identified.
-    pub fn is_identified(&self) -> bool {
-        self.identity.is_some()
     }
 
     /// Who sends requests on this connection: [`Principal::Unknown`] if that is not known yet.
     pub fn sender(&self) -> Result<Sender, Outdated> {
-        let Some(identity) = &self.identity else { return Ok((Principal::Node, None)) };
         if let Some(caller) = self.caller.get() {
             return caller.sender();
         }
-        match identity.identify(self.arrival, MAX_SCAN_AGE) {
+        match self.identity.identify(self.arrival, MAX_SCAN_AGE) {
             Ok(caller) => self.caller.get_or_init(|| caller).sender(),
             Err(NoOwner::Unidentified(_)) => Ok((Principal::Unknown, None)),
             Err(NoOwner::Outdated) => Err(Outdated),
@@ -61,7 +54,7 @@ impl Visitor {
 
     /// Waits until the client is known, up to two seconds: for the API server to report its pod, or for its processes.
     pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
-        let Some(identity) = &self.identity else { return Ok(Ok((Principal::Node, None))) };
+        let identity = &self.identity;
         let waiting = identity.let_wait(self.arrival.addr());
         let mut changes = identity.pods.subscribe();
         let began = Instant::now();
@@ -74,7 +67,7 @@ impl Visitor {
             };
             let left = MAX_WAIT.saturating_sub(began.elapsed());
             if left.is_zero() || waiting.is_none() {
-                return Ok(Err(self.unidentified(identity, why)));
+                return Ok(Err(self.unidentified(why)));
             }
             // A change of the API server's view, or the time for another look at the processes.
             let _ = timeout(interval.min(left), changes.changed()).await;
@@ -82,8 +75,8 @@ impl Visitor {
         }
     }
 
-    fn unidentified(&self, identity: &Identity, why: Missing) -> Unidentified {
-        identity.refused(&why);
+    fn unidentified(&self, why: Missing) -> Unidentified {
+        self.identity.refused(&why);
         Unidentified { addr: self.arrival.addr(), why }
     }
 }

@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use super::Identity;
 
-/// Maximum requests that wait to be identified, in all and of one address: a quarter of the seats, and as many as a client
-/// library sends at its start.
-pub(super) const MAX_WAITING: usize = 50;
+/// Maximum requests that wait to be identified, in all and of one address: half of the seats, and as many as a client library
+/// sends at its start. Above half of the maximum an address may have one: a few that stay unknown must not cost a pod that
+/// has just started its first request.
+pub(super) const MAX_WAITING: usize = 100;
 pub(super) const MAX_WAITING_OF_ONE: usize = 8;
 
 /// A request that waits to be identified.
@@ -36,7 +37,8 @@ impl Identity {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = waiting.values().sum();
         let own = waiting.get(&addr).copied().unwrap_or(0);
-        if all >= MAX_WAITING || own >= MAX_WAITING_OF_ONE {
+        let max_own = if all < MAX_WAITING / 2 { MAX_WAITING_OF_ONE } else { 1 };
+        if all >= MAX_WAITING || own >= max_own {
             return None;
         }
         waiting.insert(addr, own + 1);

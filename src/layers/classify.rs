@@ -17,17 +17,17 @@ use crate::identity::Visitor;
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 
-/// Accepts requests under these host names.
+/// Accepts requests under these host names. Without a visitor, all clients act as the node.
 pub fn layer<S>(
     hosts: &Arc<AllowedHosts>,
-    visitor: &Arc<Visitor>,
+    visitor: Option<&Arc<Visitor>>,
     timeline: &Arc<Timeline>,
 ) -> impl Layer<S, Service = Classify<S>> + Clone + use<S> {
-    let (hosts, visitor, timeline) = (Arc::clone(hosts), Arc::clone(visitor), Arc::clone(timeline));
+    let (hosts, visitor, timeline) = (Arc::clone(hosts), visitor.cloned(), Arc::clone(timeline));
     layer_fn(move |inner| Classify {
         inner,
         hosts: Arc::clone(&hosts),
-        visitor: Arc::clone(&visitor),
+        visitor: visitor.clone(),
         timeline: Arc::clone(&timeline),
     })
 }
@@ -37,7 +37,7 @@ pub fn layer<S>(
 pub struct Classify<S> {
     inner: S,
     hosts: Arc<AllowedHosts>,
-    visitor: Arc<Visitor>,
+    visitor: Option<Arc<Visitor>>,
     timeline: Arc<Timeline>,
 }
 
@@ -45,7 +45,9 @@ impl<S> Classify<S> {
     fn read<B: Body>(&self, request: http::Request<B>) -> Result<Box<Request>, Error> {
         let (head, body) = request.into_parts();
         let mut request = Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts)?;
-        (request.principal, request.pod) = self.visitor.sender().map_err(|_| Error::Outdated)?;
+        if let Some(visitor) = &self.visitor {
+            (request.principal, request.pod) = visitor.sender().map_err(|_| Error::Outdated)?;
+        }
         Ok(request)
     }
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::PodUid;
 use super::host_proc::{HostProc, ProcError, Process, unless_ended};
-use super::scanner::{Age, Reads, Scanner, time_of};
+use super::scanner::{Age, Scanner, time_of};
 use crate::clock::BootTime;
 
 /// Addresses of a sandbox at most. A pod that may configure its network can have any number.
@@ -54,7 +54,7 @@ pub enum Anchor {
 pub struct Scanned {
     /// The processes of the node.
     pub processes: usize,
-    /// Those that were not there at the scan before, or all.
+    /// Those that were not there at the scan before.
     pub new: usize,
     /// The sandboxes after the scan.
     pub sandboxes: usize,
@@ -98,12 +98,42 @@ impl Sandboxes {
     /// Looks for new sandboxes, for new addresses, and for those that are gone. Reads only processes that are new since the
     /// last scan, or so young that they may not be in their pod yet.
     pub fn scan(&self) -> Scanned {
-        self.run(Reads::New)
-    }
-
-    /// Like [`scan`](Self::scan), as if all processes were new.
-    pub fn scan_all(&self) -> Scanned {
-        self.run(Reads::All)
+        // Nothing panics while it is locked.
+        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sandboxes = self.lock().sandboxes.clone();
+        sandboxes.retain(|_, known| known.may_be_alive());
+        let Ok(found) = scanner.scan(&self.proc, &ages(&sandboxes)) else {
+            return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
+        };
+        for (uid, anchor) in found.anchors {
+            sandboxes.insert(uid, Known { anchor: Arc::new(anchor), addresses: SmallVec::new(), had_addresses: false });
+        }
+        for known in sandboxes.values_mut() {
+            match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
+                Ok(addresses) => {
+                    known.had_addresses |= !addresses.is_empty();
+                    known.addresses = addresses.into();
+                    known.addresses.shrink_to_fit();
+                }
+                // Those that were known stay: `holders` does not believe them.
+                Err(_) => known.had_addresses = true,
+            }
+        }
+        sandboxes.retain(|_, known| known.may_be_alive());
+        scanner.bar(&ages(&sandboxes));
+        let node = self.proc.nodes_addresses();
+        let summary = Scanned {
+            processes: found.processes,
+            new: found.new,
+            sandboxes: sandboxes.len(),
+            unreadable: found.unreadable,
+        };
+        let mut table = self.lock();
+        table.sandboxes = sandboxes;
+        if let Ok(node) = node {
+            table.node = node;
+        }
+        summary
     }
 
     /// The sandboxes that have this address now, by the kernel's word of this moment. Sandboxes and addresses that are newer than
@@ -169,45 +199,6 @@ impl Sandboxes {
     /// The number of sandboxes, as of the last scan.
     pub fn count(&self) -> usize {
         self.lock().sandboxes.len()
-    }
-
-    fn run(&self, reads: Reads) -> Scanned {
-        // Nothing panics while it is locked.
-        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sandboxes = self.lock().sandboxes.clone();
-        sandboxes.retain(|_, known| known.may_be_alive());
-        let Ok(found) = scanner.scan(&self.proc, reads, &ages(&sandboxes)) else {
-            return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
-        };
-        for (uid, anchor) in found.anchors {
-            sandboxes.insert(uid, Known { anchor: Arc::new(anchor), addresses: SmallVec::new(), had_addresses: false });
-        }
-        for known in sandboxes.values_mut() {
-            match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
-                Ok(addresses) => {
-                    known.had_addresses |= !addresses.is_empty();
-                    known.addresses = addresses.into();
-                    known.addresses.shrink_to_fit();
-                }
-                // Those that were known stay: `holders` does not believe them.
-                Err(_) => known.had_addresses = true,
-            }
-        }
-        sandboxes.retain(|_, known| known.may_be_alive());
-        scanner.bar(&ages(&sandboxes));
-        let node = self.proc.nodes_addresses();
-        let summary = Scanned {
-            processes: found.processes,
-            new: found.new,
-            sandboxes: sandboxes.len(),
-            unreadable: found.unreadable,
-        };
-        let mut table = self.lock();
-        table.sandboxes = sandboxes;
-        if let Ok(node) = node {
-            table.node = node;
-        }
-        summary
     }
 
     /// The sandboxes that had this address at the last scan.

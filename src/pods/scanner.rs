@@ -20,14 +20,6 @@ use crate::clock::BootTime;
 /// The age from which on a process stays in its pod and network, and an anchor is no forerunner of pause.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Which processes a scan reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reads {
-    /// Those that were not there before, or were not settled.
-    New,
-    All,
-}
-
 /// What is known of a process.
 #[derive(Debug, Clone, Copy)]
 struct Known {
@@ -69,15 +61,15 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// Reads processes. `anchors`: those that run.
-    pub(super) fn scan(&mut self, proc: &HostProc, reads: Reads, anchors: &HashMap<PodUid, Age>) -> io::Result<Found> {
+    /// Reads the processes that were not there before, or were not settled. `anchors`: those that run.
+    pub(super) fn scan(&mut self, proc: &HostProc, anchors: &HashMap<PodUid, Age>) -> io::Result<Found> {
         let listed = proc.list()?;
         let now = BootTime::now();
         let mut found = Found { processes: listed.len(), ..Found::default() };
         let mut known = HashMap::with_capacity(listed.len());
         for Listed { pid, inode } in listed {
             let last = self.known.get(&pid);
-            let before = last.filter(|last| last.inode == inode && reads == Reads::New);
+            let before = last.filter(|last| last.inode == inode);
             if let Some(before) = before.filter(|before| before.is_settled(now, anchors)) {
                 known.insert(pid, *before);
                 continue;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::{Fault, Handle, Mock};
 use tokio::time::Instant;
 
-use crate::support::{Answer, Connection, Proxy, close_pooled, get, raw, upstream};
+use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw, upstream};
 
 /// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
@@ -112,7 +112,10 @@ async fn a_hanging_get_outlives_the_ordinary_deadline() {
     let target = "/computeMetadata/v1/instance/attributes/watched?wait_for_change=true&timeout_sec=60";
     let addr = proxy.addr;
     let watcher = tokio::spawn(async move { get(addr, target).await });
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    eventually("the request is held upstream", || mock.in_flight() == 1).await;
+    // It was sent earlier, so its deadline would end earlier.
+    mock.fault_at(LEAF, Fault::Hang);
+    assert_unavailable(&get(addr, LEAF).await, "hang");
     assert!(!watcher.is_finished());
     mock.set("instance/attributes/watched", "new");
     assert_eq!(watcher.await.expect("no panic").body, "new");
@@ -269,16 +272,6 @@ async fn what_is_sent_is_what_was_judged_and_no_more() {
     names.sort_unstable();
     assert_eq!(names, ["host", "metadata-flavor", "user-agent", "x-goog-api-client"]);
     assert!(seen[0].headers.iter().any(|(name, value)| name.eq_ignore_ascii_case("host") && value == "metadata"));
-}
-
-async fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let waited = Instant::now();
-    while !holds() {
-        // Twice the timeout for a head, which is the longest wait here.
-        assert!(waited.elapsed() < Duration::from_secs(20), "not in time: {what}");
-        tokio::task::yield_now().await;
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 #[tokio::test]

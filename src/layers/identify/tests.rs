@@ -5,7 +5,6 @@ use http_body_util::BodyExt;
 
 use super::*;
 use crate::metadata::{MetadataPath, Query, WorkloadId};
-use crate::server::Arrival;
 
 fn pod() -> Arc<CallingPod> {
     let [namespace, service_account, name] = ["shop", "checkout", "checkout-1"].map(Into::into);
@@ -28,7 +27,7 @@ async fn outcome(path: &str, principal: Principal) -> Option<Result<Response<Bod
             Ok::<_, Error>(reply::local(StatusCode::OK, reply::APPLICATION_TEXT, ""))
         }
     });
-    let visitor = Visitor::new(None, Arrival::now(SocketAddr::from(([10, 8, 0, 5], 40000))));
+    let visitor = crate::identity::tests::stranger(SocketAddr::from(([10, 8, 0, 5], 40000)));
     let answer = layer(&visitor).layer(inner).oneshot(request(path, principal)).await;
     if passed.try_recv().is_ok() { None } else { Some(answer) }
 }

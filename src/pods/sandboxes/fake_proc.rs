@@ -77,10 +77,24 @@ impl FakeProc {
 
     /// Ends a process, and frees its ID. The directory stays elsewhere, so that its inode is not reused.
     pub(crate) fn end(&self, pid: u32) {
+        fs::write(self.dir.join(pid.to_string()).join("stat"), "").expect("a temporary file");
+        self.put_aside(pid);
+    }
+
+    /// Gives the directory of a process another inode, as the kernel may do at any time.
+    pub(super) fn renew(&self, pid: u32) {
+        let old = self.put_aside(pid);
         let dir = self.dir.join(pid.to_string());
-        fs::write(dir.join("stat"), "").expect("a temporary file");
-        let gone = self.gone.fetch_add(1, Relaxed);
-        fs::rename(dir, self.dir.join(format!("gone-{gone}"))).expect("a new name");
+        fs::create_dir(&dir).expect("the ID is free");
+        for name in ["stat", "cgroup", "net"] {
+            fs::rename(old.join(name), dir.join(name)).expect("it is there");
+        }
+    }
+
+    fn put_aside(&self, pid: u32) -> PathBuf {
+        let gone = self.dir.join(format!("gone-{}", self.gone.fetch_add(1, Relaxed)));
+        fs::rename(self.dir.join(pid.to_string()), &gone).expect("a new name");
+        gone
     }
 
     pub(crate) fn open(&self) -> Sandboxes {
