@@ -93,6 +93,6 @@ impl Caller {
         if self.is_gone.load(Relaxed) {
             return Err(Outdated);
         }
-        Ok((self.principal, self.pod.as_ref().map(|(_, pod)| Arc::clone(pod))))
+        Ok((self.principal(), self.pod.as_ref().map(|(_, pod)| Arc::clone(pod))))
     }
 }
