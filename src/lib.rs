@@ -26,6 +26,7 @@
 //! |---|---|
 //! | meaning of a path, query and host; whether a request is valid | [`metadata`] |
 //! | which pod has an address | [`pods::owners`] |
+//! | which Google account a pod's service account acts as, and when that has changed | [`workloads`] |
 //! | whose a connection is, and when it is reset for another pod | [`identity`] |
 //! | whether a request is concealed, and why | [`policy`] |
 //! | what is removed from a response | [`layers::conceal::redact`] |
@@ -112,3 +113,4 @@ pub mod threads;
 pub mod tokens;
 pub mod upstream;
 pub mod warm;
+pub mod workloads;

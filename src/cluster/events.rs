@@ -5,18 +5,25 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
 
+use super::AccountObject;
+use super::MAX_SILENCE;
 use super::error::{RequestError, root_cause};
+use super::hints::Hint;
 use super::object::{ListMetadata, PodList, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
-use super::{Hint, MAX_SILENCE};
 
 /// Maximum bytes that are kept of an event: by far more than all fields of a pod take.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// Maximum bytes that are kept of a list, some thousand pods. A node has some hundred.
 const MAX_LIST_BYTES: usize = 4 << 20;
+
+/// Maximum bytes that are kept of a service account. All its annotations together have at most 256 KiB.
+const MAX_ACCOUNT_BYTES: usize = 512 << 10;
 
 /// What happened.
 #[derive(Debug)]
@@ -98,16 +105,41 @@ impl Events {
 
 /// Reads a list of pods, and its version.
 pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), RequestError> {
+    let list: PodList = read_pruned(body, Shape::List, MAX_LIST_BYTES).await?;
+    Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
+}
+
+/// Reads a service account.
+pub(super) async fn read_account(body: Body) -> Result<AccountObject, RequestError> {
+    read_pruned(body, Shape::Account, MAX_ACCOUNT_BYTES).await
+}
+
+/// Reads an object, of which at most so many bytes are kept.
+async fn read_pruned<T: DeserializeOwned>(body: Body, shape: Shape, max: usize) -> Result<T, RequestError> {
     let mut incoming = Incoming::new(body);
-    let mut pruner = Pruner::new(Shape::List);
+    let mut pruner = Pruner::new(shape);
     while incoming.receive().await? {
         pruner.read_line(&std::mem::take(&mut incoming.chunk));
-        if pruner.kept().len() > MAX_LIST_BYTES {
-            return Err(RequestError::Invalid(format!("a list of more than {MAX_LIST_BYTES} bytes")));
+        if pruner.kept().len() > max {
+            return Err(RequestError::Invalid(format!("an answer of more than {max} bytes")));
         }
     }
-    let list: PodList = serde_json::from_slice(pruner.kept()).map_err(invalid)?;
-    Ok((list.items.unwrap_or_default(), list.metadata.resource_version))
+    serde_json::from_slice(pruner.kept()).map_err(invalid)
+}
+
+/// Reads a whole response of at most so many bytes, into memory that is wiped.
+pub(super) async fn read_whole(body: Body, max: usize) -> Result<Zeroizing<Vec<u8>>, RequestError> {
+    let mut incoming = Incoming::new(body);
+    // It never grows: that would leave a copy behind which is not wiped.
+    let mut whole = Zeroizing::new(Vec::with_capacity(max));
+    while incoming.receive().await? {
+        let chunk = std::mem::take(&mut incoming.chunk);
+        if whole.len() + chunk.len() > max {
+            return Err(RequestError::Invalid(format!("an answer of more than {max} bytes")));
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    Ok(whole)
 }
 
 /// What was received and not read yet.

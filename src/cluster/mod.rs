@@ -4,12 +4,15 @@
 //! either with the kubelet's own credential, or with the proxy's account, which then acts as its node
 //! (`Impersonate-User`).
 
+mod account;
 mod client;
 mod error;
 mod events;
+mod hints;
 mod node_name;
 mod object;
 mod prune;
+mod token_request;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,17 +20,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use form_urlencoded::Serializer;
-use http::header::ACCEPT;
-use http::{Request, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
 use kube::client::Body;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::time::timeout;
 
+pub use account::{AccountAnnotations, AccountMetadata, AccountObject};
 use client::Clients;
 pub use error::{ClusterError, Failure, RequestError};
 pub use events::{Event, Events};
+use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
 pub use object::{Metadata, PodObject, Spec, Status};
+pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
 /// Maximum time from a request until its response begins.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,9 +46,6 @@ pub const MAX_SILENCE: Duration = Duration::from_secs(75);
 /// How long the API server lets a watch run, in seconds. Each watch has another time, so that nodes do not start theirs
 /// together. Short enough that the client is renewed with a replaced certificate.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
-
-/// What to do about a status, in words that follow the API server's.
-type Hint = fn(StatusCode) -> &'static str;
 
 /// Which node this is, and how to prove it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,13 +104,13 @@ impl Cluster {
 
     /// What happens to this node's pods.
     pub async fn node_pods(&self, since: Since<'_>) -> Result<Events, RequestError> {
-        let body = self.get(&format!("/api/v1/pods?{}", self.watch_query(since))).await?;
-        Ok(Events::new(body, self.hint()))
+        let body = self.get(&format!("/api/v1/pods?{}", self.watch_query(since)), Resource::Pods).await?;
+        Ok(Events::new(body, self.hint(Resource::Pods)))
     }
 
     /// This node's pods as of now, and the version from which a watch can go on.
     pub async fn list(&self) -> Result<(Vec<PodObject>, String), RequestError> {
-        let body = self.get(&format!("/api/v1/pods?{}", self.query(&[]).finish())).await?;
+        let body = self.get(&format!("/api/v1/pods?{}", self.query(&[]).finish()), Resource::Pods).await?;
         events::read_list(body).await
     }
 
@@ -115,10 +118,30 @@ impl Cluster {
     ///
     /// It is listed, because acting as the node gives the right to list but not to get.
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
-        let namespace = utf8_percent_encode(namespace, NON_ALPHANUMERIC);
+        let namespace = escaped(namespace);
         let path = format!("/api/v1/namespaces/{namespace}/pods?{}", self.query(&[("metadata.name", name)]).finish());
-        let (pods, _) = events::read_list(self.get(&path).await?).await?;
+        let (pods, _) = events::read_list(self.get(&path, Resource::Pods).await?).await?;
         Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
+    }
+
+    /// A service account. As a node, only one of its own pods. `None` if there is none by this name.
+    pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escaped(namespace), escaped(name));
+        match self.get(&path, Resource::Accounts).await {
+            Ok(body) => events::read_account(body).await.map(Some),
+            Err(error) if error.failure() == Failure::Refused(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A token of a service account, for an hour.
+    pub async fn token(&self, request: &TokenRequest<'_>) -> Result<PodToken, TokenRequestError> {
+        let (namespace, account) = (escaped(request.namespace), escaped(request.account));
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let post = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(request.body()));
+        let body = self.send(post, Resource::Tokens).await.map_err(|error| request.refused(error))?;
+        let answer = events::read_whole(body, token_request::MAX_BYTES).await?;
+        Ok(token_request::parse(&answer)?)
     }
 
     fn watch_query(&self, since: Since<'_>) -> String {
@@ -149,10 +172,15 @@ impl Cluster {
     }
 
     /// Requests this path, and returns the body of a response with status 200.
-    async fn get(&self, path: &str) -> Result<Body, RequestError> {
+    async fn get(&self, path: &str, resource: Resource) -> Result<Body, RequestError> {
+        self.send(Request::get(path).body(Body::empty()), resource).await
+    }
+
+    /// Sends a request, and returns the body of a response with status 200 or 201.
+    async fn send(&self, request: http::Result<Request<Body>>, resource: Resource) -> Result<Body, RequestError> {
         let client = self.clients.current().await?;
-        let request = Request::get(path).header(ACCEPT, "application/json").body(Body::empty());
-        let request = request.map_err(|error| RequestError::Invalid(error.to_string()))?;
+        let mut request = request.map_err(|error| RequestError::Invalid(error.to_string()))?;
+        request.headers_mut().insert(ACCEPT, JSON);
         let response: Response<Body> = match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
             Err(_) => return Err(RequestError::Silent(RESPONSE_TIMEOUT)),
             Ok(Err(error)) => return Err(error::not_sent(self.clients.server(), error)),
@@ -160,42 +188,29 @@ impl Cluster {
         };
         let (head, body) = response.into_parts();
         match head.status {
-            StatusCode::OK => Ok(body),
+            StatusCode::OK | StatusCode::CREATED => Ok(body),
             status => {
                 if status == StatusCode::UNAUTHORIZED {
                     self.clients.refused();
                 }
                 // It may be slow.
-                let refusal = timeout(RESPONSE_TIMEOUT, events::read_refusal(status, body, self.hint())).await;
-                Err(refusal.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)))
+                let refusal = events::read_refusal(status, body, self.hint(resource));
+                Err(timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)))
             }
         }
     }
 
     /// What to do when this credential is refused.
-    fn hint(&self) -> Hint {
-        match self.clients.settings().credential {
-            Credential::Kubeconfig(_) => |status| match status {
-                StatusCode::UNAUTHORIZED => ". The kubeconfig's certificate or token is not valid, or has expired",
-                StatusCode::FORBIDDEN => {
-                    ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
-                     or of an account that may list and watch pods"
-                }
-                _ => "",
-            },
-            Credential::OwnAccount => |status| match status {
-                StatusCode::UNAUTHORIZED => ". The proxy's service account was deleted, or its token has expired",
-                StatusCode::FORBIDDEN => {
-                    ". The proxy's account needs a ClusterRole with the verb impersonate:associated-node for \
-                     nodes in authentication.k8s.io, and with impersonate-on:associated-node:list and \
-                     impersonate-on:associated-node:watch for pods; the API server needs Kubernetes 1.36, \
-                     or 1.35 with the feature gate ConstrainedImpersonation; and --node-name must be the node \
-                     of this pod"
-                }
-                _ => "",
-            },
-        }
+    fn hint(&self, resource: Resource) -> Hint {
+        hints::hint(&self.clients.settings().credential, resource)
     }
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A segment of a path.
+fn escaped(segment: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(segment, NON_ALPHANUMERIC)
 }
 
 #[cfg(test)]

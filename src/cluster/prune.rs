@@ -15,6 +15,8 @@ pub(super) enum Shape {
     Event,
     /// `{"items": [{"metadata": {...}}]}`
     List,
+    /// `{"metadata": {...}}`
+    Account,
 }
 
 impl Shape {
@@ -23,6 +25,7 @@ impl Shape {
         match self {
             Self::Event => 3,
             Self::List => 4,
+            Self::Account => 2,
         }
     }
 
@@ -32,6 +35,8 @@ impl Shape {
             // The annotation of a bookmark says that the list is whole.
             Self::Event => matches!(field, b"podIPs" | b"annotations"),
             Self::List => field == b"podIPs",
+            // They say whom the account is at Google.
+            Self::Account => field == b"annotations",
         }
     }
 }

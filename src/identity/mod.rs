@@ -13,7 +13,6 @@ mod settings;
 mod tend;
 mod visitor;
 mod waiting;
-mod workloads;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,21 +24,21 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::BootTime;
-use crate::metadata::{CallingPod, Missing, Principal};
+use crate::metadata::{CallingPod, Missing};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
 use crate::pods::{Pod, Pods, Sandboxes};
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::{Registry, table};
+use crate::workloads::Workloads;
 
 pub use caller::Caller;
-use caller::witness;
+use caller::{Role, witness};
 pub use hooks::{CutFrom, Forget};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;
 pub use settings::{AccountName, Settings};
 pub use visitor::{Outdated, Sender, Visitor};
-use workloads::Workloads;
 
 /// Maximum age of what is known about processes when a connection is identified. A pod that takes the address of
 /// another one whose processes live on is noticed within this time.
@@ -63,7 +62,8 @@ pub struct Identity {
     sandboxes: Sandboxes,
     /// What the API server says.
     pods: Arc<Pods>,
-    workloads: Workloads,
+    /// The accounts of pods.
+    workloads: Arc<Workloads>,
     callers: Mutex<HashMap<IpAddr, Arc<Caller>>>,
     /// Requests that wait to be identified, by address.
     waiting: Mutex<HashMap<IpAddr, usize>>,
@@ -122,13 +122,13 @@ impl Identity {
             passthrough: settings.passthrough.clone(),
             sandboxes,
             pods: Arc::default(),
-            workloads: Workloads::default(),
+            workloads: Arc::default(),
             callers: Mutex::default(),
             waiting: Mutex::default(),
             left: Mutex::default(),
             last_scan: Mutex::default(),
             is_blind: AtomicBool::default(),
-            node: Arc::new(Caller { principal: Principal::Node, pod: None, is_gone: false.into() }),
+            node: Arc::new(Caller { role: Role::Node, pod: None, is_gone: false.into() }),
             cut_from,
             forget,
             metrics: IdentityMetrics::new(registry),
@@ -219,11 +219,7 @@ impl Identity {
 
     fn new_caller(&self, owner: &Owner) -> Caller {
         let pod = &owner.pod;
-        let principal = if self.is_passed_through(pod) {
-            Principal::Node
-        } else {
-            Principal::Workload(self.workloads.number(pod))
-        };
+        let role = if self.is_passed_through(pod) { Role::Node } else { Role::Account(self.workloads.of_pod(pod)) };
         let calling = CallingPod {
             namespace: Arc::clone(&pod.namespace),
             service_account: Arc::clone(&pod.account),
@@ -231,7 +227,7 @@ impl Identity {
             uid: pod.uid.to_string(),
             evidence: witness(owner.by).label(),
         };
-        Caller { principal, pod: Some((pod.uid, Arc::new(calling))), is_gone: false.into() }
+        Caller { role, pod: Some((pod.uid, Arc::new(calling))), is_gone: false.into() }
     }
 
     /// Whether a pod acts as the node.
@@ -299,11 +295,16 @@ impl Identity {
         &self.pods
     }
 
+    /// The accounts of this node's pods. Whoever reads them writes here.
+    pub fn workloads(&self) -> &Arc<Workloads> {
+        &self.workloads
+    }
+
     /// The identified pods, by address.
     pub fn rows(&self) -> Vec<CallerRow> {
         let row = |(addr, caller): (&IpAddr, &Arc<Caller>)| {
             let (_, pod) = caller.pod.as_ref()?;
-            let passthrough = caller.principal == Principal::Node;
+            let passthrough = caller.is_node();
             Some(CallerRow { address: *addr, pod: Arc::clone(pod), passthrough })
         };
         let mut rows: Vec<_> = self.lock().iter().filter_map(row).collect();

@@ -24,10 +24,19 @@ impl Identity {
         let mut changes = self.pods.subscribe();
         loop {
             tokio::select! {
-                _ = changes.changed() => {}
+                _ = changes.changed() => self.expect_pods(),
                 () = sleep(VERIFY_INTERVAL) => {}
             }
             self.verify();
+        }
+    }
+
+    /// Has the accounts of new pods read, so that their first request need not wait for it.
+    fn expect_pods(&self) {
+        for pod in self.pods.all() {
+            if pod.has_identity() && !self.is_passed_through(&pod) {
+                self.workloads.of_pod(&pod);
+            }
         }
     }
 
@@ -54,6 +63,7 @@ impl Identity {
             });
         }
         drop(left);
+        self.workloads.tend(now);
         for number in self.workloads.retain(|| self.pods.all()) {
             (self.forget.0)(Principal::Workload(number));
         }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::tend::VERIFY_INTERVAL;
 use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
 use super::*;
-use crate::metadata::{Doubt, Unidentified};
+use crate::metadata::{Doubt, Principal, Unidentified};
 use crate::pods::{FakeProc, Pod, PodUid};
 
 const ADDR: &str = "10.8.0.5";

@@ -1,0 +1,39 @@
+//! [`AccountObject`]: the fields of a service account that matter here.
+
+use serde::Deserialize;
+
+/// A Kubernetes service account, as the API server writes it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct AccountObject {
+    /// Who it is.
+    pub metadata: AccountMetadata,
+}
+
+/// `metadata` of a service account.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct AccountMetadata {
+    /// Its UID.
+    pub uid: String,
+    /// Whom it is at Google.
+    pub annotations: Option<AccountAnnotations>,
+}
+
+/// The annotations of a service account that say whom it is at Google, not parsed yet. GKE has the same.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct AccountAnnotations {
+    /// The e-mail of a Google service account.
+    #[serde(rename = "iam.gke.io/gcp-service-account")]
+    pub google_account: Option<String>,
+    /// The accounts through which it acts as that one.
+    #[serde(rename = "iam.gke.io/gcp-service-account-delegates")]
+    pub delegates: Option<String>,
+    /// The project that its calls are charged to.
+    #[serde(rename = "iam.gke.io/credential-quota-project")]
+    pub quota_project: Option<String>,
+    /// Whether its principal is shown in place of an e-mail.
+    #[serde(rename = "iam.gke.io/return-principal-id-as-email")]
+    pub principal_as_email: Option<String>,
+}

@@ -1,0 +1,244 @@
+//! [`Link`]: what the annotations of a Kubernetes service account say of its Google identity.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// Longest e-mail that is accepted. A name has at most 30 characters, a project 30 and a domain before it.
+const MAX_EMAIL: usize = 254;
+
+/// Most delegates in a chain. The API has no documented limit; real chains have one or two.
+const MAX_DELEGATES: usize = 16;
+
+/// Longest quota project: the ID of a project with its domain.
+const MAX_PROJECT: usize = 128;
+
+/// Domains of Google accounts that are not of a project.
+const COMMON_DOMAINS: [&str; 2] = ["appspot.gserviceaccount.com", "developer.gserviceaccount.com"];
+
+/// What the domain of a project's accounts ends with, in every universe.
+const PROJECT_DOMAIN: &str = ".iam.gserviceaccount.com";
+
+/// The annotations that are read, as they were written. An empty one counts as absent, as templates write it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Annotations<'a> {
+    /// `iam.gke.io/gcp-service-account`
+    pub google_account: Option<&'a str>,
+    /// `iam.gke.io/gcp-service-account-delegates`, a list in JSON.
+    pub delegates: Option<&'a str>,
+    /// `iam.gke.io/credential-quota-project`
+    pub quota_project: Option<&'a str>,
+    /// `iam.gke.io/return-principal-id-as-email`
+    pub principal_as_email: Option<&'a str>,
+}
+
+/// How a Kubernetes service account acts at Google.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Link {
+    /// The Google service account that it acts as. Without one, it acts as itself.
+    pub google_account: Option<GoogleAccount>,
+    /// The accounts through which it acts as that one, in order. Usually none.
+    pub delegates: Box<[GoogleAccount]>,
+    /// The project that IAM calls are charged to, instead of that of the Google account.
+    pub quota_project: Option<QuotaProject>,
+    /// Whether pods see its principal in place of an e-mail.
+    pub principal_as_email: bool,
+}
+
+/// The e-mail of a Google service account. It needs no escaping in a URL.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct GoogleAccount(Arc<str>);
+
+/// The ID or number of a Google project. It needs no escaping in a header.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct QuotaProject(Arc<str>);
+
+/// An annotation that cannot be used. The text is sent to pods; the first one is Google's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(rename_all = "camelCase")]
+pub enum Malformed {
+    /// Not the e-mail of a Google service account.
+    #[error(
+        "Annotated service account must be in format of '[SA-NAME]@[PROJECT-ID].iam.gserviceaccount.com', \
+         '[SA_NAME]@appspot.gserviceaccount.com' or '[SA_NAME]@developer.gserviceaccount.com'"
+    )]
+    GoogleAccount,
+    /// Not a list of such e-mails.
+    #[error(
+        "The annotation iam.gke.io/gcp-service-account-delegates must be a JSON list of at most {MAX_DELEGATES} Google \
+         service accounts"
+    )]
+    Delegates,
+    /// Not the ID or number of a project.
+    #[error("The annotation iam.gke.io/credential-quota-project must be the ID or number of a Google project")]
+    QuotaProject,
+}
+
+impl Link {
+    /// Parses annotations.
+    pub fn parse(annotations: &Annotations<'_>) -> Result<Self, Malformed> {
+        let given = |value: Option<&'_ str>| value.map(str::to_owned).filter(|value| !value.is_empty());
+        let google_account = given(annotations.google_account)
+            .map(|email| GoogleAccount::parse(&email).ok_or(Malformed::GoogleAccount))
+            .transpose()?;
+        let delegates = given(annotations.delegates).map_or(Ok(Box::default()), |list| parse_delegates(&list))?;
+        let quota_project = given(annotations.quota_project)
+            .map(|project| QuotaProject::parse(&project).ok_or(Malformed::QuotaProject))
+            .transpose()?;
+        let principal_as_email = annotations.principal_as_email == Some("true");
+        Ok(Self { google_account, delegates, quota_project, principal_as_email })
+    }
+}
+
+fn parse_delegates(list: &str) -> Result<Box<[GoogleAccount]>, Malformed> {
+    let names: Vec<String> = serde_json::from_str(list).map_err(|_| Malformed::Delegates)?;
+    if names.len() > MAX_DELEGATES {
+        return Err(Malformed::Delegates);
+    }
+    // Also in the form in which IAM's API takes them.
+    let account = |name: &String| {
+        GoogleAccount::parse(name.strip_prefix("projects/-/serviceAccounts/").unwrap_or(name))
+            .ok_or(Malformed::Delegates)
+    };
+    names.iter().map(account).collect()
+}
+
+impl GoogleAccount {
+    /// Parses an e-mail of any universe.
+    pub fn parse(email: &str) -> Option<Self> {
+        let (name, domain) = email.split_once('@')?;
+        let is_common = COMMON_DOMAINS.contains(&domain);
+        let is_projects = || domain.strip_suffix(PROJECT_DOMAIN).is_some_and(is_subdomain);
+        let is_valid = email.len() <= MAX_EMAIL && is_local_part(name) && (is_common || is_projects());
+        is_valid.then(|| Self(email.into()))
+    }
+
+    /// The e-mail.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl QuotaProject {
+    fn parse(project: &str) -> Option<Self> {
+        let is_allowed =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b':');
+        let is_valid = project.len() <= MAX_PROJECT && project.bytes().all(is_allowed);
+        is_valid.then(|| Self(project.into()))
+    }
+
+    /// The ID or number.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Names begin with a letter or, for Google's own accounts, a digit.
+fn is_local_part(name: &str) -> bool {
+    let is_allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_');
+    name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) && name.bytes().all(is_allowed)
+}
+
+fn is_subdomain(domain: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    domain.split('.').all(|label| !label.is_empty() && label.bytes().all(is_allowed))
+}
+
+impl fmt::Display for GoogleAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for QuotaProject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e_mails_of_every_universe_are_google_accounts_and_nothing_else_is() {
+        for email in [
+            "app@shop-123.iam.gserviceaccount.com",
+            "app@shop.example.com.iam.gserviceaccount.com",
+            "x@p.eu0.iam.gserviceaccount.com",
+            "shop-123@appspot.gserviceaccount.com",
+            "1234-compute@developer.gserviceaccount.com",
+        ] {
+            assert_eq!(GoogleAccount::parse(email).map(|account| account.to_string()).as_deref(), Some(email));
+        }
+        for email in [
+            "",
+            "app",
+            "app@",
+            "@shop.iam.gserviceaccount.com",
+            "app@iam.gserviceaccount.com",
+            "app@.iam.gserviceaccount.com",
+            "app@a..b.iam.gserviceaccount.com",
+            "app@shop.iam.gserviceaccount.com.evil.com",
+            "app@gmail.com",
+            "a/b@shop.iam.gserviceaccount.com",
+            "a:b@shop.iam.gserviceaccount.com",
+            "a@b@shop.iam.gserviceaccount.com",
+            "a@shop/x.iam.gserviceaccount.com",
+            "-a@shop.iam.gserviceaccount.com",
+            "App@shop.iam.gserviceaccount.com",
+            "a@shop.iam.gserviceaccount.com ",
+            &format!("{}@shop.iam.gserviceaccount.com", "a".repeat(254)),
+        ] {
+            assert_eq!(GoogleAccount::parse(email), None, "{email}");
+        }
+    }
+
+    #[test]
+    fn annotations_make_a_link() {
+        assert_eq!(Link::parse(&Annotations::default()), Ok(Link::default()));
+        let empty = Annotations {
+            google_account: Some(""),
+            delegates: Some(""),
+            quota_project: Some(""),
+            ..Annotations::default()
+        };
+        assert_eq!(Link::parse(&empty), Ok(Link::default()));
+        let link = Link::parse(&Annotations {
+            google_account: Some("app@shop.iam.gserviceaccount.com"),
+            delegates: Some(
+                r#"["projects/-/serviceAccounts/a@b.iam.gserviceaccount.com", "c@d.iam.gserviceaccount.com"]"#,
+            ),
+            quota_project: Some("example.com:billing-1"),
+            principal_as_email: Some("true"),
+        })
+        .expect("a link");
+        assert_eq!(link.google_account.as_ref().map(GoogleAccount::as_str), Some("app@shop.iam.gserviceaccount.com"));
+        let delegates: Vec<_> = link.delegates.iter().map(GoogleAccount::as_str).collect();
+        assert_eq!(delegates, ["a@b.iam.gserviceaccount.com", "c@d.iam.gserviceaccount.com"]);
+        assert_eq!(link.quota_project.as_ref().map(QuotaProject::as_str), Some("example.com:billing-1"));
+        assert!(link.principal_as_email);
+    }
+
+    #[test]
+    fn a_malformed_annotation_is_named() {
+        let many = format!("[{}]", vec![r#""a@b.iam.gserviceaccount.com""#; MAX_DELEGATES + 1].join(","));
+        let google_account = |value| Annotations { google_account: Some(value), ..Annotations::default() };
+        let delegates = |value| Annotations { delegates: Some(value), ..Annotations::default() };
+        let quota_project = |value| Annotations { quota_project: Some(value), ..Annotations::default() };
+        for (annotations, malformed) in [
+            (google_account("app"), Malformed::GoogleAccount),
+            (delegates("a@b.iam.gserviceaccount.com"), Malformed::Delegates),
+            (delegates(r#"["a"]"#), Malformed::Delegates),
+            (delegates(&many), Malformed::Delegates),
+            (quota_project("a\r\nb"), Malformed::QuotaProject),
+        ] {
+            assert_eq!(Link::parse(&annotations), Err(malformed), "{annotations:?}");
+        }
+        let text = Malformed::GoogleAccount.to_string();
+        assert!(text.starts_with("Annotated service account must be in format of '[SA-NAME]@[PROJECT-ID]."), "{text}");
+    }
+}

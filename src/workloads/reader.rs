@@ -1,0 +1,56 @@
+//! [`follow`]: reads the accounts that are wanted.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::{Account, Annotations, Workloads};
+use crate::cluster::{Cluster, RequestError};
+
+/// Maximum accounts that are read at once. When a node starts, it has some hundred.
+const MAX_READS: usize = 4;
+
+/// Reads the accounts of `workloads` that are wanted, for ever.
+pub async fn follow(cluster: Cluster, workloads: Arc<Workloads>) -> Infallible {
+    let permits = Arc::new(Semaphore::new(MAX_READS));
+    let mut reads = JoinSet::new();
+    loop {
+        for account in workloads.wanted().await {
+            let (cluster, workloads, permits) = (cluster.clone(), Arc::clone(&workloads), Arc::clone(&permits));
+            reads.spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                read(&cluster, &workloads, &account).await;
+            });
+        }
+        while reads.try_join_next().is_some() {}
+    }
+}
+
+async fn read(cluster: &Cluster, workloads: &Workloads, account: &Arc<Account>) {
+    match cluster.service_account(&account.namespace, &account.name).await {
+        Ok(Some(object)) => {
+            let annotations = object.metadata.annotations.unwrap_or_default();
+            let annotations = Annotations {
+                google_account: annotations.google_account.as_deref(),
+                delegates: annotations.delegates.as_deref(),
+                quota_project: annotations.quota_project.as_deref(),
+                principal_as_email: annotations.principal_as_email.as_deref(),
+            };
+            workloads.found(account, &object.metadata.uid, &annotations);
+        }
+        Ok(None) => workloads.missing(account),
+        Err(error) => failed(account, &error),
+    }
+}
+
+/// The first failure may pass by itself: the API server learns a moment later than this node that a pod was scheduled.
+fn failed(account: &Account, error: &RequestError) {
+    let failures = Workloads::unread(account, &error.to_string());
+    if failures == 2 {
+        tracing::warn!(%account, "cannot read a service account: {error}. What is known of it goes on; retrying");
+    } else {
+        tracing::debug!(%account, failures, "cannot read a service account: {error}");
+    }
+}
