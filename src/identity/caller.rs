@@ -7,7 +7,6 @@ use super::metrics::Identified;
 use crate::metadata::{CallingPod, Principal};
 use crate::pods::PodUid;
 use crate::pods::owners::{Owner, Witness};
-use crate::telemetry::labels::Label;
 use crate::workloads::Account;
 
 /// An identified client.
@@ -15,9 +14,18 @@ use crate::workloads::Account;
 pub struct Caller {
     pub(super) role: Role,
     /// `None` for the node.
-    pub(super) pod: Option<(PodUid, Arc<CallingPod>)>,
+    pub(super) pod: Option<KnownPod>,
     /// Whether its pod has ended, or lost the address.
     pub(super) is_gone: AtomicBool,
+}
+
+/// The pod that a client is.
+#[derive(Debug)]
+pub(super) struct KnownPod {
+    pub(super) uid: PodUid,
+    /// Who says so.
+    pub(super) by: Witness,
+    pub(super) calling: Arc<CallingPod>,
 }
 
 /// As whom a client acts.
@@ -41,16 +49,11 @@ impl Caller {
     }
 
     pub(super) fn is(&self, owner: &Owner) -> bool {
-        let evidence = witness(owner.by).label();
-        self.pod.as_ref().is_some_and(|(uid, pod)| *uid == owner.pod.uid && pod.evidence == evidence)
+        self.pod.as_ref().is_some_and(|pod| pod.uid == owner.pod.uid && pod.by == owner.by)
     }
 
     pub(super) fn witness(&self) -> Identified {
-        match &self.pod {
-            None => Identified::Node,
-            Some((_, pod)) if pod.evidence == Identified::Api.label() => Identified::Api,
-            Some(_) => Identified::Kernel,
-        }
+        self.pod.as_ref().map_or(Identified::Node, |pod| witness(pod.by))
     }
 }
 

@@ -33,7 +33,7 @@ use crate::telemetry::{Registry, table};
 use crate::workloads::Workloads;
 
 pub use caller::Caller;
-use caller::{Role, witness};
+use caller::{KnownPod, Role, witness};
 pub use hooks::{CutFrom, Forget};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;
@@ -227,7 +227,8 @@ impl Identity {
             uid: pod.uid.to_string(),
             evidence: witness(owner.by).label(),
         };
-        Caller { role, pod: Some((pod.uid, Arc::new(calling))), is_gone: false.into() }
+        let pod = KnownPod { uid: pod.uid, by: owner.by, calling: Arc::new(calling) };
+        Caller { role, pod: Some(pod), is_gone: false.into() }
     }
 
     /// Whether a pod acts as the node.
@@ -303,9 +304,8 @@ impl Identity {
     /// The identified pods, by address.
     pub fn rows(&self) -> Vec<CallerRow> {
         let row = |(addr, caller): (&IpAddr, &Arc<Caller>)| {
-            let (_, pod) = caller.pod.as_ref()?;
-            let passthrough = caller.is_node();
-            Some(CallerRow { address: *addr, pod: Arc::clone(pod), passthrough })
+            let pod = Arc::clone(&caller.pod.as_ref()?.calling);
+            Some(CallerRow { address: *addr, pod, passthrough: caller.is_node() })
         };
         let mut rows: Vec<_> = self.lock().iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.address);

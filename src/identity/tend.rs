@@ -8,12 +8,10 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Identity;
-use super::metrics::Identified;
+use super::caller::KnownPod;
 use crate::clock::BootTime;
-use crate::metadata::{CallingPod, Principal};
-use crate::pods::PodUid;
-use crate::pods::owners;
-use crate::telemetry::labels::Label;
+use crate::metadata::Principal;
+use crate::pods::owners::{self, Witness};
 
 /// Interval between checks that identified pods still live.
 pub(super) const VERIFY_INTERVAL: Duration = Duration::from_millis(250);
@@ -45,7 +43,7 @@ impl Identity {
         let now = BootTime::now();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         self.lock().retain(|addr, caller| {
-            let lives = caller.pod.as_ref().is_none_or(|(uid, pod)| self.lives(*uid, *addr, pod));
+            let lives = caller.pod.as_ref().is_none_or(|pod| self.lives(pod, *addr));
             if !lives {
                 caller.is_gone.store(true, Relaxed);
                 left.push((*addr, now));
@@ -70,13 +68,12 @@ impl Identity {
     }
 
     /// Whether a pod still runs and has this address, as far as the last scan saw it.
-    fn lives(&self, uid: PodUid, addr: IpAddr, calling: &CallingPod) -> bool {
-        let Some(pod) = self.pods.get(uid).filter(|pod| pod.has_network()) else { return false };
-        let has_address = if calling.evidence == Identified::Api.label() {
-            pod.addresses.contains(&addr)
-        } else {
-            self.sandboxes.addresses(uid).contains(&addr)
+    fn lives(&self, known: &KnownPod, addr: IpAddr) -> bool {
+        let Some(pod) = self.pods.get(known.uid).filter(|pod| pod.has_network()) else { return false };
+        let has_address = match known.by {
+            Witness::Api => pod.addresses.contains(&addr),
+            Witness::Kernel => self.sandboxes.addresses(known.uid).contains(&addr),
         };
-        has_address && self.sandboxes.is_alive(uid)
+        has_address && self.sandboxes.is_alive(known.uid)
     }
 }

@@ -86,6 +86,6 @@ impl Caller {
         if self.is_gone.load(Relaxed) {
             return Err(Outdated);
         }
-        Ok((self.principal(), self.pod.as_ref().map(|(_, pod)| Arc::clone(pod))))
+        Ok((self.principal(), self.pod.as_ref().map(|pod| Arc::clone(&pod.calling))))
     }
 }
