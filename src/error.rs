@@ -12,6 +12,7 @@ use crate::failure::{Failure, TokenFailure};
 use crate::metadata::{CallingPod, RequestError, Unidentified};
 use crate::policy::Concealed;
 use crate::telemetry::latency::RequestOutcome;
+use crate::workloads::{LinkError, Malformed};
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,12 @@ pub enum Error {
          accounts that may use the node's).", .0.namespace, .0.service_account
     )]
     NoAccount(Arc<CallingPod>),
+    /// The annotations of the pod's service account cannot be used. Its text is Google's.
+    #[error("{0}")]
+    MalformedAccount(Malformed),
+    /// It is not known how the pod's service account acts at Google.
+    #[error("Unavailable: {0}; try again in a second.")]
+    UnknownAccount(#[from] LinkError),
     /// A pod reads a tree that includes the node's accounts.
     #[error(
         "Refused: a recursive read of this directory includes the node's service accounts; read instance/ one level at a time."
@@ -90,6 +97,8 @@ impl Error {
             Self::Unidentified(_) => "unidentified",
             Self::Outdated => "outdated",
             Self::NoAccount(_) | Self::IncludesAccounts => "no_account",
+            Self::MalformedAccount(_) => "malformed_account",
+            Self::UnknownAccount(_) => "unknown_account",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
@@ -106,14 +115,21 @@ impl Error {
         match self {
             Self::Request(error) => status_of_request(error),
             // Not 503, because a retry would not help.
-            Self::TooLarge(_) | Self::NoAccount(_) | Self::IncludesAccounts | Self::Outdated => StatusCode::FORBIDDEN,
+            Self::TooLarge(_)
+            | Self::NoAccount(_)
+            | Self::MalformedAccount(_)
+            | Self::UnknownAccount(LinkError::Deleted { .. })
+            | Self::IncludesAccounts
+            | Self::Outdated => StatusCode::FORBIDDEN,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             // The policy chooses between forbidden and not found.
             Self::Concealed(concealed) => concealed.status(),
             // Never 502: Python's library retries 503 and gives up on 502.
-            Self::Overloaded(_) | Self::Upstream(_) | Self::Token(_) | Self::Unidentified(_) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Overloaded(_)
+            | Self::Upstream(_)
+            | Self::Token(_)
+            | Self::Unidentified(_)
+            | Self::UnknownAccount(LinkError::Unread { .. } | LinkError::Outdated) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -124,6 +140,8 @@ impl Error {
             | Self::Concealed(_)
             | Self::TooLarge(_)
             | Self::NoAccount(_)
+            | Self::MalformedAccount(_)
+            | Self::UnknownAccount(_)
             | Self::IncludesAccounts
             | Self::Outdated
             | Self::Unidentified(_) => RequestOutcome::Refused,

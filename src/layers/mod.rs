@@ -2,6 +2,7 @@
 //!
 //! `discovery` is the shortest example. A layer that decides immediately needs no future of its own; `outcome` has one.
 
+pub mod accounts;
 pub mod catch_panic;
 pub mod classify;
 pub mod conceal;

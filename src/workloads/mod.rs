@@ -9,6 +9,7 @@
 
 mod account;
 mod link;
+mod names;
 #[cfg(feature = "workload-identity")]
 mod reader;
 
@@ -21,6 +22,7 @@ use tokio::time::{Instant, timeout_at};
 pub use account::Account;
 use account::{Known, Reading};
 pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
+pub use names::{Names, Subjects};
 #[cfg(feature = "workload-identity")]
 pub use reader::follow;
 

@@ -325,3 +325,30 @@ fn a_refusal_names_the_path_and_the_reason() {
          holds the credentials with which a node joins the cluster."
     );
 }
+
+#[test]
+fn a_pods_own_account_is_not_the_nodes() {
+    let own =
+        |target: &str| Request { principal: Principal::Workload(crate::metadata::WorkloadId(1)), ..request(target) };
+    for policy in ["compat", "strict", "k8s-metadata-proxy"].map(built_in) {
+        for below in ["default/identity?audience=a", "default/token", "default/?recursive=true", "default/email"] {
+            let target = format!("/computeMetadata/v1/instance/service-accounts/{below}");
+            assert!(matches!(policy.judge(&own(&target)), Decision::Allow), "{below} by {}", policy.name());
+        }
+        let identity = request("/computeMetadata/v1/instance/service-accounts/default/identity?audience=a");
+        assert!(matches!(policy.judge(&identity), Decision::Conceal(_)), "the node's, by {}", policy.name());
+        for target in [
+            "/computeMetadata/v1/instance/attributes/kube-env",
+            "/computeMetadata/v1beta1/instance/service-accounts/default/identity",
+            "/computeMetadata/v1/instance/service-accounts/default/token?unknown",
+        ] {
+            let (own, node) = (own(target), request(target));
+            assert_eq!(
+                matches!(policy.judge(&own), Decision::Conceal(_)),
+                matches!(policy.judge(&node), Decision::Conceal(_)),
+                "{target} by {}",
+                policy.name()
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! accounts: answers a pod's requests about its own service account, and refuses those about others.
+//!
+//! It answers everything below `service-accounts/` except tokens, as GKE's metadata server does. A token request passes
+//! if it is about the pod's own account. Requests of the node pass.
+//!
+//! How an account acts at Google is read from the API server when its first pod is scheduled. A request that comes before
+//! that waits.
+
+mod tree;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::header::HeaderValue;
+use http::{Response, StatusCode};
+use tower::layer::layer_fn;
+use tower::{Layer, Service, ServiceExt};
+
+use super::outcome::Outcome;
+use crate::error::Error;
+use crate::metadata::{Principal, Request, ServiceAccount, WorkloadId};
+use crate::reply::{self, Body};
+use crate::workloads::{Names, Workload, Workloads};
+use tree::{Asked, Shown};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Whose accounts there are, and what they are called.
+#[derive(Debug)]
+pub struct Accounts {
+    workloads: Arc<Workloads>,
+    names: Arc<Names>,
+}
+
+impl Accounts {
+    /// The accounts of these workloads.
+    pub fn new(workloads: Arc<Workloads>, names: Arc<Names>) -> Self {
+        Self { workloads, names }
+    }
+
+    /// Whether a request can be answered at once.
+    pub fn knows(&self, request: &Request) -> bool {
+        let is_token =
+            |asked: &Asked| matches!(asked, Asked::Value { value: tree::Value::Token | tree::Value::Identity, .. });
+        own(request).is_some_and(|(id, asked)| !is_token(&asked) && self.workloads.get(id).is_some())
+    }
+
+    /// The answer to what is asked of a workload's account. `None` if that is left to others.
+    fn answer(&self, request: &Request, asked: &Asked, workload: &Workload) -> Option<Result<Response<Body>, Error>> {
+        if let Some(account) = asked.account().filter(|account| !self.names.is_own(account, workload)) {
+            return Some(Ok(self.not_its_own(account, workload)));
+        }
+        let email = match &workload.link {
+            Ok(_) => self.names.email(workload),
+            Err(malformed) => return Some(Err(Error::MalformedAccount(*malformed))),
+        };
+        let text = |status, text: &'static str| Ok(reply::sentence(status, text));
+        Some(match tree::show(asked, &request.query, &email) {
+            Shown::Text(text) => Ok(reply::local(StatusCode::OK, reply::APPLICATION_TEXT, text)),
+            Shown::Json(json) => Ok(reply::local(StatusCode::OK, JSON, json)),
+            Shown::Redirect => Ok(reply::directory_redirect(request)),
+            Shown::Missing => text(StatusCode::NOT_FOUND, "A service account has no such value.\n"),
+            Shown::NoFormat => text(StatusCode::BAD_REQUEST, "A listing has only one format; leave out `alt`.\n"),
+            Shown::NoChange => {
+                text(StatusCode::BAD_REQUEST, "wait_for_change does not work on a service account's values.\n")
+            }
+            Shown::Elsewhere => return None,
+        })
+    }
+
+    fn not_its_own(&self, account: &ServiceAccount, workload: &Workload) -> Response<Body> {
+        let email = self.names.email(workload);
+        let sentence = format!("The service account {account} is not this pod's. Its own are default and {email}.\n");
+        reply::sentence(StatusCode::NOT_FOUND, sentence)
+    }
+}
+
+/// What a workload asks of its accounts. `None` for any other request.
+fn own(request: &Request) -> Option<(WorkloadId, Asked)> {
+    let Principal::Workload(id) = request.principal else { return None };
+    Some((id, Asked::parse(&request.path)?))
+}
+
+/// Answers pods about these accounts.
+pub fn layer<S>(accounts: &Arc<Accounts>) -> impl Layer<S, Service = OwnAccount<S>> + Clone + use<S> {
+    let accounts = Arc::clone(accounts);
+    layer_fn(move |inner| OwnAccount { inner, accounts: Arc::clone(&accounts) })
+}
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct OwnAccount<S> {
+    inner: S,
+    accounts: Arc<Accounts>,
+}
+
+impl<S> Service<Box<Request>> for OwnAccount<S>
+where
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+        let Some((id, asked)) = own(&request) else { return Outcome::passed(self.inner.call(request)) };
+        if let Some(workload) = self.accounts.workloads.get(id) {
+            return match self.accounts.answer(&request, &asked, &workload) {
+                Some(answer) => Outcome::decided(answer),
+                None => Outcome::passed(self.inner.call(request)),
+            };
+        }
+        // Until the account is known, the request must not keep the connection's read buffer.
+        request.detach();
+        let (inner, accounts) = (self.inner.clone(), Arc::clone(&self.accounts));
+        Outcome::pending(async move {
+            let workload = accounts.workloads.link(id).await?;
+            match accounts.answer(&request, &asked, &workload) {
+                Some(answer) => answer,
+                None => inner.oneshot(request).await,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
