@@ -27,6 +27,7 @@ use crate::shared::Shared;
 use crate::stack;
 use crate::telemetry::Registry;
 use crate::telemetry::otlp;
+use crate::upstream::Upstream;
 use crate::warm::WarmStart;
 
 /// A proxy with bound sockets that is not serving yet.
@@ -189,7 +190,13 @@ fn serve_pods(listeners: Vec<TcpListener>, shared: &Arc<Shared>) -> JoinSet<()> 
 /// Starts the tasks that end with the returned set.
 fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(WarmStart::new(shared).run(shared.readiness.clone()));
+    match shared.config.upstream {
+        Upstream::Server(_) => {
+            tasks.spawn(WarmStart::new(shared).run(shared.readiness.clone()));
+        }
+        // Everything is in memory already.
+        Upstream::None(_) => shared.readiness.warm(),
+    }
     let of_policy = Arc::clone(shared);
     tasks.spawn(async move { follow(&of_policy.policy, &of_policy.policy_metrics).await });
     let connections = Arc::clone(&shared.connections);

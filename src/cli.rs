@@ -14,6 +14,7 @@ mod policy;
 mod redirect;
 mod serve;
 mod syntax;
+mod values;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -7,12 +7,12 @@ use crate::identity;
 use crate::layers::conceal::Mode;
 use crate::layers::rescue::OnOverload;
 use crate::layers::token_cache::Audit;
-use crate::metadata::Target;
 use crate::policy::Choice;
 use crate::redirect::Opened;
 use crate::server::Timeouts;
 use crate::telemetry::logging::{Format, Levels};
 use crate::telemetry::otlp;
+use crate::upstream::Upstream;
 
 /// The configuration of the proxy.
 #[derive(Debug, Clone)]
@@ -23,8 +23,8 @@ pub struct Config {
     pub metrics_addr: SocketAddr,
     /// Host names accepted from operators, in addition to `localhost` and IP addresses.
     pub metrics_allowed_hosts: Vec<String>,
-    /// The metadata server.
-    pub upstream: Target,
+    /// The metadata server, or what is answered where there is none.
+    pub upstream: Upstream,
     /// The policy that decides what is concealed from pods.
     pub policy: Choice,
     /// Whether the policy is enforced or only logged.
@@ -64,7 +64,7 @@ impl Default for Config {
             addrs: vec![ADDR],
             metrics_addr: METRICS_ADDR,
             metrics_allowed_hosts: Vec::new(),
-            upstream: Target::parse(UPSTREAM).expect("an http URL without a path"),
+            upstream: Upstream::at(UPSTREAM).expect("an http URL without a path"),
             policy: Choice::default(),
             policy_mode: Mode::default(),
             allowed_hosts: Vec::new(),

@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::metadata::Target;
 use crate::mock::Mock;
 use crate::telemetry::logging;
+use crate::upstream::Upstream;
 
 /// Unprivileged ports. If one is in use, the demo uses any free ports.
 const PORT: u16 = 8988;
@@ -36,7 +36,7 @@ pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = 
     let at = |addr, metrics_addr| Config {
         addrs: vec![addr],
         metrics_addr,
-        upstream: Target::parse(&format!("http://{}", mock.addr())).expect("an address is a target"),
+        upstream: Upstream::at(&format!("http://{}", mock.addr())).expect("an address is a target"),
         ..config.clone()
     };
     let app = App::bind(at(on(PORT), on(METRICS_PORT))).or_else(|_| App::bind(at(on(0), on(0))))?;

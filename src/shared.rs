@@ -25,7 +25,7 @@ use crate::telemetry::requests::Requests;
 use crate::telemetry::shedding::Shedding;
 use crate::telemetry::{Registry, table};
 use crate::tokens::MetadataServer;
-use crate::upstream::{Forward, Health, UpstreamClient, UpstreamMetrics};
+use crate::upstream::{Forward, Health, Upstream, UpstreamClient, UpstreamMetrics};
 
 /// What connections, background tasks and the admin pages have in common.
 #[derive(Debug)]
@@ -105,13 +105,15 @@ impl Shared {
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&registry, Arc::clone(&instruments.latency)));
-        let client = UpstreamClient::new(
-            config.upstream.clone(),
-            Arc::clone(&health),
-            Arc::clone(&room),
-            Arc::clone(&upstream_metrics),
-        );
-        let forward = Forward::new(client);
+        let forward = match &config.upstream {
+            Upstream::Server(target) => Forward::new(UpstreamClient::new(
+                target.clone(),
+                Arc::clone(&health),
+                Arc::clone(&room),
+                Arc::clone(&upstream_metrics),
+            )),
+            Upstream::None(values) => Forward::to_values(values.clone()),
+        };
         let concealment =
             Concealment::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&room), Arc::clone(&policy_metrics));
         let shared = Self {

@@ -12,10 +12,12 @@ use super::log::LogArgs;
 use super::otlp::OtlpArgs;
 use super::policy::PolicyArgs;
 use super::redirect::OpenedArgs;
-use super::syntax::{self, Address, Choice, Count, HostName, Time, Upstream};
+use super::syntax::{self, Address, Choice, Count, HostName, Time};
+use super::values::ValuesArgs;
 use crate::config::{self, Config};
 use crate::layers::rescue::OnOverload;
 use crate::layers::token_cache::Audit;
+use crate::upstream::Upstream;
 
 /// To add a flag, add a field here and to [`Config`], with its default; the compiler then points to what else needs it.
 /// clap and serde derive the flag's name from the field's. A test requires a row in docs/configuration.md.
@@ -47,9 +49,14 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_METRICS_ALLOWED_HOST", value_delimiter = ',')]
     metrics_allowed_host: Vec<Given<HostName>>,
 
-    /// URL of the metadata server. Only http:// is supported
-    #[arg(long, value_name = "URL", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
-    upstream: Given<Upstream>,
+    /// URL of the metadata server. Only http:// is supported. `none` on machines that have no metadata server: then only what
+    /// is configured here, and pods' own accounts, are answered
+    #[arg(long, value_name = "URL|none", env = "METADATA_PROXY_UPSTREAM", default_value = config::UPSTREAM)]
+    upstream: Given<syntax::Upstream>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    values: ValuesArgs,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -146,6 +153,7 @@ impl ServeArgs {
         let metrics_addr = mistakes.value(self.metrics_addr);
         let metrics_allowed_hosts = mistakes.list(self.metrics_allowed_host);
         let upstream = mistakes.value(self.upstream);
+        let upstream = self.values.resolve(upstream, mistakes);
         let (policy, policy_mode) = self.policy.resolve(mistakes);
         let allowed_hosts = mistakes.list(self.allowed_host);
         let max_in_flight = mistakes.value(self.max_in_flight);
@@ -195,7 +203,11 @@ impl ServeArgs {
             addr: config.addrs.iter().copied().map(Given::from_value).collect(),
             metrics_addr: Given::from_value(config.metrics_addr),
             metrics_allowed_host: hosts(&config.metrics_allowed_hosts),
-            upstream: Given::from_value(config.upstream.clone()),
+            upstream: Given::from_value(match &config.upstream {
+                Upstream::Server(target) => Some(target.clone()),
+                Upstream::None(_) => None,
+            }),
+            values: ValuesArgs::from_upstream(&config.upstream),
             policy: PolicyArgs::from_config(config),
             allowed_host: hosts(&config.allowed_hosts),
             reuse_port: config.reuse_port,

@@ -92,23 +92,68 @@ impl Syntax for HostName {
     }
 }
 
-/// The URL of the metadata server.
+/// The URL of the metadata server, or `none`.
 #[derive(Debug, Clone)]
 pub(super) struct Upstream;
 
 impl Syntax for Upstream {
-    type Value = Target;
+    /// `None` for `none`.
+    type Value = Option<Target>;
 
     fn expected() -> String {
-        "http://HOST or http://HOST:PORT, without a path".to_owned()
+        "http://HOST or http://HOST:PORT, without a path; or none".to_owned()
     }
 
-    fn parse(text: &str) -> Option<Target> {
-        Target::parse(text).ok()
+    fn parse(text: &str) -> Option<Option<Target>> {
+        if text == NONE { Some(None) } else { Target::parse(text).ok().map(Some) }
     }
 
-    fn show(value: &Target) -> String {
-        format!("http://{value}")
+    fn show(value: &Option<Target>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), |target| format!("http://{target}"))
+    }
+}
+
+/// No metadata server.
+const NONE: &str = "none";
+
+/// A value as a metadata server has it: one word.
+#[derive(Debug, Clone)]
+pub(super) struct Word;
+
+impl Syntax for Word {
+    type Value = Box<str>;
+
+    fn expected() -> String {
+        "a word of letters, digits and -_.:".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Box<str>> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        (!text.is_empty() && text.len() <= 253 && text.bytes().all(is_allowed)).then(|| text.into())
+    }
+
+    fn show(value: &Box<str>) -> String {
+        value.to_string()
+    }
+}
+
+/// The number of a project.
+#[derive(Debug, Clone)]
+pub(super) struct ProjectNumber;
+
+impl Syntax for ProjectNumber {
+    type Value = u64;
+
+    fn expected() -> String {
+        "a whole number, at least 1".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<u64> {
+        text.parse().ok().filter(|number| *number > 0)
+    }
+
+    fn show(value: &u64) -> String {
+        value.to_string()
     }
 }
 

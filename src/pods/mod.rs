@@ -30,5 +30,34 @@ pub use uid::PodUid;
 #[cfg(feature = "workload-identity")]
 pub use watch::{WatchEvent, follow};
 
+/// The parsers of `/proc`, for `fuzz/`.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::{PodUid, cgroup, fib_trie, if_inet6, stat};
+
+    /// The pod that a `cgroup` file names.
+    pub fn pod_of(text: &[u8]) -> Option<PodUid> {
+        cgroup::pod_of(text)
+    }
+
+    /// The addresses in a `fib_trie` file.
+    pub fn addresses_v4(text: &[u8]) -> Vec<Ipv4Addr> {
+        let mut parser = fib_trie::Parser::default();
+        text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| parser.line(line)).collect()
+    }
+
+    /// The addresses in an `if_inet6` file.
+    pub fn addresses_v6(text: &[u8]) -> Vec<Ipv6Addr> {
+        text.split_inclusive(|byte| *byte == b'\n').filter_map(if_inet6::address).collect()
+    }
+
+    /// Whether a `stat` file is of a running process, and when that began, in clock ticks.
+    pub fn stat(text: &[u8]) -> Option<(bool, u64)> {
+        stat::Stat::parse(text).map(|stat| (stat.is_running, stat.start))
+    }
+}
+
 #[cfg(test)]
 pub(crate) use sandboxes::fake_proc::FakeProc;

@@ -1,4 +1,4 @@
-//! [`Forward`]: sends requests to the upstream. The only place that decides what is sent.
+//! [`Forward`]: sends requests to the upstream. The only place that decides what is sent, and where.
 
 use std::future::ready;
 use std::pin::Pin;
@@ -11,6 +11,7 @@ use http::{HeaderMap, Response, Version};
 use http_body_util::Empty;
 use tower::Service;
 
+use super::Values;
 use super::client::{Outgoing, RequestKind, UpstreamClient};
 use crate::failure::Failure;
 use crate::metadata::headers::{self, FORWARDED, GOOGLE, METADATA_FLAVOR};
@@ -20,20 +21,34 @@ use crate::reply::Body;
 /// The innermost service: takes a [`Request`] and returns the upstream's response.
 #[derive(Debug, Clone)]
 pub struct Forward {
-    client: Arc<UpstreamClient>,
+    to: To,
+}
+
+#[derive(Debug, Clone)]
+enum To {
+    Server(Arc<UpstreamClient>),
+    Values(Arc<Values>),
 }
 
 impl Forward {
     /// Sends requests through this client.
     pub fn new(client: UpstreamClient) -> Self {
-        Self { client: Arc::new(client) }
+        Self { to: To::Server(Arc::new(client)) }
+    }
+
+    /// Answers requests with these values.
+    pub fn to_values(values: Values) -> Self {
+        Self { to: To::Values(Arc::new(values)) }
     }
 
     /// Sends a request to the upstream.
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
-        let response = self
-            .client
-            .send(|| outgoing(request, &self.client), (&request.endpoint).into(), kind_of(request), request.peer)
+        let client = match &self.to {
+            To::Server(client) => client,
+            To::Values(values) => return Ok(values.answer(request)),
+        };
+        let response = client
+            .send(|| outgoing(request, client), (&request.endpoint).into(), kind_of(request), request.peer)
             .await?;
         Ok(clean(response, request.method == Method::Head))
     }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use gce_metadata_proxy::app::App;
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::metadata::Target;
 use gce_metadata_proxy::mock::{Fault, Handle};
+use gce_metadata_proxy::upstream::Upstream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -141,7 +141,7 @@ pub fn config(upstream: SocketAddr) -> Config {
     Config {
         addrs: vec![loopback],
         metrics_addr: loopback,
-        upstream: Target::parse(&format!("http://{upstream}")).expect("an address is a target"),
+        upstream: Upstream::at(&format!("http://{upstream}")).expect("an address is a target"),
         log: "off".parse().expect("a level"),
         ..Config::default()
     }

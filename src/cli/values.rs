@@ -1,0 +1,102 @@
+//! The flags of `--upstream none`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::given::{Given, Mistakes};
+use super::syntax::{ProjectNumber, Word};
+use crate::metadata::Target;
+use crate::upstream::{Named, Upstream, Values};
+
+/// What is answered in place of a metadata server.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct ValuesArgs {
+    /// Project ID to answer. Requires `--upstream none`
+    #[arg(long, value_name = "ID", env = "METADATA_PROXY_PROJECT_ID")]
+    project_id: Option<Given<Word>>,
+
+    /// Project number to answer. Requires `--upstream none`
+    #[arg(long, value_name = "NUMBER", env = "METADATA_PROXY_NUMERIC_PROJECT_ID")]
+    numeric_project_id: Option<Given<ProjectNumber>>,
+
+    /// Name of the cluster to answer. Requires `--upstream none`
+    #[arg(long, value_name = "NAME", env = "METADATA_PROXY_CLUSTER_NAME")]
+    cluster_name: Option<Given<Word>>,
+
+    /// Location of the cluster to answer: a region or a zone. Requires `--upstream none`
+    #[arg(long, value_name = "LOCATION", env = "METADATA_PROXY_CLUSTER_LOCATION")]
+    cluster_location: Option<Given<Word>>,
+}
+
+impl ValuesArgs {
+    /// The upstream, given the value of `--upstream`.
+    pub(super) fn resolve(self, upstream: Option<Option<Target>>, mistakes: &mut Mistakes) -> Option<Upstream> {
+        let named = Named {
+            project_id: mistakes.optional(self.project_id),
+            numeric_project_id: mistakes.optional(self.numeric_project_id),
+            cluster_name: mistakes.optional(self.cluster_name),
+            cluster_location: mistakes.optional(self.cluster_location),
+        };
+        match upstream? {
+            None => Some(Upstream::None(Values::new(named))),
+            Some(target) => {
+                if named != Named::default() {
+                    mistakes.add(
+                        "--project-id, --numeric-project-id, --cluster-name and --cluster-location require --upstream none; \
+                         a metadata server has values of its own"
+                            .to_owned(),
+                    );
+                }
+                Some(Upstream::Server(target))
+            }
+        }
+    }
+
+    /// The flags that result in this upstream.
+    pub(super) fn from_upstream(upstream: &Upstream) -> Self {
+        let named = match upstream {
+            Upstream::Server(_) => Named::default(),
+            Upstream::None(values) => values.named(),
+        };
+        Self {
+            project_id: named.project_id.map(Given::from_value),
+            numeric_project_id: named.numeric_project_id.map(Given::from_value),
+            cluster_name: named.cluster_name.map(Given::from_value),
+            cluster_location: named.cluster_location.map(Given::from_value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Command;
+    use crate::cli::tests::{mistakes, parse_line};
+
+    #[test]
+    fn values_are_shown_as_they_are_in_force() {
+        let line = "--upstream none --project-id=shop --numeric-project-id=12 --cluster-name=one --cluster-location=eu";
+        let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
+        let flags = crate::cli::flags(&config);
+        for (name, value) in [
+            ("--upstream", "none"),
+            ("--project-id", "shop"),
+            ("--numeric-project-id", "12"),
+            ("--cluster-name", "one"),
+            ("--cluster-location", "eu"),
+        ] {
+            assert!(flags.contains(&(name.to_owned(), value.to_owned())), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_of_a_server_are_its_own() {
+        for (line, expected) in [
+            ("--project-id=shop", "require --upstream none"),
+            ("--upstream none --project-id=a/b", "--project-id: \"a/b\" is not valid; expected a word"),
+            ("--upstream none --numeric-project-id=0", "--numeric-project-id: \"0\" is not valid"),
+        ] {
+            assert!(mistakes(line).contains(expected), "{line}: {}", mistakes(line));
+        }
+    }
+}
