@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{Caller, Identity, MAX_SCAN_AGE};
-use crate::metadata::{CallingPod, Missing, Principal, Unidentified};
+use crate::metadata::{CallingPod, Missing, Principal, ServiceAccount, Unidentified};
 use crate::pods::owners::NoOwner;
 use crate::server::Arrival;
 
@@ -44,6 +44,15 @@ impl Visitor {
     /// Whether clients are identified.
     pub fn is_identified(&self) -> bool {
         self.identity.is_some()
+    }
+
+    /// Whether a principal may get a token of this account: it is a workload's own, or that is not known yet. The source of
+    /// tokens looks again when it knows.
+    pub fn may_have_token_of(&self, principal: Principal, account: &ServiceAccount) -> bool {
+        let Principal::Workload(number) = principal else { return false };
+        let workloads = self.identity.as_ref().map(|identity| &identity.workloads);
+        let workloads = workloads.filter(|workloads| workloads.federation().is_some());
+        workloads.is_some_and(|workloads| workloads.is_own(number, account) != Some(false))
     }
 
     /// Who sends requests on this connection: [`Principal::Unknown`] if that is not known yet.

@@ -16,7 +16,7 @@ use tower::{Layer, Service, ServiceExt};
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::identity::Visitor;
-use crate::metadata::{CallingPod, Endpoint, Principal, Request};
+use crate::metadata::{CallingPod, Endpoint, Principal, Request, ServiceAccount};
 use crate::reply::{self, Body};
 
 /// The path under which a client is told who it is.
@@ -56,13 +56,13 @@ where
                 Outcome::pending(async move {
                     let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
                     (request.principal, request.pod) = sender;
-                    match own_answer(&request) {
+                    match answer_to(&request, &visitor) {
                         Some(answer) => answer,
                         None => inner.oneshot(request).await,
                     }
                 })
             }
-            Principal::Node | Principal::Workload(_) => match own_answer(&request) {
+            Principal::Node | Principal::Workload(_) => match answer_to(&request, &self.visitor) {
                 Some(answer) => Outcome::decided(answer),
                 None => Outcome::passed(self.inner.call(request)),
             },
@@ -70,19 +70,25 @@ where
     }
 }
 
-/// Whether this layer answers a request without the upstream.
+/// Whether this layer answers a request without the upstream. Requests for a pod's own token count as answered: where they
+/// are passed on, the token cache answers them.
 pub fn answers(request: &Request) -> bool {
-    request.principal != Principal::Unknown && own_answer(request).is_some()
+    request.principal != Principal::Unknown && own_answer(request, |_| false).is_some()
+}
+
+fn answer_to(request: &Request, visitor: &Visitor) -> Option<Result<Response<Body>, Error>> {
+    own_answer(request, |account| visitor.may_have_token_of(request.principal, account))
 }
 
 /// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
 /// refused as a whole, because they give tokens under other paths.
-fn own_answer(request: &Request) -> Option<Result<Response<Body>, Error>> {
+fn own_answer(request: &Request, has_token: impl Fn(&ServiceAccount) -> bool) -> Option<Result<Response<Body>, Error>> {
     if request.path.as_str() == WHO_AM_I {
         return Some(Ok(who_am_i(request.pod.as_deref())));
     }
     let pod = request.pod.as_ref().filter(|_| request.principal != Principal::Node)?;
-    match request.endpoint {
+    match &request.endpoint {
+        Endpoint::Token(account) | Endpoint::Identity(account) if has_token(account) => None,
         Endpoint::Token(_)
         | Endpoint::Identity(_)
         | Endpoint::ServiceAccounts

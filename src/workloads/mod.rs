@@ -8,6 +8,7 @@
 //! renewal of their tokens. While the API server is away, what was read last goes on.
 
 mod account;
+mod federation;
 mod link;
 #[cfg(feature = "workload-identity")]
 mod reader;
@@ -20,13 +21,14 @@ use tokio::time::{Instant, timeout_at};
 
 pub use account::Account;
 use account::{Known, Reading};
+pub use federation::{ClusterUri, Endpoint, Federation, Provider, Trust, WorkloadPool};
 pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
 #[cfg(feature = "workload-identity")]
 pub use reader::follow;
 
 use crate::clock::{BootTime, sleep_until};
 use crate::failure::UPSTREAM_TIMEOUT;
-use crate::metadata::WorkloadId;
+use crate::metadata::{ServiceAccount, WorkloadId};
 use crate::pods::Pod;
 
 /// A Kubernetes service account, and what its annotations say.
@@ -40,6 +42,14 @@ pub struct Workload {
     pub uid: Box<str>,
     /// How it acts at Google.
     pub link: Result<Link, Malformed>,
+}
+
+impl Workload {
+    /// Whether this is the e-mail of its Google account.
+    pub fn is_called(&self, email: &str) -> bool {
+        let google_account = self.link.as_ref().ok().and_then(|link| link.google_account.as_ref());
+        google_account.is_some_and(|account| account.as_str() == email)
+    }
 }
 
 /// Why it is not known how an account acts at Google. The text is sent to the pod and logged.
@@ -67,6 +77,8 @@ pub enum LinkError {
 /// The service accounts that have a number.
 #[derive(Debug, Default)]
 pub struct Workloads {
+    /// `None` if accounts have no tokens of their own.
+    federation: Option<Arc<Federation>>,
     inner: Mutex<Inner>,
     /// Resolves when an account is to be read.
     wanted: Notify,
@@ -92,6 +104,27 @@ impl Inner {
 }
 
 impl Workloads {
+    /// Knows no account yet. Without a federation, accounts have no tokens of their own.
+    pub fn new(federation: Option<Federation>) -> Self {
+        Self { federation: federation.map(Arc::new), ..Self::default() }
+    }
+
+    /// What Google trusts. `None` if accounts have no tokens of their own.
+    pub fn federation(&self) -> Option<&Arc<Federation>> {
+        self.federation.as_ref()
+    }
+
+    /// Whether an account in a path is that of the workload with this number: `default`, its Google account, or the pool.
+    /// Without waiting: `None` if that is not known yet.
+    pub fn is_own(&self, number: WorkloadId, account: &ServiceAccount) -> Option<bool> {
+        let federation = self.federation.as_ref()?;
+        match account {
+            ServiceAccount::Default => Some(true),
+            ServiceAccount::Email(name) if **name == *federation.pool() => Some(true),
+            ServiceAccount::Email(name) => self.get(number).map(|workload| workload.is_called(name)),
+        }
+    }
+
     /// The account of a pod. A new one is read in the background.
     pub fn of_pod(&self, pod: &Pod) -> Arc<Account> {
         let mut inner = self.lock();
