@@ -15,6 +15,8 @@ use crate::admin::Admin;
 #[cfg(feature = "workload-identity")]
 use crate::cluster::{Cluster, ClusterError};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
+#[cfg(feature = "workload-identity")]
+use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
 #[cfg(feature = "workload-identity")]
@@ -23,12 +25,16 @@ use crate::pods::{ProcError, Sandboxes};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
 use crate::redirect::Redirect;
 use crate::server::{self, Connections, Drain, Server};
-use crate::shared::Shared;
+use crate::shared::{Identifying, Shared};
 use crate::stack;
 use crate::telemetry::Registry;
 use crate::telemetry::otlp;
+#[cfg(feature = "workload-identity")]
+use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
 use crate::warm::WarmStart;
+#[cfg(feature = "workload-identity")]
+use crate::workloads;
 
 /// A proxy with bound sockets that is not serving yet.
 #[derive(Debug)]
@@ -41,6 +47,8 @@ pub struct App {
     sandboxes: Option<Sandboxes>,
     #[cfg(feature = "workload-identity")]
     cluster: Option<Cluster>,
+    #[cfg(feature = "workload-identity")]
+    google: Option<Google>,
 }
 
 /// Why the proxy could not start.
@@ -65,6 +73,10 @@ pub enum StartError {
     /// The node's processes cannot be seen.
     #[error("--host-proc: {0}")]
     Proc(#[from] ProcError),
+    /// The authorities to trust for Google's servers cannot be read.
+    #[cfg(feature = "workload-identity")]
+    #[error("--google-ca: {0}")]
+    GoogleCa(#[from] CaError),
 }
 
 fn remedy(error: &io::Error) -> &'static str {
@@ -98,6 +110,11 @@ impl App {
         let admin = bind(config.metrics_addr, "--metrics-addr")?;
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
+        #[cfg(feature = "workload-identity")]
+        let google = {
+            let federation = identity.and_then(|settings| settings.federation.as_ref());
+            federation.map(Google::new).transpose()?
+        };
         Ok(Self {
             policy,
             listeners,
@@ -106,6 +123,8 @@ impl App {
             sandboxes,
             #[cfg(feature = "workload-identity")]
             cluster: None,
+            #[cfg(feature = "workload-identity")]
+            google,
             config,
         })
     }
@@ -140,22 +159,22 @@ impl App {
     }
 
     /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         #[cfg(feature = "workload-identity")]
-        let cluster = self.cluster;
-        let Self { config, policy, listeners, admin, redirect, sandboxes, .. } = self;
+        let cluster = self.cluster.clone();
+        let identifying = self.identifying();
+        let Self { config, policy, listeners, admin, redirect, .. } = self;
         let registry = Registry::of_this_process();
         let (tracer, exporter) = otlp::start(&config.otlp, &registry);
-        let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer, sandboxes);
+        let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer, identifying);
         let _redirecting = redirect.map(|redirect| AbortOnDropHandle::new(tokio::spawn(redirect.keep())));
         let admin_drain = serve_operators(admin, &shared);
         let accepting = serve_pods(listeners, &shared);
         #[cfg_attr(not(feature = "workload-identity"), expect(unused_mut, reason = "nothing is added"))]
         let mut background = start_background(&shared);
         #[cfg(feature = "workload-identity")]
-        if let Some((cluster, identity)) = cluster.zip(shared.identity.clone()) {
-            // The log says what happens to the watch, and the metrics how old its news is.
-            background.spawn(async move { match pods::follow(cluster, Arc::clone(identity.pods()), |_| {}).await {} });
+        if let Some(cluster) = cluster {
+            follow_cluster(cluster, &shared, &mut background);
         }
 
         shutdown.await;
@@ -165,6 +184,29 @@ impl App {
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
     }
+
+    /// How pods are identified, and where their tokens come from. `None` if all of them act as the node.
+    fn identifying(&mut self) -> Option<Identifying> {
+        let sandboxes = self.sandboxes.take()?;
+        Some(Identifying {
+            sandboxes,
+            #[cfg(feature = "workload-identity")]
+            exchange: self.cluster.clone().zip(self.google.take()),
+        })
+    }
+}
+
+/// Follows this node's pods and their accounts.
+#[cfg(feature = "workload-identity")]
+fn follow_cluster(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
+    let Some(identity) = &shared.identity else { return };
+    let (pods, workloads) = (Arc::clone(identity.pods()), Arc::clone(identity.workloads()));
+    if workloads.federation().is_some() {
+        let cluster = cluster.clone();
+        background.spawn(async move { match workloads::follow(cluster, workloads).await {} });
+    }
+    // The log says what happens to the watch, and the metrics how old its news is.
+    background.spawn(async move { match pods::follow(cluster, pods, |_| {}).await {} });
 }
 
 /// Accepts connections of pods until the drain begins.

@@ -1,6 +1,8 @@
 //! The command line: parses flags and environment variables into a [`Command`]. The only module that uses clap.
 
 mod check;
+#[cfg(feature = "workload-identity")]
+mod federation;
 mod given;
 #[cfg(feature = "workload-identity")]
 mod identity;
@@ -172,7 +174,7 @@ mod tests {
         parse(std::iter::once("gce-metadata-proxy").chain(line.split_whitespace()).map(OsString::from))
     }
 
-    fn serve(line: &str) -> Config {
+    pub(super) fn serve(line: &str) -> Config {
         match parse_line(line) {
             Ok(Command::Serve(config)) => config,
             other => panic!("{line}: {other:?}"),
@@ -252,7 +254,11 @@ mod tests {
         );
         #[cfg(feature = "workload-identity")]
         let config = Config {
-            identity: serve("--workload-identity --node-name n --kubeconfig /k --passthrough a/b").identity,
+            identity: serve(
+                "--workload-identity --node-name n --kubeconfig /k --passthrough a/b --google-ca /c --token-audience a \
+                 --workload-pool p.svc.id.goog --cluster-uri https://container.googleapis.com/v1/projects/p",
+            )
+            .identity,
             ..config
         };
         let shown = flags(&config);

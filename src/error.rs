@@ -62,7 +62,7 @@ pub enum Error {
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
     /// The token source returned no token. Shared, because all requests that waited for the token get it.
-    #[error("The metadata server is not available: {0}; try again in a second.")]
+    #[error("{what} is not available: {0}; try again in a second.", what = .0.what())]
     Token(Arc<TokenFailure>),
 }
 

@@ -79,6 +79,29 @@ pub enum TokenFailure {
     /// The source has no tokens for this caller.
     #[error("it has no tokens for this caller")]
     ForeignPrincipal,
+    /// A step on the way to a pod's own token failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeFailure),
+}
+
+/// Which step on the way to a pod's own token failed, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ExchangeFailure {
+    /// The pod's service account is not known.
+    #[error("{0}")]
+    Account(String),
+    /// The API server issued no token for it.
+    #[error("no Kubernetes token for the pod's service account: {0}")]
+    Kubernetes(String),
+    /// Google's Security Token Service did not exchange that token.
+    #[error("Google's Security Token Service: {0}")]
+    Sts(String),
+    /// Google's IAM Service Account Credentials API issued no token.
+    #[error("Google's IAM Credentials API: {0}")]
+    Iam(String),
+    /// A step is still under way. The next request waits for it.
+    #[error("a token was not there within {} ms, and is still being waited for", .0.as_millis())]
+    Slow(Duration),
 }
 
 impl TokenFailure {
@@ -89,6 +112,28 @@ impl TokenFailure {
             Self::NotAToken(_) => "upstream_not_a_token",
             Self::Resting => "upstream_resting",
             Self::ForeignPrincipal => "foreign_principal",
+            Self::Exchange(failure) => failure.label(),
+        }
+    }
+
+    /// What is not available.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Self::Exchange(_) => "The pod's own token",
+            Self::Upstream(_) | Self::NotAToken(_) | Self::Resting | Self::ForeignPrincipal => "The metadata server",
+        }
+    }
+}
+
+impl ExchangeFailure {
+    /// A label from a fixed set, for metrics and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Account(_) => "exchange_account",
+            Self::Kubernetes(_) => "exchange_kubernetes",
+            Self::Sts(_) => "exchange_sts",
+            Self::Iam(_) => "exchange_iam",
+            Self::Slow(_) => "exchange_slow",
         }
     }
 }

@@ -3,7 +3,10 @@
 //! Requests to the metadata server go through `upstream::UpstreamClient`, which counts every byte. This
 //! client keeps connections alive, has one deadline for a whole request, and reads whole bodies up to a limit. How it
 //! connects is up to its connector: [`HttpClient::plain`] uses TCP, and [`HttpClient::with_connector`] takes any other, such
-//! as one that speaks TLS.
+//! as `secure`'s, which speaks TLS.
+
+#[cfg(feature = "workload-identity")]
+pub mod secure;
 
 use std::error::Error;
 use std::io;
@@ -82,10 +85,15 @@ where
 {
     /// A client that connects with this connector.
     pub fn with_connector(connector: C, limits: Limits) -> Self {
+        Self::with_idle(connector, limits, MAX_IDLE_CONNECTIONS)
+    }
+
+    /// A client that connects with this connector, and keeps up to so many unused connections per server.
+    pub fn with_idle(connector: C, limits: Limits, max_idle: usize) -> Self {
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .pool_max_idle_per_host(max_idle)
             .build(connector);
         Self { client, limits }
     }

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+#[cfg(feature = "workload-identity")]
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::identity::{CutFrom, Forget, Identity};
+use crate::layers::accounts::Accounts;
 use crate::layers::conceal::{Concealment, PolicyMetrics};
 use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
@@ -13,6 +16,8 @@ use crate::layers::latency::Instruments;
 use crate::layers::leaves::{Leaf, Leaves};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
+#[cfg(feature = "workload-identity")]
+use crate::metadata::Principal;
 use crate::pods::Sandboxes;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
@@ -24,8 +29,20 @@ use crate::telemetry::otlp::Tracer;
 use crate::telemetry::requests::Requests;
 use crate::telemetry::shedding::Shedding;
 use crate::telemetry::{Registry, table};
-use crate::tokens::MetadataServer;
+#[cfg(feature = "workload-identity")]
+use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
+use crate::tokens::{MetadataServer, Sources};
 use crate::upstream::{Forward, Health, Upstream, UpstreamClient, UpstreamMetrics};
+
+/// How pods are identified, and where their tokens come from.
+#[derive(Debug)]
+pub struct Identifying {
+    /// What the kernel says.
+    pub sandboxes: Sandboxes,
+    /// Who exchanges tokens. `None` if pods have none.
+    #[cfg(feature = "workload-identity")]
+    pub exchange: Option<(Cluster, Google)>,
+}
 
 /// What connections, background tasks and the admin pages have in common.
 #[derive(Debug)]
@@ -52,6 +69,8 @@ pub struct Shared {
     pub policy_metrics: Arc<PolicyMetrics>,
     /// Identifies pods. `None` if all of them act as the node.
     pub identity: Option<Arc<Identity>>,
+    /// The accounts of pods. `None` if they have none.
+    pub accounts: Option<Arc<Accounts>>,
     /// Whether pods should be sent here.
     pub readiness: Readiness,
     /// Ends connections at shutdown.
@@ -69,7 +88,7 @@ pub struct Shared {
     /// Cached tokens.
     pub store: Arc<Store>,
     /// Fetches tokens that are not cached.
-    pub tokens: Tokens<MetadataServer>,
+    pub tokens: Tokens<Sources>,
     /// Whether the metadata server answers.
     pub health: Arc<Health>,
     /// Counts requests to the metadata server.
@@ -86,7 +105,7 @@ impl Shared {
         pressure: Arc<Pressure>,
         registry: Registry,
         tracer: Tracer,
-        sandboxes: Option<Sandboxes>,
+        identifying: Option<Identifying>,
     ) -> Arc<Self> {
         let latency = Latency::new(&registry);
         let instruments = Instruments { latency, talkers: Arc::default(), tracer };
@@ -100,7 +119,7 @@ impl Shared {
             &registry,
         );
         let store = Store::new(budget.tokens, &registry);
-        let identity = identity(&config, sandboxes, &connections, &store, &registry);
+        let pods = Identified::new(&config, identifying, &connections, &store, &registry);
         let room = Room::new(budget.answers, cut_unread(&connections));
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
@@ -114,6 +133,7 @@ impl Shared {
             )),
             Upstream::None(values) => Forward::to_values(values.clone()),
         };
+        let (identity, sources) = pods.sources(MetadataServer::new(forward.clone()), &registry);
         let concealment =
             Concealment::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&room), Arc::clone(&policy_metrics));
         let shared = Self {
@@ -122,11 +142,12 @@ impl Shared {
             history: History::default(),
             concealment: Arc::new(concealment),
             readiness: Readiness::new(Arc::clone(&health), identity.clone(), drain.clone()),
+            accounts: identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new),
             identity,
             seats: Seats::new(config.max_in_flight),
             watches: Arc::new(Watches::new(config.max_hanging, room)),
             leaves: leaves(&forward),
-            tokens: Tokens::new(Arc::clone(&store), MetadataServer::new(forward.clone())),
+            tokens: Tokens::new(Arc::clone(&store), sources),
             config,
             registry,
             instruments,
@@ -170,19 +191,70 @@ fn leaves(forward: &Forward) -> Arc<Leaves> {
     })
 }
 
-/// Identifies pods, if that is configured.
-fn identity(
-    config: &Config,
-    sandboxes: Option<Sandboxes>,
-    connections: &Arc<Connections>,
-    store: &Arc<Store>,
-    registry: &Registry,
-) -> Option<Arc<Identity>> {
-    let (settings, sandboxes) = config.identity.as_ref().zip(sandboxes)?;
-    let (connections, store) = (Arc::clone(connections), Arc::clone(store));
-    let cut_from = CutFrom::new(move |addr, before| connections.cut_from(addr, before));
-    let forget = Forget::new(move |principal| store.forget_all_of(principal));
-    Some(Identity::new(settings, sandboxes, cut_from, forget, registry))
+/// How pods are identified, and what their tokens come from.
+#[derive(Default)]
+struct Identified {
+    identity: Option<Arc<Identity>>,
+    #[cfg(feature = "workload-identity")]
+    exchange: Option<(Cluster, Google)>,
+    #[cfg(feature = "workload-identity")]
+    kept: Arc<Kept>,
+}
+
+impl Identified {
+    /// Identifies pods, if that is configured.
+    fn new(
+        config: &Config,
+        identifying: Option<Identifying>,
+        connections: &Arc<Connections>,
+        store: &Arc<Store>,
+        registry: &Registry,
+    ) -> Self {
+        let Some((settings, identifying)) = config.identity.as_ref().zip(identifying) else { return Self::default() };
+        #[cfg(feature = "workload-identity")]
+        let kept = Arc::<Kept>::default();
+        let (connections, store_to_clear) = (Arc::clone(connections), Arc::clone(store));
+        let cut_from = CutFrom::new(move |addr, before| connections.cut_from(addr, before));
+        #[cfg(feature = "workload-identity")]
+        let kept_to_clear = Arc::clone(&kept);
+        let forget = Forget::new(move |principal| {
+            #[cfg(feature = "workload-identity")]
+            if let Principal::Workload(number) = principal {
+                kept_to_clear.forget(number);
+            }
+            store_to_clear.forget_all_of(principal);
+        });
+        let identity = Identity::new(settings, identifying.sandboxes, cut_from, forget, registry);
+        store.know_accounts(identity.workloads());
+        Self {
+            identity: Some(identity),
+            #[cfg(feature = "workload-identity")]
+            exchange: identifying.exchange,
+            #[cfg(feature = "workload-identity")]
+            kept,
+        }
+    }
+
+    /// The sources of tokens: the node's, and that of workloads if they have one.
+    #[cfg_attr(not(feature = "workload-identity"), expect(unused_variables, reason = "only the node has tokens"))]
+    fn sources(self, node: MetadataServer, registry: &Registry) -> (Option<Arc<Identity>>, Sources) {
+        let sources = Sources::of_node(node);
+        #[cfg(feature = "workload-identity")]
+        if let (Some(identity), Some((cluster, google))) = (&self.identity, self.exchange)
+            && let Some(federation) = identity.workloads().federation()
+        {
+            let parts = Parts {
+                federation: Arc::clone(federation),
+                workloads: Arc::clone(identity.workloads()),
+                pods: Arc::clone(identity.pods()),
+                cluster,
+                google,
+                kept: self.kept,
+            };
+            return (self.identity, sources.with_workloads(WorkloadSource::new(parts, registry)));
+        }
+        (self.identity, sources)
+    }
 }
 
 /// Cuts the connections of these clients that do not read their responses.

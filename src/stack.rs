@@ -11,7 +11,7 @@ use crate::identity::Visitor;
 use crate::layers::in_flight::{Limit, MakeRoom, SeatedBody};
 use crate::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
 use crate::layers::{
-    catch_panic, classify, conceal, discovery, hanging, identify, in_flight, leaves, rescue, token_cache,
+    accounts, catch_panic, classify, conceal, discovery, hanging, identify, in_flight, leaves, rescue, token_cache,
 };
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::{Principal, Request};
@@ -61,6 +61,8 @@ fn with_between(
         let visitor = shared.identity.clone().map(|identity| Visitor::new(identity, arrival));
         let visitor = visitor.as_ref();
         let identify = visitor.map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor)));
+        let accounts = shared.accounts.as_ref();
+        let accounts = accounts.map(|accounts| track(timeline, Filter::Accounts, accounts::layer(accounts)));
         let of_http = layers! { http:
             // Outermost, so that refusals are measured, too.
             total(timeline),
@@ -86,6 +88,8 @@ fn with_between(
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
             leave(timeline),
+            // Below the policy, although its rules are about the node's accounts: it also refuses methods and parameters.
+            option_layer(accounts),
             // Below the policy, because only visible values can be watched, and above kept values, because a watch waits
             // for a future value.
             track(timeline, Filter::Hanging, hanging::layer(&shared.watches)),
@@ -105,14 +109,19 @@ fn limit(
 ) -> Limit<impl Fn(&Request) -> bool + Send + Sync + use<>, impl Fn(&Request) -> bool + Send + Sync + use<>> {
     let leaves = Arc::clone(&shared.leaves);
     let concealment = Arc::clone(&shared.concealment);
-    let connections = Arc::clone(&shared.connections);
+    let (connections, accounts) = (Arc::clone(&shared.connections), shared.accounts.clone());
     Limit {
         seats: Arc::clone(&shared.seats),
         needs_none: move |request: &Request| {
             // A pod that is not known yet waits, whatever it asks for.
             let is_known = request.principal != Principal::Unknown;
+            let is_account_known = || accounts.as_ref().is_some_and(|accounts| accounts.knows(request));
             discovery::answers(request)
-                || is_known && (identify::answers(request) || leaves.knows(request) || token_cache::knows(request))
+                || is_known
+                    && (identify::answers(request, accounts.is_some())
+                        || leaves.knows(request)
+                        || token_cache::knows(request)
+                        || is_account_known())
         },
         hangs: move |request: &Request| concealment.lets_hang(request),
         make_room: MakeRoom::new(move || connections.cut_unread()),

@@ -13,7 +13,7 @@ use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::CommonPath;
 use crate::readiness::Readiness;
 use crate::shared::Shared;
-use crate::tokens::{MetadataServer, NoToken, TokenKey, TokenSource};
+use crate::tokens::{NoToken, Sources, TokenKey, TokenSource};
 
 /// Initial and maximum interval between attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -29,7 +29,7 @@ pub struct WarmStart<T> {
     pub tokens: Tokens<T>,
 }
 
-impl WarmStart<MetadataServer> {
+impl WarmStart<Sources> {
     /// Fills the caches that connections share.
     pub fn new(shared: &Shared) -> Self {
         Self { leaves: Arc::clone(&shared.leaves), store: Arc::clone(&shared.store), tokens: shared.tokens.clone() }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use super::federation::FederationArgs;
 use super::given::{Given, Mistakes, Syntax};
 use super::syntax::{self, Choice};
 use crate::cluster::{self, Credential, NodeName};
@@ -48,6 +49,10 @@ pub(super) struct IdentityArgs {
     /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
     #[arg(long, value_name = "NAMESPACE/ACCOUNT", env = "METADATA_PROXY_PASSTHROUGH", value_delimiter = ',')]
     passthrough: Vec<Given<Account>>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    federation: FederationArgs,
 }
 
 impl IdentityArgs {
@@ -59,6 +64,7 @@ impl IdentityArgs {
         if !self.workload_identity {
             return None;
         }
+        let federation = self.federation.resolve(mistakes);
         if node.is_none() {
             mistakes.add("--workload-identity requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
@@ -68,6 +74,7 @@ impl IdentityArgs {
             host_proc: self.host_proc,
             attest: attest?,
             passthrough,
+            federation,
             cluster: cluster::Settings { node: node?, credential },
         })
     }
@@ -87,6 +94,7 @@ impl IdentityArgs {
             passthrough: settings
                 .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())
                 .unwrap_or_default(),
+            federation: FederationArgs::from_federation(settings.and_then(|settings| settings.federation.as_ref())),
         }
     }
 }

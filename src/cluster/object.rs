@@ -29,6 +29,8 @@ pub struct Metadata {
     pub name: String,
     /// Its version, from which a watch can go on.
     pub resource_version: String,
+    /// When it was created.
+    creation_timestamp: String,
     /// Present once the pod was told to end.
     deletion_timestamp: Option<IgnoredAny>,
 }
@@ -66,6 +68,13 @@ impl PodObject {
     /// Whether it was told to end.
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// When it was created, as the digits of the timestamp, which the API server writes in UTC and whole seconds. 0 if there
+    /// is none.
+    pub fn created(&self) -> u64 {
+        let digits = self.metadata.creation_timestamp.bytes().filter(u8::is_ascii_digit).take(14);
+        digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
     }
 
     /// Whether all its containers have ended for good.
@@ -133,6 +142,16 @@ mod tests {
         assert_eq!(addresses(r#"{"podIP":"10.8.0.5","podIPs":[]}"#), ["10.8.0.5"]);
         assert_eq!(addresses(r#"{"podIP":"","podIPs":null}"#), Vec::<String>::new());
         assert_eq!(addresses(r#"{"podIPs":[{"ip":"no"},{}]}"#), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pods_are_as_old_as_their_timestamps_say() {
+        let created = |text: &str| {
+            let object: PodObject = serde_json::from_str(text).expect("a pod");
+            object.created()
+        };
+        assert_eq!(created(r#"{"metadata":{"creationTimestamp":"2026-01-31T23:59:58Z"}}"#), 20_260_131_235_958);
+        assert_eq!(created("{}"), 0);
     }
 
     #[test]

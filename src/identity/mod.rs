@@ -122,7 +122,7 @@ impl Identity {
             passthrough: settings.passthrough.clone(),
             sandboxes,
             pods: Arc::default(),
-            workloads: Arc::default(),
+            workloads: Arc::new(Workloads::new(settings.federation.clone())),
             callers: Mutex::default(),
             waiting: Mutex::default(),
             left: Mutex::default(),

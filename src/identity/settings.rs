@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::pods::owners::Attest;
+use crate::workloads::Federation;
 
 /// How pods are identified.
 #[derive(Debug, Clone)]
@@ -14,6 +15,8 @@ pub struct Settings {
     pub attest: Attest,
     /// Accounts whose pods act as the node.
     pub passthrough: Vec<AccountName>,
+    /// Where the tokens of pods' accounts come from. `None` if they have none.
+    pub federation: Option<Federation>,
     /// How to reach the API server.
     #[cfg(feature = "workload-identity")]
     pub cluster: crate::cluster::Settings,

@@ -27,6 +27,7 @@ pub(crate) fn pod(number: u8, namespace: &str, account: &str) -> Pod {
         host_network: false,
         ended: false,
         terminating: false,
+        created: 0,
         addresses: Vec::new(),
     }
 }
@@ -60,6 +61,7 @@ impl Node {
             host_proc: PathBuf::new(),
             attest,
             passthrough: vec![AccountName::parse("kube-system/agent").expect("a name")],
+            federation: None,
             #[cfg(feature = "workload-identity")]
             cluster: crate::cluster::Settings {
                 node: "n".parse().expect("a name"),

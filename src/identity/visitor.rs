@@ -40,6 +40,11 @@ impl Visitor {
         Arc::new(Self { arrival, identity, caller: OnceLock::new() })
     }
 
+    /// Whether pods have accounts of their own.
+    pub fn has_accounts(&self) -> bool {
+        self.identity.workloads.federation().is_some()
+    }
+
     /// Who sends requests on this connection: [`Principal::Unknown`] if that is not known yet.
     pub fn sender(&self) -> Result<Sender, Outdated> {
         if let Some(caller) = self.caller.get() {

@@ -56,13 +56,13 @@ where
                 Outcome::pending(async move {
                     let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
                     (request.principal, request.pod) = sender;
-                    match own_answer(&request) {
+                    match own_answer(&request, visitor.has_accounts()) {
                         Some(answer) => answer,
                         None => inner.oneshot(request).await,
                     }
                 })
             }
-            Principal::Node | Principal::Workload(_) => match own_answer(&request) {
+            Principal::Node | Principal::Workload(_) => match own_answer(&request, self.visitor.has_accounts()) {
                 Some(answer) => Outcome::decided(answer),
                 None => Outcome::passed(self.inner.call(request)),
             },
@@ -71,18 +71,20 @@ where
 }
 
 /// Whether this layer answers a request without the upstream.
-pub fn answers(request: &Request) -> bool {
-    request.principal != Principal::Unknown && own_answer(request).is_some()
+pub fn answers(request: &Request, has_accounts: bool) -> bool {
+    request.principal != Principal::Unknown && own_answer(request, has_accounts).is_some()
 }
 
 /// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
-/// refused as a whole, because they give tokens under other paths.
-fn own_answer(request: &Request) -> Option<Result<Response<Body>, Error>> {
+/// refused as a whole, because they give tokens under other paths. Where pods have accounts of their own, `layers::accounts`
+/// answers for these.
+fn own_answer(request: &Request, has_accounts: bool) -> Option<Result<Response<Body>, Error>> {
     if request.path.as_str() == WHO_AM_I {
         return Some(Ok(who_am_i(request.pod.as_deref())));
     }
     let pod = request.pod.as_ref().filter(|_| request.principal != Principal::Node)?;
     match request.endpoint {
+        Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts if has_accounts => None,
         Endpoint::Token(_)
         | Endpoint::Identity(_)
         | Endpoint::ServiceAccounts

@@ -72,6 +72,14 @@ impl AccessToken {
         Ok((Self { secret, token_type, rest }, expires_in))
     }
 
+    /// A token of type Bearer.
+    pub fn bearer(secret: Zeroizing<String>) -> Result<Self, TokenError> {
+        if secret.is_empty() || !secret.bytes().all(is_token_byte) {
+            return Err(TokenError::Secret);
+        }
+        Ok(Self { secret, token_type: "Bearer".to_owned(), rest: Map::new() })
+    }
+
     /// A response body with this remaining lifetime in seconds, with the server's order of fields.
     pub fn body(&self, form: TokenFormat, expires_in: u32) -> Bytes {
         // Allocate the exact size: a reallocation would leave a copy behind that is not wiped.

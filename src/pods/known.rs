@@ -1,5 +1,6 @@
 //! [`Pods`]: what the API server says about the pods of this node.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +76,16 @@ impl Pods {
         inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
     }
 
+    /// The pods in whose name a token of an account may be asked for, the best first: the youngest of those that were not told
+    /// to end, because it lives longest.
+    pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
+        let inner = self.lock();
+        let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;
+        let mut pods: Vec<_> = inner.pods.values().filter(is_of).cloned().collect();
+        pods.sort_by_key(|pod| (pod.terminating, Reverse(pod.created)));
+        pods
+    }
+
     /// All pods.
     pub fn all(&self) -> Vec<Arc<Pod>> {
         self.lock().pods.values().cloned().collect()
@@ -118,6 +129,7 @@ mod tests {
             host_network: false,
             ended: false,
             terminating: false,
+            created: 0,
             addresses: addresses.iter().map(|addr| addr.parse().expect("an address")).collect(),
         }
     }
@@ -132,6 +144,20 @@ mod tests {
         pods.apply(Pod { terminating: true, ..pod("3", &["10.8.0.5", "fd00::5"]) });
         assert_eq!(pods.with_address(addr).len(), 1, "a pod that ends is still itself");
         assert_eq!(pods.with_address("fd00::5".parse().expect("an address")).len(), 1);
+    }
+
+    #[test]
+    fn the_youngest_pod_that_does_not_end_is_the_first_sponsor() {
+        let pods = Pods::default();
+        pods.apply(Pod { created: 1, ..pod("1", &[]) });
+        pods.apply(Pod { created: 3, ..pod("2", &[]) });
+        pods.apply(Pod { created: 9, terminating: true, ..pod("3", &[]) });
+        pods.apply(Pod { created: 9, ended: true, ..pod("4", &[]) });
+        pods.apply(Pod { created: 9, host_network: true, ..pod("5", &[]) });
+        pods.apply(Pod { created: 9, account: "other".into(), ..pod("6", &[]) });
+        pods.apply(Pod { created: 9, namespace: "other".into(), ..pod("7", &[]) });
+        let order: Vec<_> = pods.sponsors("a", "app").iter().map(|pod| pod.uid).collect();
+        assert_eq!(order, ["2", "1", "3"].map(|uid| pod(uid, &[]).uid));
     }
 
     #[test]

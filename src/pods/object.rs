@@ -18,6 +18,7 @@ pub fn read(object: &PodObject, node: &NodeName) -> Option<Pod> {
         host_network: object.spec.host_network,
         ended: object.has_ended(),
         terminating: object.is_terminating(),
+        created: object.created(),
         addresses: object.addresses(),
     })
 }

@@ -25,6 +25,8 @@ labels! {
         Identify = "identify",
         /// `layers::conceal`.
         Conceal = "conceal",
+        /// `layers::accounts`.
+        Accounts = "accounts",
         /// `layers::hanging`.
         Hanging = "hanging",
         /// `layers::leaves`.
@@ -39,7 +41,7 @@ labels! {
 impl Filter {
     /// The filters of a proxy whose pods have no identities, in order.
     pub fn without_identity() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|filter| *filter != Self::Identify)
+        Self::ALL.into_iter().filter(|filter| !matches!(filter, Self::Identify | Self::Accounts))
     }
 }
 

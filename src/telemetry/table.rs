@@ -55,6 +55,9 @@ table! {
     IDENTITY_CUT = "metadata_proxy_identity_cut_connections_total" []
         "Connections that were reset because their pod ended or their address changed hands. Absent without \
          --workload-identity.";
+    TOKEN_EXCHANGES = "metadata_proxy_token_exchanges_total" ["step", "result"]
+        "Requests for pods' own tokens, by whom was asked (kubernetes: the API server, sts, iam) and result: issued, refused, \
+         throttled (429) or failed. Absent without --workload-identity.";
     POLICY_VERDICTS = "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
         "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
          was only logged).";

@@ -3,6 +3,9 @@
 mod breaker;
 mod key;
 mod metadata_server;
+mod sources;
+#[cfg(feature = "workload-identity")]
+pub mod workload;
 
 use std::fmt;
 use std::future::Future;
@@ -14,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
+pub use sources::Sources;
 
 use crate::error::Overload;
 use crate::failure::TokenFailure;
@@ -22,8 +26,8 @@ use crate::shares::Client;
 
 /// A source of tokens.
 ///
-/// There is one source today, the node's metadata server. Workload Identity will add one that exchanges a
-/// pod's own credentials.
+/// There are two: the node's metadata server, and with Workload Identity one that exchanges a pod's own credentials.
+/// [`Sources`] chooses between them.
 pub trait TokenSource: Send + Sync + 'static {
     /// Maximum duration of [`TokenSource::fetch`], and of a client's wait for a token.
     fn deadline(&self) -> Duration;

@@ -8,6 +8,7 @@
 //! renewal of their tokens. While the API server is away, what was read last goes on.
 
 mod account;
+pub(crate) mod federation;
 mod link;
 mod names;
 #[cfg(feature = "workload-identity")]
@@ -21,14 +22,15 @@ use tokio::time::{Instant, timeout_at};
 
 pub use account::Account;
 use account::{Known, Reading};
+pub use federation::{ClusterUri, Endpoint, Federation, Provider, Trust, WorkloadPool};
 pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
-pub use names::{Names, Subjects};
+pub use names::Names;
 #[cfg(feature = "workload-identity")]
 pub use reader::follow;
 
 use crate::clock::{BootTime, sleep_until};
 use crate::failure::UPSTREAM_TIMEOUT;
-use crate::metadata::WorkloadId;
+use crate::metadata::{ServiceAccount, WorkloadId};
 use crate::pods::Pod;
 
 /// A Kubernetes service account, and what its annotations say.
@@ -69,6 +71,10 @@ pub enum LinkError {
 /// The service accounts that have a number.
 #[derive(Debug, Default)]
 pub struct Workloads {
+    /// `None` if accounts have no tokens of their own.
+    federation: Option<Arc<Federation>>,
+    /// `None` likewise.
+    names: Option<Arc<Names>>,
     inner: Mutex<Inner>,
     /// Resolves when an account is to be read.
     wanted: Notify,
@@ -94,6 +100,29 @@ impl Inner {
 }
 
 impl Workloads {
+    /// Knows no account yet. Without a federation, accounts have no tokens of their own.
+    pub fn new(federation: Option<Federation>) -> Self {
+        let names = federation.as_ref().map(|federation| Arc::new(Names::of(federation)));
+        Self { federation: federation.map(Arc::new), names, ..Self::default() }
+    }
+
+    /// What Google trusts. `None` if accounts have no tokens of their own.
+    pub fn federation(&self) -> Option<&Arc<Federation>> {
+        self.federation.as_ref()
+    }
+
+    /// What accounts are called. `None` if they have no tokens of their own.
+    pub fn names(&self) -> Option<&Arc<Names>> {
+        self.names.as_ref()
+    }
+
+    /// Whether an account in a path is that of the workload with this number. Without waiting: `None` if that is not known
+    /// yet.
+    pub fn is_own(&self, number: WorkloadId, account: &ServiceAccount) -> Option<bool> {
+        let workload = self.get(number)?;
+        Some(self.names.as_ref()?.is_own(account, &workload))
+    }
+
     /// The account of a pod. A new one is read in the background.
     pub fn of_pod(&self, pod: &Pod) -> Arc<Account> {
         let mut inner = self.lock();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
-use super::Workload;
+use super::{Federation, Trust, Workload};
 use crate::metadata::ServiceAccount;
 
 /// What a federated identity is called, in place of an e-mail, if its service account is not linked to a Google account.
@@ -18,7 +18,7 @@ pub struct Names {
 
 /// How a pool names a Kubernetes service account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subjects {
+enum Subjects {
     /// `ns/NAMESPACE/sa/NAME`, the pool of a GKE cluster's project.
     Gke,
     /// `system:serviceaccount:NAMESPACE:NAME`, the `sub` of its tokens, which providers map to the subject by default.
@@ -26,9 +26,13 @@ pub enum Subjects {
 }
 
 impl Names {
-    /// The names in this pool.
-    pub fn new(pool: &str, subjects: Subjects) -> Self {
-        Self { pool: pool.into(), subjects, project: OnceLock::new() }
+    /// The names in the pool that Google trusts.
+    pub fn of(federation: &Federation) -> Self {
+        let (subjects, project) = match &federation.trust {
+            Trust::Pool(..) => (Subjects::Gke, OnceLock::new()),
+            Trust::Provider(provider) => (Subjects::Provider, OnceLock::from(Box::from(provider.project()))),
+        };
+        Self { pool: federation.pool().into(), subjects, project }
     }
 
     /// Sets the number of the pool's project. Later calls have no effect: a pool's project does not change.
@@ -71,7 +75,8 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::{Annotations, Link, Malformed};
+    use crate::workloads::federation::tests::{CLUSTER, PROVIDER, federation};
+    use crate::workloads::{Annotations, ClusterUri, Link, Malformed, Provider, WorkloadPool};
 
     fn workload(link: Result<Link, Malformed>) -> Workload {
         Workload { namespace: "shop".into(), name: "checkout".into(), uid: "u".into(), link }
@@ -83,12 +88,17 @@ mod tests {
         workload(Link::parse(&annotations))
     }
 
+    fn gke() -> Names {
+        let pool = WorkloadPool::parse(POOL).expect("a pool");
+        Names::of(&federation(Trust::Pool(pool, ClusterUri::parse(CLUSTER).expect("a URI"))))
+    }
+
     const POOL: &str = "p.svc.id.goog";
     const GOOGLE: &str = "x@p.iam.gserviceaccount.com";
 
     #[test]
     fn a_google_account_is_shown_before_all_else() {
-        let names = Names::new(POOL, Subjects::Gke);
+        let names = gke();
         names.know_project("12");
         assert_eq!(names.email(&linked(Some(GOOGLE), Some("true"))), GOOGLE);
         assert_eq!(names.email(&linked(None, None)), POOL);
@@ -97,22 +107,23 @@ mod tests {
 
     #[test]
     fn a_principal_is_shown_if_it_is_asked_for_and_known() {
-        for (subjects, subject) in
-            [(Subjects::Gke, "ns/shop/sa/checkout"), (Subjects::Provider, "system:serviceaccount:shop:checkout")]
-        {
-            let names = Names::new(POOL, subjects);
-            let asks = linked(None, Some("true"));
-            assert_eq!(names.email(&asks), POOL, "the project's number is not known");
-            names.know_project("12");
-            let pool = "projects/12/locations/global/workloadIdentityPools/p.svc.id.goog";
-            assert_eq!(names.email(&asks), format!("principal://iam.googleapis.com/{pool}/subject/{subject}"));
-            assert_eq!(names.email(&linked(None, Some("false"))), POOL);
-        }
+        let asks = linked(None, Some("true"));
+        let names = gke();
+        assert_eq!(names.email(&asks), POOL, "the project's number is not known");
+        names.know_project("12");
+        let principal = "principal://iam.googleapis.com/projects";
+        let pool = "12/locations/global/workloadIdentityPools/p.svc.id.goog";
+        assert_eq!(names.email(&asks), format!("{principal}/{pool}/subject/ns/shop/sa/checkout"));
+        assert_eq!(names.email(&linked(None, Some("false"))), POOL);
+        let names = Names::of(&federation(Trust::Provider(Provider::parse(PROVIDER).expect("a provider"))));
+        let pool = "123/locations/global/workloadIdentityPools/my-pool";
+        assert_eq!(names.email(&asks), format!("{principal}/{pool}/subject/system:serviceaccount:shop:checkout"));
+        assert_eq!(names.email(&linked(None, None)), "my-pool");
     }
 
     #[test]
     fn only_its_own_names_are_its_own() {
-        let names = Names::new(POOL, Subjects::Gke);
+        let names = gke();
         let own = |name: &str| names.is_own(&ServiceAccount::from_segment(name), &linked(Some(GOOGLE), None));
         assert!(own("default") && own(GOOGLE) && own(POOL));
         for other in

@@ -33,9 +33,9 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// The accounts of these workloads.
-    pub fn new(workloads: Arc<Workloads>, names: Arc<Names>) -> Self {
-        Self { workloads, names }
+    /// The accounts of these workloads. `None` if they have no tokens of their own.
+    pub fn new(workloads: &Arc<Workloads>) -> Option<Self> {
+        Some(Self { workloads: Arc::clone(workloads), names: Arc::clone(workloads.names()?) })
     }
 
     /// Whether a request can be answered at once.

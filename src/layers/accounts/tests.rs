@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use super::*;
 use crate::identity::tests::pod;
 use crate::metadata::{MetadataPath, Query};
-use crate::workloads::{Account, Annotations, LinkError, Subjects};
+use crate::workloads::{Account, Annotations, LinkError};
 
 const GOOGLE: &str = "checkout@shop.iam.gserviceaccount.com";
 const ROOT: &str = "/computeMetadata/v1/instance/service-accounts";
@@ -21,10 +21,10 @@ struct Scene {
 impl Scene {
     /// The account is not read yet.
     fn new() -> Self {
-        let workloads = Arc::<Workloads>::default();
+        let federation = crate::workloads::federation::tests::gke("shop");
+        let workloads = Arc::new(Workloads::new(Some(federation)));
         let account = workloads.of_pod(&pod(1, "shop", "checkout"));
-        let names = Arc::new(Names::new("shop.svc.id.goog", Subjects::Gke));
-        let accounts = Arc::new(Accounts::new(Arc::clone(&workloads), names));
+        let accounts = Arc::new(Accounts::new(&workloads).expect("a federation"));
         Self { workloads, account, accounts }
     }
 

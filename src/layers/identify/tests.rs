@@ -66,7 +66,7 @@ async fn the_nodes_accounts_are_refused_to_pods_in_every_api_version() {
         let refused = outcome(path, WORKLOAD).await;
         assert!(matches!(refused, Some(Err(Error::NoAccount(_)))), "{path}: {refused:?}");
         assert!(outcome(path, Principal::Node).await.is_none(), "{path}");
-        assert!(answers(&request(path, WORKLOAD)) && !answers(&request(path, Principal::Node)), "{path}");
+        assert!(answers(&request(path, WORKLOAD), false) && !answers(&request(path, Principal::Node), false), "{path}");
     }
 }
 
@@ -84,7 +84,7 @@ async fn trees_that_include_the_nodes_accounts_are_refused_to_pods() {
         for principal in [WORKLOAD, Principal::Node] {
             let request = Request { query: recursive(), ..*request(path, principal) };
             let is_refused = is_refused && principal == WORKLOAD;
-            assert_eq!(matches!(own_answer(&request), Some(Err(Error::IncludesAccounts))), is_refused, "{path}");
+            assert_eq!(matches!(own_answer(&request, false), Some(Err(Error::IncludesAccounts))), is_refused, "{path}");
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::metadata::{Principal, ServiceAccount};
 use crate::shares::{Availability, Client, Shares};
 use crate::telemetry::{Registry, table};
 use crate::tokens::{NoToken, TokenKey};
+use crate::workloads::Workloads;
 
 /// Default limit of all entries, in bytes: about 480 entries of common size.
 pub const DEFAULT_LIMIT_BYTES: usize = 2 * 1024 * 1024;
@@ -39,6 +40,7 @@ pub const DEFAULT_LIMIT_BYTES: usize = 2 * 1024 * 1024;
 pub struct Store {
     entries: Mutex<Entries>,
     default_email: OnceLock<Box<str>>,
+    accounts: OnceLock<Arc<Workloads>>,
     demanded: Flights,
     renewed: Flights,
     pub(super) metrics: TokenMetrics,
@@ -57,6 +59,7 @@ impl Store {
         let store = Arc::new(Self {
             entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
+            accounts: OnceLock::new(),
             demanded: Flights::new(MAX_DEMANDED_FETCHES),
             renewed: Flights::new(MAX_FETCHES - MAX_DEMANDED_FETCHES),
             metrics: TokenMetrics::new(registry),
@@ -68,6 +71,11 @@ impl Store {
     /// Sets the e-mail of the default account. Later calls have no effect: a running machine's account does not change.
     pub fn know_default_email(&self, email: &str) {
         self.default_email.get_or_init(|| email.into());
+    }
+
+    /// Sets what knows the names of workloads' accounts. Later calls have no effect.
+    pub fn know_accounts(&self, accounts: &Arc<Workloads>) {
+        self.accounts.get_or_init(|| Arc::clone(accounts));
     }
 
     /// The most frequently requested entries, at most `max`, and the number of other entries.
@@ -114,13 +122,16 @@ impl Store {
         known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
     }
 
-    /// Replaces the default account's e-mail in a key by its alias. For the node only, because another principal has
-    /// another default account.
+    /// Replaces the name of the default account in a key by its alias. Each principal has another default account.
     pub(super) fn canonical(&self, mut key: TokenKey) -> TokenKey {
-        if let (Principal::Node, ServiceAccount::Email(email), Some(default)) =
-            (key.principal, &key.account, self.default_email.get())
-            && email == default
-        {
+        let is_default = match (key.principal, &key.account) {
+            (Principal::Node, ServiceAccount::Email(email)) => self.default_email.get() == Some(email),
+            (Principal::Workload(number), account @ ServiceAccount::Email(_)) => {
+                self.accounts.get().is_some_and(|accounts| accounts.is_own(number, account) == Some(true))
+            }
+            (_, ServiceAccount::Default) | (Principal::Unknown, ServiceAccount::Email(_)) => false,
+        };
+        if is_default {
             key.account = ServiceAccount::Default;
         }
         key

@@ -17,6 +17,7 @@ fn pod(number: u8) -> Pod {
         host_network: false,
         ended: false,
         terminating: false,
+        created: 0,
         addresses: Vec::new(),
     }
 }

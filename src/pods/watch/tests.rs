@@ -147,6 +147,7 @@ async fn pods_are_added_changed_and_deleted() {
         host_network: false,
         ended: false,
         terminating: true,
+        created: 0,
         addresses: vec!["10.8.0.5".parse().expect("an address"), "fd00::5".parse().expect("an address")],
     };
     assert_eq!(*known, expected);

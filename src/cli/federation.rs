@@ -1,0 +1,237 @@
+//! The flags that say what Google trusts, and where tokens are exchanged.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::given::{Given, Mistakes, Syntax};
+use crate::workloads::{ClusterUri, Endpoint, Federation, Provider, Trust, WorkloadPool};
+
+const STS: &str = "https://sts.googleapis.com";
+const IAM: &str = "https://iamcredentials.googleapis.com";
+
+/// Where the tokens of pods' accounts come from. Without a pool or a provider, pods' accounts have no tokens.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct FederationArgs {
+    /// Workload identity pool of a GKE cluster, whose pods get Google tokens of their own. Requires --cluster-uri
+    #[arg(long, value_name = "PROJECT.svc.id.goog", env = "METADATA_PROXY_WORKLOAD_POOL")]
+    workload_pool: Option<Given<Pool>>,
+
+    /// URI by which Google knows the cluster of --workload-pool
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_CLUSTER_URI")]
+    cluster_uri: Option<Given<Cluster>>,
+
+    /// Workload identity provider that trusts any cluster, in place of --workload-pool
+    #[arg(long, value_name = "//iam.googleapis.com/...", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
+    workload_identity_provider: Option<Given<ProviderName>>,
+
+    /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
+    #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
+    token_audience: Option<String>,
+
+    /// Google's Security Token Service, which exchanges Kubernetes tokens
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_STS_ENDPOINT", default_value = STS)]
+    sts_endpoint: Given<Server>,
+
+    /// Google's IAM Service Account Credentials API, which issues tokens of Google service accounts
+    #[arg(long, value_name = "URL", env = "METADATA_PROXY_IAM_ENDPOINT", default_value = IAM)]
+    iam_endpoint: Given<Server>,
+
+    /// Authorities to trust for these servers in place of the public ones, in PEM
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
+    google_ca: Option<String>,
+}
+
+impl FederationArgs {
+    /// `None` if pods' accounts have no tokens, or if there are mistakes.
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Federation> {
+        let pool = mistakes.optional(self.workload_pool);
+        let cluster = mistakes.optional(self.cluster_uri);
+        let provider = mistakes.optional(self.workload_identity_provider);
+        let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
+        let token_audience = self.token_audience.filter(|audience| !audience.is_empty());
+        let google_ca = self.google_ca.filter(|file| !file.is_empty());
+        let trust = match (pool, cluster, provider) {
+            (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
+            (None, None, Some(provider)) => Trust::Provider(provider),
+            (None, None, None) => {
+                if token_audience.is_some() || google_ca.is_some() {
+                    mistakes.add(format!("--token-audience and --google-ca require {EITHER}"));
+                }
+                return None;
+            }
+            (Some(_), _, Some(_)) => {
+                mistakes.add(format!("only one may be given of {EITHER}"));
+                return None;
+            }
+            (Some(_), None, None) => {
+                mistakes.add(
+                    "--workload-pool requires --cluster-uri, the URI by which Google knows the cluster".to_owned(),
+                );
+                return None;
+            }
+            (None, Some(_), _) => {
+                mistakes.add("--cluster-uri requires --workload-pool".to_owned());
+                return None;
+            }
+        };
+        let (token_audience, google_ca) = (token_audience.map(Into::into), google_ca.map(Into::into));
+        Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca })
+    }
+
+    /// The flags that result in this.
+    pub(super) fn from_federation(federation: Option<&Federation>) -> Self {
+        let (pool, cluster, provider) = match federation.map(|federation| federation.trust.clone()) {
+            Some(Trust::Pool(pool, cluster)) => (Some(pool), Some(cluster), None),
+            Some(Trust::Provider(provider)) => (None, None, Some(provider)),
+            None => (None, None, None),
+        };
+        let server = |of: fn(&Federation) -> &Endpoint, default| {
+            let endpoint =
+                federation.map_or_else(|| Endpoint::parse(default), |federation| Some(of(federation).clone()));
+            Given::from_value(endpoint.expect("the default is a URL"))
+        };
+        Self {
+            workload_pool: pool.map(Given::from_value),
+            cluster_uri: cluster.map(Given::from_value),
+            workload_identity_provider: provider.map(Given::from_value),
+            token_audience: federation.and_then(|federation| federation.token_audience.as_deref().map(str::to_owned)),
+            sts_endpoint: server(|federation| &federation.sts, STS),
+            iam_endpoint: server(|federation| &federation.iam, IAM),
+            google_ca: federation.and_then(|it| Some(it.google_ca.as_ref()?.display().to_string())),
+        }
+    }
+}
+
+const EITHER: &str = "--workload-pool or --workload-identity-provider";
+
+/// The workload identity pool of a project's clusters.
+#[derive(Debug, Clone)]
+struct Pool;
+
+impl Syntax for Pool {
+    type Value = WorkloadPool;
+
+    fn expected() -> String {
+        "PROJECT.svc.id.goog".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<WorkloadPool> {
+        WorkloadPool::parse(text)
+    }
+
+    fn show(value: &WorkloadPool) -> String {
+        value.to_string()
+    }
+}
+
+/// The URI of a cluster.
+#[derive(Debug, Clone)]
+struct Cluster;
+
+impl Syntax for Cluster {
+    type Value = ClusterUri;
+
+    fn expected() -> String {
+        "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<ClusterUri> {
+        ClusterUri::parse(text)
+    }
+
+    fn show(value: &ClusterUri) -> String {
+        value.to_string()
+    }
+}
+
+/// The resource name of a provider.
+#[derive(Debug, Clone)]
+struct ProviderName;
+
+impl Syntax for ProviderName {
+    type Value = Provider;
+
+    fn expected() -> String {
+        "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Provider> {
+        Provider::parse(text)
+    }
+
+    fn show(value: &Provider) -> String {
+        value.to_string()
+    }
+}
+
+/// The URL of one of Google's servers.
+#[derive(Debug, Clone)]
+struct Server;
+
+impl Syntax for Server {
+    type Value = Endpoint;
+
+    fn expected() -> String {
+        "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Endpoint> {
+        Endpoint::parse(text)
+    }
+
+    fn show(value: &Endpoint) -> String {
+        value.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::tests::{mistakes, serve};
+    use crate::workloads::Federation;
+
+    const ON: &str = "--workload-identity --node-name=n";
+    const URI: &str = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c";
+    const PROVIDER: &str = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";
+
+    fn federation(flags: &str) -> Option<Federation> {
+        serve(&format!("{ON} {flags}")).identity.expect("it is on").federation
+    }
+
+    #[test]
+    fn without_a_pool_or_a_provider_there_are_no_tokens() {
+        assert_eq!(federation(""), None);
+        assert_eq!(federation("--workload-pool= --cluster-uri= --sts-endpoint=https://sts.example"), None);
+    }
+
+    #[test]
+    fn a_pool_or_a_provider_is_what_google_trusts() {
+        let pool = federation(&format!("--workload-pool=p.svc.id.goog --cluster-uri={URI}")).expect("tokens");
+        assert_eq!(pool.sts_audience(), format!("identitynamespace:p.svc.id.goog:{URI}"));
+        assert_eq!((pool.sts.as_str(), pool.iam.as_str()), (super::STS, super::IAM));
+        let provider = format!("--workload-identity-provider={PROVIDER} --token-audience=mine --google-ca=/ca.pem");
+        let provider = federation(&provider).expect("tokens");
+        assert_eq!((provider.sts_audience().as_str(), provider.token_audience()), (PROVIDER, "mine"));
+        assert_eq!(provider.google_ca.as_deref(), Some("/ca.pem".as_ref()));
+    }
+
+    #[test]
+    fn mistakes_say_what_was_expected() {
+        let both = format!("--workload-pool=p.svc.id.goog --cluster-uri={URI} --workload-identity-provider={PROVIDER}");
+        for (flags, expected) in [
+            ("--workload-pool=p", "--workload-pool: \"p\" is not valid; expected PROJECT.svc.id.goog"),
+            ("--workload-pool=p.svc.id.goog", "--workload-pool requires --cluster-uri"),
+            (&format!("--cluster-uri={URI}"), "--cluster-uri requires --workload-pool"),
+            (&both, "only one may be given of --workload-pool or --workload-identity-provider"),
+            (
+                "--google-ca=/x",
+                "--token-audience and --google-ca require --workload-pool or --workload-identity-provider",
+            ),
+            ("--workload-identity-provider=//x", "--workload-identity-provider: \"//x\" is not valid; expected //iam."),
+            ("--sts-endpoint=http://sts.googleapis.com", "http:// only for addresses of this machine"),
+        ] {
+            let said = mistakes(&format!("{ON} {flags}"));
+            assert!(said.contains(expected), "{flags}: {said}");
+        }
+    }
+}

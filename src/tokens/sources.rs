@@ -1,0 +1,52 @@
+//! [`Sources`]: chooses the source of a token by who asks.
+
+use std::time::Duration;
+
+#[cfg(feature = "workload-identity")]
+use super::workload::WorkloadSource;
+use super::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource};
+#[cfg(feature = "workload-identity")]
+use crate::metadata::Principal;
+use crate::shares::Client;
+
+/// The node's token is the metadata server's, a workload's is Google's.
+#[derive(Debug)]
+pub struct Sources {
+    node: MetadataServer,
+    /// `None` if workloads have no tokens.
+    #[cfg(feature = "workload-identity")]
+    workloads: Option<WorkloadSource>,
+}
+
+impl Sources {
+    /// Tokens of the node only.
+    pub fn of_node(node: MetadataServer) -> Self {
+        Self {
+            node,
+            #[cfg(feature = "workload-identity")]
+            workloads: None,
+        }
+    }
+
+    /// Also tokens of workloads.
+    #[cfg(feature = "workload-identity")]
+    pub fn with_workloads(self, workloads: WorkloadSource) -> Self {
+        Self { workloads: Some(workloads), ..self }
+    }
+}
+
+impl TokenSource for Sources {
+    fn deadline(&self) -> Duration {
+        // Both have the same, because clients wait for either.
+        self.node.deadline()
+    }
+
+    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+        #[cfg(feature = "workload-identity")]
+        if let (Principal::Workload(_), Some(workloads)) = (key.principal, &self.workloads) {
+            return workloads.fetch(key, client).await;
+        }
+        // It refuses other principals.
+        self.node.fetch(key, client).await
+    }
+}

@@ -1,0 +1,95 @@
+//! [`Halt`]: why a step gave no token, and when it is tried again.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+
+use super::metrics::Step;
+use super::rest::Rest;
+use crate::failure::ExchangeFailure;
+use crate::reply::{self, Body};
+use crate::telemetry::labels::Label as _;
+use crate::tokens::{NoToken, Refused};
+
+/// The longest `Retry-After` that is passed on.
+const MAX_RETRY_AFTER: u64 = 60;
+
+/// Why a step gave no token, and when it is tried again.
+#[derive(Debug)]
+pub(super) struct Halt {
+    pub(super) why: NoToken,
+    pub(super) rest: Rest,
+}
+
+impl Halt {
+    /// A failure that may pass by itself.
+    pub(super) fn failed(failure: ExchangeFailure) -> Self {
+        Self { why: no_token(failure), rest: Rest::Brief }
+    }
+
+    /// A failure that stays until somebody changes something.
+    pub(super) fn stays(failure: ExchangeFailure) -> Self {
+        Self { why: no_token(failure), rest: Rest::Fixed }
+    }
+
+    /// A refusal that is passed on.
+    pub(super) fn refused(status: StatusCode, text: impl Into<String>, rest: Rest) -> Self {
+        Self { why: refused(status, text), rest }
+    }
+
+    /// Logs it once: while the step rests, nobody is asked again.
+    pub(super) fn log(&self, step: Step, account: fmt::Arguments<'_>) {
+        let why = match &self.why {
+            NoToken::Refused(refused) => {
+                String::from_utf8_lossy(&refused.body).lines().next().unwrap_or_default().to_owned()
+            }
+            why @ (NoToken::Failed(_) | NoToken::Overloaded(_)) => why.to_string(),
+        };
+        let step = step.label();
+        match self.rest {
+            // What failed is logged by the step that did.
+            Rest::None => {}
+            Rest::Fixed => tracing::warn!(%account, step, "no token for a pod: {why}"),
+            Rest::Brief | Rest::Doubling | Rest::Throttled(_) => {
+                tracing::info!(%account, step, "no token for a pod: {why}");
+            }
+        }
+    }
+
+    /// The quota is used up: nobody asks before this time.
+    pub(super) fn throttled(text: String, retry_after: Duration) -> Self {
+        let mut response = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, text);
+        let seconds = retry_after.as_secs().clamp(1, MAX_RETRY_AFTER);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        Self { why: passed_on(response), rest: Rest::Throttled(retry_after) }
+    }
+}
+
+/// What the step before said.
+impl From<NoToken> for Halt {
+    fn from(why: NoToken) -> Self {
+        Self { why, rest: Rest::None }
+    }
+}
+
+/// A failure without a refusal.
+pub(super) fn no_token(failure: ExchangeFailure) -> NoToken {
+    NoToken::from(failure)
+}
+
+/// A refusal with a text.
+pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
+    passed_on(reply::sentence(status, text.into()))
+}
+
+fn passed_on(response: Response<Body>) -> NoToken {
+    let (head, body) = response.into_parts();
+    let body = match body {
+        Body::Whole(body) => body,
+        // Not made here.
+        Body::Streamed(_) => bytes::Bytes::new(),
+    };
+    NoToken::Refused(std::sync::Arc::new(Refused::copied(head.status, &head.headers, &body)))
+}

@@ -1,0 +1,71 @@
+//! [`Rest`]: how long a step rests after a failure.
+
+use std::time::Duration;
+
+/// How long a refusal of the Security Token Service or of the API server is the answer. Somebody must change something.
+const FIXED: Duration = Duration::from_secs(10);
+
+/// How long a refusal of IAM is the answer, first and at most. Bindings take effect within a minute or two.
+const REFUSAL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+
+/// Pauses after 429, first and at most.
+const THROTTLED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Maximum pause after a failure while there is a valid token.
+const MAX_BACK_OFF: Duration = Duration::from_secs(10);
+
+/// How long a step rests after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// Not at all: the step before rests.
+    None,
+    /// For less than a second, or with a valid token for longer each time.
+    Brief,
+    /// Ten seconds.
+    Fixed,
+    /// Longer each time.
+    Doubling,
+    /// Longer each time, and at least this long.
+    Throttled(Duration),
+}
+
+impl Rest {
+    /// The time after this many consecutive failures, at least 1. `jitter` is between 0 and 1.
+    pub(super) fn time(self, failures: u32, has_token: bool, jitter: f64) -> Duration {
+        let doubled =
+            |(first, most): (Duration, Duration)| first.saturating_mul(1 << (failures.max(1) - 1).min(16)).min(most);
+        match self {
+            Self::None => Duration::ZERO,
+            Self::Brief if has_token => doubled((Duration::from_secs(1), MAX_BACK_OFF)).mul_f64(0.6 + 0.4 * jitter),
+            // As for the metadata server: recovery is noticed within a second.
+            Self::Brief => Duration::from_millis(600) + Duration::from_millis(300).mul_f64(jitter),
+            Self::Fixed => FIXED,
+            Self::Doubling => doubled(REFUSAL),
+            // Never shorter than what was asked for, and not at the same moment as the other nodes.
+            Self::Throttled(least) => doubled(THROTTLED).max(least.min(THROTTLED.1)).mul_f64(1.0 + 0.5 * jitter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_rest_as_long_as_their_failure_says() {
+        let seconds = |rest: Rest, has_token, jitter| {
+            [1, 2, 3, 4, 5, 9].map(|failures| rest.time(failures, has_token, jitter).as_secs_f64())
+        };
+        assert_eq!(seconds(Rest::None, true, 1.0), [0.0; 6]);
+        assert_eq!(seconds(Rest::Brief, false, 0.0), [0.6; 6]);
+        assert_eq!(seconds(Rest::Brief, false, 1.0), [0.9; 6]);
+        assert_eq!(seconds(Rest::Brief, true, 1.0), [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]);
+        assert_eq!(seconds(Rest::Fixed, true, 1.0), [10.0; 6]);
+        assert_eq!(seconds(Rest::Doubling, false, 0.0), [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]);
+        let throttled = |least| Rest::Throttled(Duration::from_secs(least));
+        assert_eq!(seconds(throttled(0), false, 0.0), [1.0, 2.0, 4.0, 8.0, 16.0, 60.0]);
+        assert_eq!(seconds(throttled(7), false, 0.0), [7.0, 7.0, 7.0, 8.0, 16.0, 60.0]);
+        assert_eq!(seconds(throttled(9999), true, 1.0), [90.0; 6]);
+        assert_eq!(Rest::Doubling.time(u32::MAX, false, 1.0), REFUSAL.1);
+    }
+}

@@ -1,0 +1,273 @@
+//! [`Stage`]: a token that is kept, fetched by one flight for all that want it.
+//!
+//! The flight belongs to nobody who waits. It goes on when they have given up, so that the next request finds its result
+//! and goes on from there.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::halt::{Halt, no_token};
+use super::secret::{Secret, Want};
+use crate::clock::BootTime;
+use crate::failure::{ExchangeFailure, UPSTREAM_TIMEOUT};
+use crate::tokens::NoToken;
+
+/// Maximum time of a flight. Each of its requests has a deadline of its own.
+pub(super) const MAX_FLIGHT: Duration = Duration::from_secs(30);
+
+/// The result of a flight.
+type Outcome = Result<Arc<Secret>, NoToken>;
+
+/// A flight. Its result is `None` while it is under way.
+type Flight = watch::Receiver<Option<Outcome>>;
+
+/// A token that is kept, and its flight.
+#[derive(Debug, Default)]
+pub(super) struct Stage(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    kept: Option<Arc<Secret>>,
+    flight: Option<Flight>,
+    failed: Option<Failed>,
+    /// Failures since the last token.
+    failures: u32,
+}
+
+#[derive(Debug)]
+struct Failed {
+    why: NoToken,
+    until: BootTime,
+}
+
+/// What there is at once.
+enum Look {
+    Kept(Arc<Secret>),
+    Failed(NoToken),
+    /// A flight, and a token that does if the flight fails.
+    Flying(Flight, Option<Arc<Secret>>),
+}
+
+impl Stage {
+    /// The token. Begins a flight with `work` if that is needed, and waits for it until `deadline`.
+    pub(super) async fn get<W, F>(self: &Arc<Self>, want: Want, deadline: Instant, work: W) -> Outcome
+    where
+        W: FnOnce() -> F,
+        F: Future<Output = Result<Secret, Halt>> + Send + 'static,
+    {
+        let (mut flight, otherwise) = match self.look(want, work) {
+            Look::Kept(secret) => return Ok(secret),
+            Look::Failed(why) => return Err(why),
+            Look::Flying(flight, otherwise) => (flight, otherwise),
+        };
+        let landed = async { flight.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()) };
+        let outcome = match timeout_at(deadline, landed).await {
+            Ok(Some(outcome)) => outcome,
+            // The deadline, or a panic in the flight.
+            Ok(None) | Err(_) => Err(slow()),
+        };
+        outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why))
+    }
+
+    fn look<W, F>(self: &Arc<Self>, want: Want, work: W) -> Look
+    where
+        W: FnOnce() -> F,
+        F: Future<Output = Result<Secret, Halt>> + Send + 'static,
+    {
+        let now = BootTime::now();
+        let mut state = self.lock();
+        state.kept.take_if(|kept| !kept.is_of_use(want, now));
+        let kept = state.kept.clone();
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_good(want, now)) {
+            return Look::Kept(Arc::clone(kept));
+        }
+        if let Some(failed) = state.failed.as_ref().filter(|failed| now < failed.until) {
+            return kept.map_or_else(|| Look::Failed(failed.why.clone()), Look::Kept);
+        }
+        // A flight that panicked has no sender any more.
+        let under_way = state.flight.clone().filter(|flight| flight.has_changed().is_ok());
+        let flight = under_way.unwrap_or_else(|| {
+            let (sender, flight) = watch::channel(None);
+            state.flight = Some(flight.clone());
+            let (stage, work) = (Arc::clone(self), work());
+            tokio::spawn(async move {
+                let outcome = timeout(MAX_FLIGHT, work).await.unwrap_or_else(|_| Err(slow().into()));
+                sender.send_replace(Some(stage.land(outcome)));
+            });
+            flight
+        });
+        match kept {
+            Some(kept) if want == Want::Valid => Look::Kept(kept),
+            kept => Look::Flying(flight, kept),
+        }
+    }
+
+    fn land(&self, outcome: Result<Secret, Halt>) -> Outcome {
+        let mut state = self.lock();
+        state.flight = None;
+        match outcome {
+            Ok(secret) => {
+                let secret = Arc::new(secret);
+                state.kept = Some(Arc::clone(&secret));
+                (state.failed, state.failures) = (None, 0);
+                Ok(secret)
+            }
+            Err(Halt { why, rest }) => {
+                state.failures = state.failures.saturating_add(1);
+                let now = BootTime::now();
+                let has_token = state.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
+                let until = now + rest.time(state.failures, has_token, fastrand::f64());
+                state.failed = Some(Failed { why: why.clone(), until });
+                Err(why)
+            }
+        }
+    }
+
+    /// Drops a token that was refused, unless it was replaced meanwhile.
+    pub(super) fn reject(&self, secret: &Arc<Secret>) {
+        self.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));
+    }
+
+    /// Drops an expired token, which wipes it from memory. Returns whether there is nothing left to remember.
+    pub(super) fn sweep(&self, want: Want, now: BootTime) -> bool {
+        let mut state = self.lock();
+        state.kept.take_if(|kept| !kept.is_of_use(want, now));
+        // Longer than any rest, so that consecutive failures are counted as such.
+        state.failed.take_if(|failed| now > failed.until + Duration::from_secs(60));
+        state.kept.is_none() && state.flight.is_none() && state.failed.is_none()
+    }
+
+    /// Whether a flight is under way.
+    pub(super) fn is_flying(&self) -> bool {
+        self.lock().flight.is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn slow() -> NoToken {
+    no_token(ExchangeFailure::Slow(UPSTREAM_TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use tokio::time::sleep;
+    use zeroize::Zeroizing;
+
+    use super::super::rest::Rest;
+    use super::*;
+
+    /// Counts flights, and says what they return and after how many milliseconds.
+    struct Work {
+        begun: Arc<AtomicUsize>,
+        takes: u64,
+        rest: Option<Rest>,
+    }
+
+    impl Work {
+        fn new() -> Self {
+            Self { begun: Arc::default(), takes: 100, rest: None }
+        }
+
+        async fn get(&self, stage: &Arc<Stage>, want: Want) -> Result<String, String> {
+            let deadline = Instant::now() + Duration::from_secs(2);
+            let (begun, takes, rest) = (Arc::clone(&self.begun), self.takes, self.rest);
+            let work = || async move {
+                let number = begun.fetch_add(1, SeqCst) + 1;
+                let asked = BootTime::now();
+                sleep(Duration::from_millis(takes)).await;
+                match rest {
+                    None => Ok(Secret::new(Zeroizing::new(number.to_string()), asked, Duration::from_secs(3600))),
+                    Some(rest) => Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest }),
+                }
+            };
+            let got = stage.get(want, deadline, work).await;
+            got.map(|secret| secret.text.to_string()).map_err(|why| why.to_string())
+        }
+    }
+
+    const SLOW: &str = "a token was not there within 2500 ms, and is still being waited for";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flight_is_shared_and_goes_on_when_nobody_waits_any_more() {
+        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        work.takes = 2500;
+        let (one, other) = tokio::join!(work.get(&stage, Want::Young), work.get(&stage, Want::Young));
+        assert_eq!((one, other), (Err(SLOW.to_owned()), Err(SLOW.to_owned())));
+        let began = Instant::now();
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
+        assert_eq!(began.elapsed(), Duration::from_millis(500), "it goes on from where it was");
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
+        assert_eq!(work.begun.load(SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_renewed_at_half_of_its_life_and_does_if_that_fails() {
+        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"));
+        sleep(Duration::from_secs(1799)).await;
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"), "renewed in the background");
+        sleep(Duration::from_millis(101)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("2"));
+
+        sleep(Duration::from_secs(1800)).await;
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"), "waited for");
+        sleep(Duration::from_secs(1800)).await;
+        work.rest = Some(Rest::Brief);
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
+        assert_eq!(work.begun.load(SeqCst), 4, "it rests");
+        sleep(Duration::from_secs(1788)).await;
+        work.rest = Some(Rest::None);
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
+        sleep(Duration::from_secs(2)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err(), "never past its end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_the_answer_until_the_step_has_rested() {
+        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        work.rest = Some(Rest::Fixed);
+        let failed = |number| Err(format!("Google's Security Token Service: {number}"));
+        assert_eq!(work.get(&stage, Want::Valid).await, failed(1));
+        sleep(Duration::from_millis(9999)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await, failed(1));
+        sleep(Duration::from_millis(2)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await, failed(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_in_a_flight_does_not_stay() {
+        let stage = Arc::new(Stage::default());
+        let deadline = Instant::now() + Duration::from_secs(9);
+        let why = stage.get(Want::Young, deadline, || async { panic!("a bug") }).await.expect_err("no token");
+        assert_eq!(why.to_string(), SLOW);
+        assert_eq!(Work::new().get(&stage, Want::Young).await.as_deref(), Ok("1"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_of_no_use_any_more_is_dropped() {
+        let (stage, work) = (Arc::new(Stage::default()), Work::new());
+        assert!(stage.sweep(Want::Young, BootTime::now()));
+        work.get(&stage, Want::Young).await.expect("a token");
+        let kept = stage.lock().kept.clone().expect("a token");
+        assert!(!stage.sweep(Want::Young, BootTime::now() + Duration::from_secs(3500)));
+        assert_eq!(Arc::strong_count(&kept), 2);
+        assert!(stage.sweep(Want::Young, BootTime::now() + Duration::from_secs(3600)));
+        assert_eq!(Arc::strong_count(&kept), 1);
+        work.get(&stage, Want::Young).await.expect("a token");
+        assert!(!stage.sweep(Want::Recent, BootTime::now()));
+        assert!(stage.sweep(Want::Recent, BootTime::now() + Duration::from_secs(61)));
+    }
+}

@@ -1,0 +1,175 @@
+//! [`Steps`]: each step from a pod's service account to a token of Google's.
+//!
+//! ```text
+//!  service account ── API server ──> Kubernetes token, bound to a pod
+//!                                      │ STS
+//!                                      ├──> federated token for all of Google's APIs ── IAM ──> token of a Google account
+//!                                      └──> federated token with other scopes
+//! ```
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::google::Google;
+use super::halt::Halt;
+use super::iam::{Impersonation, NotIssued, What};
+use super::kept::{Ask, Stages};
+use super::metrics::{ExchangeMetrics, Step};
+use super::secret::{Secret, Want};
+use super::stage::MAX_FLIGHT;
+use super::sts::{self, CLOUD_PLATFORM};
+use crate::clock::BootTime;
+use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestError};
+use crate::failure::ExchangeFailure;
+use crate::metadata::WorkloadId;
+use crate::pods::Pods;
+use crate::tokens::{NoToken, TokenKind};
+use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
+
+/// Maximum concurrent token requests to the API server. Each may need a connection of its own.
+pub(super) const MAX_TOKEN_REQUESTS: usize = 16;
+
+/// Maximum pods in whose names a token is asked for, one after the other.
+const MAX_SPONSORS: usize = 3;
+
+/// What all steps of all workloads need.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub(super) federation: Arc<Federation>,
+    pub(super) workloads: Arc<Workloads>,
+    pub(super) pods: Arc<Pods>,
+    pub(super) cluster: Cluster,
+    pub(super) google: Google,
+    pub(super) token_requests: Semaphore,
+    pub(super) metrics: ExchangeMetrics,
+}
+
+/// The steps of one workload. A clone is the same.
+#[derive(Debug, Clone)]
+pub(super) struct Steps {
+    pub(super) means: Arc<Means>,
+    pub(super) stages: Arc<Stages>,
+    pub(super) number: WorkloadId,
+    pub(super) workload: Arc<Workload>,
+    pub(super) link: Link,
+}
+
+/// When a step that waits for another one gives up: not before its own flight does.
+fn patiently() -> Instant {
+    Instant::now() + MAX_FLIGHT
+}
+
+impl Steps {
+    /// The workload's Kubernetes token.
+    async fn subject(&self) -> Result<Arc<Secret>, NoToken> {
+        let steps = self.clone();
+        let work = || async move {
+            let result = steps.ask_for_subject().await;
+            steps.count(Step::Kubernetes, &result);
+            result
+        };
+        self.stages.subject.get(Want::Young, patiently(), work).await
+    }
+
+    async fn ask_for_subject(&self) -> Result<Secret, Halt> {
+        let Means { workloads, pods, cluster, token_requests, federation, .. } = &*self.means;
+        // Annotations are looked at with each renewal. If they have changed, this workload gets another number.
+        workloads.recheck(self.number);
+        let _permit = token_requests.acquire().await;
+        let Workload { namespace, name, .. } = &*self.workload;
+        let mut why = format!("no running pod of {namespace}/{name} is known any more");
+        for pod in pods.sponsors(namespace, name).iter().take(MAX_SPONSORS) {
+            let uid = pod.uid.to_string();
+            let audience = federation.token_audience();
+            let request = TokenRequest { namespace, account: name, audience, pod: &pod.name, pod_uid: &uid };
+            let asked = BootTime::now();
+            match cluster.token(&request).await {
+                Ok(token) => return Ok(Secret::new(token.secret, asked, token.life)),
+                Err(error @ TokenRequestError::SponsorGone { .. }) => why = error.to_string(),
+                Err(TokenRequestError::Request(error)) => return Err(not_issued(&error)),
+            }
+        }
+        Err(Halt::failed(ExchangeFailure::Kubernetes(why)))
+    }
+
+    /// The workload's token for all of Google's APIs, until `deadline`.
+    pub(super) async fn federated(&self, want: Want, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+        let steps = self.clone();
+        let work = || async move { steps.exchange(CLOUD_PLATFORM).await };
+        self.stages.federated.get(want, deadline, work).await
+    }
+
+    /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
+    async fn exchange(&self, scopes: &str) -> Result<Secret, Halt> {
+        // A young one, because what is given for it ends with it.
+        let subject = self.subject().await?;
+        // Who acts as a Google account names the project when it does.
+        let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
+        let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
+        let result = exchange.send(&self.means.google, &self.means.federation).await;
+        self.count(Step::Sts, &result);
+        result
+    }
+
+    /// A token that the token cache keeps, until `deadline`.
+    pub(super) async fn google_token(&self, ask: Ask, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+        let stage = self.stages.google_token(&ask, BootTime::now())?;
+        let (steps, asked) = (self.clone(), ask.clone());
+        let work = || async move {
+            let permits = Arc::clone(&steps.stages.permits);
+            let _permit = permits.acquire_owned().await;
+            match steps.link.google_account.clone() {
+                Some(account) => steps.impersonate(&account, &asked).await,
+                None => steps.exchange(&asked.what.replace(',', " ")).await,
+            }
+        };
+        let outcome = stage.get(Want::Recent, deadline, work).await;
+        if outcome.is_ok() {
+            self.stages.collected(&ask, &stage);
+        }
+        outcome
+    }
+
+    /// A token of a Google account.
+    async fn impersonate(&self, account: &GoogleAccount, ask: &Ask) -> Result<Secret, Halt> {
+        let federated = self.federated(Want::Valid, patiently()).await?;
+        let what = match ask.kind {
+            TokenKind::Access => What::Access(&ask.what),
+            TokenKind::Identity => What::Identity(&ask.what),
+        };
+        let impersonation = Impersonation { account, link: &self.link, federated: &federated, what };
+        let issued = impersonation.send(&self.means.google, &self.means.federation.iam).await;
+        let result = issued.map_err(|not_issued| match not_issued {
+            NotIssued::Halt(halt) => halt,
+            NotIssued::NotAccepted(halt) => {
+                // The next attempt begins with a new one.
+                self.stages.federated.reject(&federated);
+                halt
+            }
+        });
+        self.count(Step::Iam, &result);
+        result
+    }
+
+    fn count(&self, step: Step, result: &Result<Secret, Halt>) {
+        let halt = result.as_ref().err();
+        self.means.metrics.count(step, halt.map(|halt| halt.rest));
+        if let Some(halt) = halt {
+            let Workload { namespace, name, .. } = &*self.workload;
+            halt.log(step, format_args!("{namespace}/{name}"));
+        }
+    }
+}
+
+/// Tells a refusal, which stays until somebody changes something, from a failure.
+fn not_issued(error: &RequestError) -> Halt {
+    let failure = ExchangeFailure::Kubernetes(error.to_string());
+    match error.failure() {
+        Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Halt::failed(failure),
+        Failure::Refused(status) if status.is_client_error() => Halt::stays(failure),
+        _ => Halt::failed(failure),
+    }
+}

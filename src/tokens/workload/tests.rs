@@ -1,0 +1,640 @@
+//! A workload's way to a token, with an API server and a Google in memory, so that time can be paused.
+
+use std::sync::Mutex;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::sleep;
+
+use super::google::{Sending, Transport};
+use super::metrics::Step;
+use super::*;
+use crate::cluster::tests::{Asked, Fake};
+use crate::failure::Failure;
+use crate::http_client::ClientError;
+use crate::identity::tests::pod;
+use crate::metadata::{Endpoint as Path, MetadataPath, Query, Request as MetadataRequest};
+use crate::pods::Pod;
+use crate::workloads::{ClusterUri, Endpoint, Trust, WorkloadPool};
+
+const GOOGLE_ACCOUNT: &str = "app@shop.iam.gserviceaccount.com";
+
+/// What one of the servers does.
+#[derive(Debug, Clone)]
+enum Does {
+    /// Issues tokens for this many seconds.
+    Issue(u32),
+    Refuse(u16, &'static str),
+    /// 429, with a `Retry-After`.
+    Throttle(&'static str),
+    /// Loses the connection.
+    Fail,
+}
+
+/// What the servers do, and what they were asked.
+#[derive(Debug)]
+struct Script {
+    delay: Duration,
+    annotation: &'static str,
+    kubernetes: Does,
+    sts: Does,
+    iam: Does,
+    /// Paths and bodies, in order.
+    token_requests: Vec<(String, Value)>,
+    exchanges: Vec<Value>,
+    impersonations: Vec<(String, String, Value)>,
+}
+
+#[derive(Debug, Clone)]
+struct Servers(Arc<Mutex<Script>>);
+
+impl Servers {
+    fn new(annotation: &'static str) -> Self {
+        Self(Arc::new(Mutex::new(Script {
+            delay: Duration::from_millis(100),
+            annotation,
+            kubernetes: Does::Issue(3600),
+            sts: Does::Issue(3600),
+            iam: Does::Issue(3600),
+            token_requests: Vec::new(),
+            exchanges: Vec::new(),
+            impersonations: Vec::new(),
+        })))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.0.lock().expect("no panic"));
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Script) -> T) -> T {
+        read(&self.0.lock().expect("no panic"))
+    }
+
+    /// How often the API server, STS and IAM were asked for a token.
+    fn counts(&self) -> [usize; 3] {
+        self.read(|script| [script.token_requests.len(), script.exchanges.len(), script.impersonations.len()])
+    }
+
+    async fn serve_api(self, mut fake: Fake) {
+        loop {
+            let mut asked = fake.asked().await;
+            let body = std::mem::replace(asked.request.body_mut(), Body::empty());
+            let servers = self.clone();
+            tokio::spawn(async move {
+                let body = body.collect().await.expect("in memory").to_bytes();
+                servers.answer_api(asked, &body).await;
+            });
+        }
+    }
+
+    async fn answer_api(&self, asked: Asked, body: &[u8]) {
+        let path = asked.request.uri().path().to_owned();
+        if !path.ends_with("/token") {
+            let annotations = json!({"iam.gke.io/gcp-service-account": self.read(|script| script.annotation)});
+            return asked.answer(200, &json!({"metadata": {"uid": "u1", "annotations": annotations}}));
+        }
+        let (number, does) = {
+            let mut script = self.0.lock().expect("no panic");
+            script.token_requests.push((path, serde_json::from_slice(body).expect("JSON")));
+            (script.token_requests.len(), script.kubernetes.clone())
+        };
+        sleep(self.read(|script| script.delay)).await;
+        match does {
+            Does::Issue(seconds) => {
+                let token = format!("ksa-{number}");
+                asked.answer(201, &json!({"spec": {"expirationSeconds": seconds}, "status": {"token": token}}));
+            }
+            Does::Refuse(status, message) => asked.refuse(status, message),
+            Does::Throttle(_) => asked.refuse(429, "slow down"),
+            Does::Fail => drop(asked),
+        }
+    }
+
+    async fn answer_google(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+        let url = request.uri().to_string();
+        let body: Value = serde_json::from_slice(request.body()).expect("JSON");
+        let (number, does) = {
+            let mut script = self.0.lock().expect("no panic");
+            if url.ends_with("/v1/token") {
+                script.exchanges.push(body.clone());
+                (script.exchanges.len(), script.sts.clone())
+            } else {
+                let bearer = request.headers()["authorization"].to_str().expect("text").to_owned();
+                script.impersonations.push((url.clone(), bearer, body.clone()));
+                (script.impersonations.len(), script.iam.clone())
+            }
+        };
+        sleep(self.read(|script| script.delay)).await;
+        let response =
+            |status, body: String| Response::builder().status(status).body(Bytes::from(body)).expect("a response");
+        match does {
+            Does::Issue(seconds) => Ok(response(200, issued(&url, number, seconds))),
+            Does::Refuse(status, body) => Ok(response(status, body.to_owned())),
+            Does::Throttle(seconds) => {
+                let mut response = response(429, String::new());
+                response.headers_mut().insert("retry-after", seconds.parse().expect("a header"));
+                Ok(response)
+            }
+            Does::Fail => Err(ClientError::TimedOut(Duration::from_secs(5))),
+        }
+    }
+}
+
+/// The answer of one of Google's servers.
+fn issued(url: &str, number: usize, seconds: u32) -> String {
+    if url.ends_with("/v1/token") {
+        return json!({"access_token": format!("fed-{number}"), "expires_in": seconds}).to_string();
+    }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    let expires = now + u64::from(seconds) + 1;
+    if url.ends_with("generateIdToken") {
+        let claims = URL_SAFE_NO_PAD.encode(json!({"exp": expires, "serial": number}).to_string());
+        return json!({"token": format!("e30.{claims}.c2ln")}).to_string();
+    }
+    let expires = jiff::Timestamp::from_second(i64::try_from(expires).expect("small")).expect("a time");
+    json!({"accessToken": format!("google-{number}"), "expireTime": expires.to_string()}).to_string()
+}
+
+impl Transport for Servers {
+    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+        Box::pin(self.answer_google(request))
+    }
+}
+
+/// A source with one pod, and who asks it.
+struct Lab {
+    source: WorkloadSource,
+    servers: Servers,
+    number: WorkloadId,
+}
+
+fn federation() -> Federation {
+    let endpoint = |url| Endpoint::parse(url).expect("a URL");
+    let cluster = ClusterUri::parse("https://container.googleapis.com/v1/projects/shop/c").expect("a URI");
+    Federation {
+        trust: Trust::Pool(WorkloadPool::parse("shop.svc.id.goog").expect("a pool"), cluster),
+        token_audience: None,
+        sts: endpoint("https://sts.example"),
+        iam: endpoint("https://iam.example"),
+        google_ca: None,
+    }
+}
+
+impl Lab {
+    fn new(annotation: &'static str) -> Self {
+        let servers = Servers::new(annotation);
+        let google = Google::with_transport(servers.clone());
+        Self::with(servers, federation(), google)
+    }
+
+    fn with(servers: Servers, federation: Federation, google: Google) -> Self {
+        let (fake, cluster) = Fake::new("n");
+        tokio::spawn(servers.clone().serve_api(fake));
+        let pods = Arc::<Pods>::default();
+        pods.apply(pod(1, "a", "app"));
+        let workloads = Arc::new(Workloads::new(Some(federation)));
+        let account = workloads.of_pod(&pod(1, "a", "app"));
+        let Principal::Workload(number) = account.principal() else { panic!("a workload") };
+        let (following, of_cluster) = (Arc::clone(&workloads), cluster.clone());
+        tokio::spawn(async move { match crate::workloads::follow(of_cluster, following).await {} });
+        let federation = Arc::clone(workloads.federation().expect("tokens"));
+        let parts = Parts { federation, workloads, pods, cluster, google, kept: Arc::default() };
+        Self { source: WorkloadSource::new(parts, &Registry::default()), servers, number }
+    }
+
+    async fn ask(&self, what: &str) -> Result<(String, u32), NoToken> {
+        match self.source.fetch(&key(self.number, what), None).await? {
+            Fetched::Access(token, seconds) => {
+                let body = token.body(crate::metadata::token::TokenFormat::Json, seconds);
+                let body: Value = serde_json::from_slice(&body).expect("JSON");
+                assert_eq!(body["token_type"], "Bearer");
+                Ok((body["access_token"].as_str().expect("text").to_owned(), seconds))
+            }
+            Fetched::Identity(jwt, seconds) => Ok((String::from_utf8(jwt.to_vec()).expect("text"), seconds)),
+        }
+    }
+
+    /// The token.
+    async fn token(&self, what: &str) -> String {
+        self.ask(what).await.expect("a token").0
+    }
+
+    /// Status and text of a refusal.
+    async fn refusal(&self, what: &str) -> (u16, String) {
+        match self.ask(what).await {
+            Err(NoToken::Refused(refused)) => {
+                (refused.status.as_u16(), String::from_utf8(refused.body.to_vec()).expect("text"))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The text of a failure.
+    async fn failure(&self, what: &str) -> String {
+        match self.ask(what).await {
+            Err(NoToken::Failed(why)) => why.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The key of a request for what is below `service-accounts/`.
+fn key(number: WorkloadId, what: &str) -> TokenKey {
+    let target = format!("/computeMetadata/v1/instance/service-accounts/{what}").parse().expect("a target");
+    let path = MetadataPath::parse(&target).expect("a path");
+    let query = Query::parse(target.query()).expect("a query");
+    let principal = Principal::Workload(number);
+    let request = MetadataRequest::own(Path::from_path(&path), path.as_str(), query, principal);
+    TokenKey::from_request(&request).expect("a token").0
+}
+
+const TOKEN: &str = "default/token";
+const IDENTITY: &str = "default/identity?audience=https://a";
+const SLOW: &str = "a token was not there within 2500 ms, and is still being waited for";
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let five = tokio::join!(lab.ask(TOKEN), lab.ask(TOKEN), lab.ask(TOKEN), lab.ask(TOKEN), lab.ask(TOKEN));
+    for outcome in [five.0, five.1, five.2, five.3, five.4] {
+        let (token, seconds) = outcome.expect("a token");
+        assert_eq!(token, "google-1");
+        assert!((3595..=3600).contains(&seconds), "{seconds}");
+    }
+    assert_eq!(lab.servers.counts(), [1, 1, 1]);
+
+    // Scopes and audiences share what leads to them.
+    let others =
+        tokio::join!(lab.token("default/token?scopes=a"), lab.token("default/token?scopes=b"), lab.token(IDENTITY));
+    assert!(others.2.starts_with("e30."), "{}", others.2);
+    assert_eq!(lab.servers.counts(), [1, 1, 4]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [4, 0, 0, 0]);
+    assert!(lab.source.kept.of(lab.number, BootTime::now()).google_is_empty(), "the token cache has them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_server_is_asked_what_it_expects() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.token(TOKEN).await;
+    lab.token(IDENTITY).await;
+    lab.servers.read(|script| {
+        let (path, body) = &script.token_requests[0];
+        assert_eq!(path, "/api/v1/namespaces/a/serviceaccounts/app/token");
+        let uid = pod(1, "a", "app").uid.to_string();
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p1", "uid": uid});
+        let spec = json!({"audiences": ["shop.svc.id.goog"], "expirationSeconds": 3600, "boundObjectRef": pod});
+        assert_eq!(body["spec"], spec);
+        let exchange = &script.exchanges[0];
+        assert_eq!((&exchange["subjectToken"], &exchange["scope"]), (&json!("ksa-1"), &json!(sts::CLOUD_PLATFORM)));
+        let audience = "identitynamespace:shop.svc.id.goog:https://container.googleapis.com/v1/projects/shop/c";
+        assert_eq!(exchange["audience"], audience);
+        let urls: Vec<_> =
+            script.impersonations.iter().map(|(url, bearer, _)| (url.as_str(), bearer.as_str())).collect();
+        let account = format!("https://iam.example/v1/projects/-/serviceAccounts/{GOOGLE_ACCOUNT}");
+        let (access, identity) = (format!("{account}:generateAccessToken"), format!("{account}:generateIdToken"));
+        assert_eq!(urls, [(access.as_str(), "Bearer fed-1"), (identity.as_str(), "Bearer fed-1")]);
+        assert_eq!(script.impersonations[1].2, json!({"audience": "https://a", "includeEmail": true}));
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_without_a_link_gets_what_the_exchange_gives() {
+    let lab = Lab::new("");
+    assert_eq!(lab.token(TOKEN).await, "fed-1");
+    assert_eq!(lab.token("shop.svc.id.goog/token").await, "fed-1", "the pool stands for it");
+    assert_eq!(lab.token(&format!("default/token?scopes={}", sts::CLOUD_PLATFORM)).await, "fed-1");
+    assert_eq!(lab.token("default/token?scopes=b,a").await, "fed-2");
+    assert_eq!(lab.servers.counts(), [1, 2, 0]);
+    assert_eq!(lab.servers.read(|script| script.exchanges[1]["scope"].clone()), "a b");
+    let (status, text) = lab.refusal(IDENTITY).await;
+    assert_eq!(status, 404);
+    assert!(
+        text.starts_with("Your Kubernetes service account (a/app) is not annotated with a target Google"),
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_other_accounts_are_not_found_and_an_audience_is_required() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    assert_eq!(lab.refusal("other@shop.iam.gserviceaccount.com/token").await, (404, "Not Found\n".to_owned()));
+    for what in ["default/identity", "default/identity?audience="] {
+        assert_eq!(lab.refusal(what).await, (400, "non-empty audience parameter required\n".to_owned()), "{what}");
+    }
+    assert_eq!(lab.servers.counts(), [0, 0, 0]);
+    assert_eq!(lab.token(&format!("{GOOGLE_ACCOUNT}/token")).await, "google-1");
+    let mut foreign = key(lab.number, TOKEN);
+    foreign.principal = Principal::Node;
+    let why = lab.source.fetch(&foreign, None).await.expect_err("the node's").to_string();
+    assert_eq!(why, "it has no tokens for this caller");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_runs_out_of_time_goes_on_where_it_was() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.delay = Duration::from_secs(2));
+    let began = Instant::now();
+    assert_eq!(lab.failure(TOKEN).await, SLOW);
+    assert_eq!((began.elapsed(), lab.servers.counts()), (UPSTREAM_TIMEOUT, [1, 1, 0]));
+    assert_eq!(lab.failure(TOKEN).await, SLOW);
+    assert_eq!(lab.token(TOKEN).await, "google-1");
+    assert_eq!((began.elapsed().as_secs(), lab.servers.counts()), (6, [1, 1, 1]), "each server once");
+
+    // What came when nobody waited is given to the next request, and not kept for later ones.
+    lab.servers.change(|script| script.delay = Duration::from_secs(4));
+    assert_eq!(lab.failure(IDENTITY).await, SLOW);
+    sleep(Duration::from_secs(3)).await;
+    let began = Instant::now();
+    let first = lab.token(IDENTITY).await;
+    assert_eq!((began.elapsed(), lab.servers.counts()), (Duration::ZERO, [1, 1, 2]));
+    lab.servers.change(|script| script.delay = Duration::ZERO);
+    assert_ne!(lab.token(IDENTITY).await, first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_leads_to_a_token_is_renewed_at_half_of_its_life() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.token(TOKEN).await;
+    sleep(Duration::from_secs(1790)).await;
+    lab.token(IDENTITY).await;
+    assert_eq!(lab.servers.counts(), [1, 1, 2]);
+    sleep(Duration::from_secs(10)).await;
+    lab.token(IDENTITY).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(lab.servers.counts(), [2, 2, 3], "in the background");
+    let bearer = |at: usize| lab.servers.read(|script| script.impersonations[at].1.clone());
+    lab.token(IDENTITY).await;
+    assert_eq!([bearer(2), bearer(3)], ["Bearer fed-1", "Bearer fed-2"]);
+
+    // While the API server and STS are away, what is there is used to its end, and never longer.
+    lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Fail, Does::Fail));
+    sleep(Duration::from_secs(3580)).await;
+    lab.token(IDENTITY).await;
+    sleep(Duration::from_secs(15)).await;
+    let why = lab.failure(IDENTITY).await;
+    assert!(why.contains("the API server cannot be reached"), "{why}");
+    assert_eq!(lab.servers.counts()[2], 5);
+    lab.servers.change(|script| (script.kubernetes, script.sts) = (Does::Issue(3600), Does::Issue(3600)));
+    sleep(Duration::from_secs(1)).await;
+    lab.token(IDENTITY).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unlinked_token_is_replaced_when_half_of_its_life_is_over_and_kept_if_that_fails() {
+    let lab = Lab::new("");
+    let (_, seconds) = lab.ask(TOKEN).await.expect("a token");
+    assert!((3598..=3600).contains(&seconds), "{seconds}");
+    sleep(Duration::from_secs(2700)).await;
+    lab.servers.change(|script| script.sts = Does::Fail);
+    let (old, left) = lab.ask(TOKEN).await.expect("the token before");
+    assert_eq!(old, "fed-1");
+    assert!((895..=900).contains(&left), "{left}");
+    lab.servers.change(|script| script.sts = Does::Issue(3600));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(lab.token(TOKEN).await, "fed-3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_federated_token_ends_with_the_kubernetes_token() {
+    let lab = Lab::new("");
+    lab.servers.change(|script| script.kubernetes = Does::Issue(900));
+    let (_, seconds) = lab.ask(TOKEN).await.expect("a token");
+    assert!((895..=900).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_of_iam_are_passed_on_and_remembered_for_longer_each_time() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let body = r#"{"error":{"code":403,"message":"Permission 'x' denied.","status":"PERMISSION_DENIED"}}"#;
+    lab.servers.change(|script| script.iam = Does::Refuse(403, body));
+    let (status, text) = lab.refusal(TOKEN).await;
+    assert_eq!(status, 403);
+    let said =
+        "Unable to generate access token; IAM returned 403 Forbidden: Permission 'x' denied.\nThis error could be";
+    assert!(text.starts_with(said), "{text}");
+    for (rest, count) in [(4, 1), (2, 2), (8, 2), (3, 3), (18, 3), (3, 4)] {
+        sleep(Duration::from_secs(rest)).await;
+        assert_eq!(lab.refusal(TOKEN).await.0, 403);
+        assert_eq!(lab.servers.counts(), [1, 1, count], "{rest}");
+    }
+    lab.servers.change(|script| script.iam = Does::Refuse(404, "no such account"));
+    let (status, text) = lab.refusal(IDENTITY).await;
+    assert_eq!(
+        (status, text.as_str()),
+        (404, "Unable to generate identity token; IAM returned 404 Not Found: no such account\n")
+    );
+    lab.servers.change(|script| script.iam = Does::Issue(3600));
+    sleep(Duration::from_secs(60)).await;
+    lab.token(TOKEN).await;
+    assert_eq!(lab.source.means.metrics.counts(Step::Iam), [1, 5, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_federated_token_that_is_not_accepted_is_replaced() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.iam = Does::Refuse(401, "fed-1 is stale"));
+    let why = lab.failure(TOKEN).await;
+    assert!(why.ends_with("does not accept the federated token: [redacted] is stale"), "{why}");
+    lab.servers.change(|script| script.iam = Does::Issue(3600));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(lab.token(TOKEN).await, "google-2");
+    assert_eq!(lab.servers.counts(), [1, 2, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_exchange_is_remembered_for_all_scopes() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let body = r#"{"error":"invalid_target","error_description":"The pool ksa-1 is gone."}"#;
+    lab.servers.change(|script| script.sts = Does::Refuse(400, body));
+    let text =
+        "Unable to generate access token; STS returned 400 Bad Request: invalid_target: The pool [redacted] is gone.\n";
+    assert_eq!(lab.refusal(TOKEN).await, (403, text.to_owned()));
+    sleep(Duration::from_secs(9)).await;
+    assert_eq!(lab.refusal("default/token?scopes=a").await.0, 403);
+    assert_eq!(lab.servers.counts(), [1, 1, 0]);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(lab.refusal(TOKEN).await.0, 403);
+    assert_eq!(lab.servers.counts(), [1, 2, 0]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [0, 2, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_again_before_the_time_that_a_throttled_server_names() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.sts = Does::Throttle("7"));
+    let Err(NoToken::Refused(refused)) = lab.ask(TOKEN).await else { panic!("a token") };
+    assert_eq!((refused.status.as_u16(), &refused.headers["retry-after"]), (503, &http::HeaderValue::from_static("7")));
+    lab.servers.change(|script| script.sts = Does::Issue(3600));
+    sleep(Duration::from_millis(6800)).await;
+    assert_eq!(lab.refusal(TOKEN).await.0, 503);
+    sleep(Duration::from_secs(4)).await;
+    lab.token(TOKEN).await;
+    assert_eq!(lab.servers.counts(), [1, 2, 1]);
+    assert_eq!(lab.source.means.metrics.counts(Step::Sts), [1, 0, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_pass_within_a_second() {
+    for (does, said) in [
+        (Does::Fail, "Google's IAM Credentials API: it did not answer within 5 s"),
+        (Does::Refuse(500, "oops"), "Google's IAM Credentials API: it answered 500 Internal Server Error"),
+        (Does::Issue(0), "Google's IAM Credentials API: its answer is not a token"),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers.change(|script| script.iam = does);
+        // A life of a second or less is none.
+        if let Ok((_, seconds)) = lab.ask(TOKEN).await {
+            assert!(seconds <= 1);
+            continue;
+        }
+        lab.servers.change(|script| script.iam = Does::Issue(3600));
+        assert_eq!(lab.failure(TOKEN).await, said);
+        sleep(Duration::from_millis(900)).await;
+        lab.token(TOKEN).await;
+        assert_eq!(lab.servers.counts(), [1, 1, 2]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_pod_vouches_when_one_is_gone() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let gone = "Operation cannot be fulfilled on Pod \"p1\": the UID in the bound object reference does not match";
+    lab.servers.change(|script| script.kubernetes = Does::Refuse(409, gone));
+    lab.source.means.pods.apply(Pod { created: 7, ..pod(2, "a", "app") });
+    let why = lab.failure(TOKEN).await;
+    assert_eq!(why, format!("no Kubernetes token for the pod's service account: the pod p1 is gone: {gone}"));
+    let asked = lab.servers.read(|script| {
+        let name = |(_, body): &(String, Value)| body["spec"]["boundObjectRef"]["name"].clone();
+        script.token_requests.iter().map(name).collect::<Vec<_>>()
+    });
+    assert_eq!(asked, ["p2", "p1"], "the youngest first");
+    lab.source.means.pods.replace([]);
+    sleep(Duration::from_secs(1)).await;
+    assert!(lab.failure(TOKEN).await.ends_with("no running pod of a/app is known any more"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_is_named_and_not_asked_for_all_the_time() {
+    for (message, right) in [
+        (
+            "serviceaccounts \"app\" is forbidden: User cannot create",
+            "impersonate-on:associated-node:create for serviceaccounts/token",
+        ),
+        ("audience \"shop.svc.id.goog\" not found in pod spec volume", "request-serviceaccounts-token-audience"),
+    ] {
+        let lab = Lab::new(GOOGLE_ACCOUNT);
+        lab.servers.change(|script| script.kubernetes = Does::Refuse(403, message));
+        let why = lab.failure(TOKEN).await;
+        assert!(why.contains(message) && why.contains(right), "{why}");
+        sleep(Duration::from_secs(9)).await;
+        lab.failure(TOKEN).await;
+        assert_eq!(lab.servers.counts(), [1, 0, 0]);
+        assert_eq!(lab.source.means.metrics.counts(Step::Kubernetes), [0, 1, 0, 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_malformed_annotation_is_refused_with_googles_text() {
+    let lab = Lab::new("nobody");
+    let (status, text) = lab.refusal(TOKEN).await;
+    assert_eq!(status, 403);
+    assert!(text.starts_with("Annotated service account must be in format of"), "{text}");
+    assert_eq!(lab.servers.counts(), [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_annotation_is_a_new_workload_and_the_old_ones_tokens_are_forgotten() {
+    let mut lab = Lab::new(GOOGLE_ACCOUNT);
+    assert_eq!(lab.token(TOKEN).await, "google-1");
+    let workloads = Arc::clone(&lab.source.means.workloads);
+    let old = lab.number;
+    lab.servers.change(|script| script.annotation = "");
+    workloads.recheck(old);
+    sleep(Duration::from_millis(10)).await;
+    for number in workloads.retain(|| lab.source.means.pods.all()) {
+        assert_eq!(number, old);
+        lab.source.kept.forget(number);
+    }
+    let why = lab.failure(TOKEN).await;
+    assert_eq!(why, "the pod's service account has changed");
+    assert!(lab.source.kept.is_empty(), "nobody would forget it again");
+    let Principal::Workload(new) = workloads.of_pod(&pod(1, "a", "app")).principal() else { panic!("a workload") };
+    lab.number = new;
+    assert_eq!(lab.token(TOKEN).await, "fed-2", "not what was kept for the old one");
+    assert_eq!(lab.servers.counts(), [2, 2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn annotations_are_looked_at_with_each_renewal() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    lab.token(TOKEN).await;
+    lab.servers.change(|script| script.annotation = "");
+    sleep(Duration::from_secs(1800)).await;
+    lab.token(IDENTITY).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(!lab.source.means.workloads.has(lab.number));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_token_is_shown() {
+    let lab = Lab::new(GOOGLE_ACCOUNT);
+    let fetched = lab.source.fetch(&key(lab.number, TOKEN), None).await.expect("a token");
+    let identity = lab.source.fetch(&key(lab.number, IDENTITY), None).await.expect("a token");
+    let federated = lab.source.steps(lab.number, Instant::now() + UPSTREAM_TIMEOUT).await.expect("a link");
+    let secret = federated.federated(Want::Valid, Instant::now() + UPSTREAM_TIMEOUT).await.expect("kept");
+    assert_eq!(secret.text.as_str(), "fed-1");
+    let shown =
+        format!("{:?} {fetched:?} {identity:?} {federated:?} {secret:?} {:#?}", lab.source, federated.stages.federated);
+    for token in ["ksa-", "fed-", "google-", "e30."] {
+        assert!(!shown.contains(token), "{token} in {shown}");
+    }
+}
+
+/// A server on loopback that answers each connection once, and passes on what it was sent.
+async fn served(answers: Vec<String>) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut request = vec![0; 16 << 10];
+            let mut read = 0;
+            while !request[..read].ends_with(b"}") {
+                read += stream.read(&mut request[read..]).await.expect("a request");
+            }
+            let _ = sender.send(String::from_utf8_lossy(&request[..read]).into_owned());
+            let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: ";
+            stream.write_all(format!("{head}{}\r\n\r\n{answer}", answer.len()).as_bytes()).await.expect("sent");
+        }
+    });
+    (url, requests)
+}
+
+#[tokio::test]
+async fn the_requests_are_http() {
+    let (url, mut requests) = served(vec![issued("/v1/token", 1, 3600), issued("", 1, 3600)]).await;
+    let endpoint = Endpoint::parse(&url).expect("loopback");
+    let federation = Federation { sts: endpoint.clone(), iam: endpoint, ..federation() };
+    let google = Google::new(&federation).expect("no file");
+    let lab = Lab::with(Servers::new(GOOGLE_ACCOUNT), federation, google);
+    assert_eq!(lab.token(TOKEN).await, "google-1");
+    let exchange = requests.recv().await.expect("a request").to_lowercase();
+    assert!(exchange.starts_with("post /v1/token http/1.1\r\n") && !exchange.contains("authorization"), "{exchange}");
+    let impersonation = requests.recv().await.expect("a request");
+    let line = format!("POST /v1/projects/-/serviceAccounts/{GOOGLE_ACCOUNT}:generateAccessToken HTTP/1.1\r\n");
+    assert!(impersonation.starts_with(&line), "{impersonation}");
+    assert!(impersonation.contains("authorization: Bearer fed-1\r\n"), "{impersonation}");
+
+    // Nothing listens any more.
+    let why = lab.failure(IDENTITY).await;
+    assert!(why.starts_with("Google's IAM Credentials API: cannot connect: "), "{why}");
+    let failure = TokenFailure::from(Failure::Closed);
+    assert_eq!(failure.what(), "The metadata server");
+}
