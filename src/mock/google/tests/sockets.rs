@@ -124,12 +124,32 @@ async fn a_google_that_is_away_comes_back_with_what_it_knew() {
     assert!(world.google.subject_of(&token).is_some());
     world.google.fault(Endpoint::Sts, Fault::Hang);
     let (reply, ()) = tokio::join!(send(&mut after, &body), async {
-        while world.google.in_flight() == 0 {
-            tokio::task::yield_now().await;
-        }
+        in_flight(&world.google, 1).await;
         world.google.cut_connections();
     });
     assert!(reply.is_err());
+}
+
+#[tokio::test]
+async fn a_request_ends_with_its_connection() {
+    let world = World::new().await;
+    world.google.fault(Endpoint::Sts, Fault::Hang);
+    let mut client = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    let body = exchange(&world.ksa_token(&checkout()));
+    let hanging = tokio::spawn(async move { send(&mut client, &body).await });
+    in_flight(&world.google, 1).await;
+    hanging.abort();
+    in_flight(&world.google, 0).await;
+}
+
+/// Waits until this many requests are in flight, which a connection's other end brings about soon.
+async fn in_flight(google: &Handle, count: u64) {
+    let reached = async {
+        while google.in_flight() != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reached).await.expect("soon");
 }
 
 #[tokio::test]
