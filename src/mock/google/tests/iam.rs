@@ -127,9 +127,20 @@ async fn delegates_are_checked_one_by_one() {
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &by(&["none@p"])).await.status, 404);
     let plain = json!({ "scope": [CLOUD_PLATFORM], "delegates": ["first@p"] });
     assert_eq!(world.iam(EMAIL, TOKEN, &bearer, &plain).await.api_error().1, "INVALID_ARGUMENT");
-    // A token of the first account may be used for the second one.
-    let first = world.iam("first@p", TOKEN, &bearer, &ask()).await.body["accessToken"].clone();
-    assert_eq!(world.iam(EMAIL, TOKEN, first.as_str().expect("a token"), &ask()).await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_accounts_own_token_may_be_used_until_it_ends() {
+    let world = World::new().await;
+    world.google.bind(checkout(), "first@p");
+    world.google.bind("first@p", EMAIL);
+    let bearer = world.federated(&checkout()).await;
+    let short = json!({ "scope": [CLOUD_PLATFORM], "lifetime": "600s" });
+    let first = world.iam("first@p", TOKEN, &bearer, &short).await.body["accessToken"].clone();
+    let first = first.as_str().expect("a token");
+    assert_eq!(world.iam(EMAIL, TOKEN, first, &ask()).await.status, 200);
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(world.iam(EMAIL, TOKEN, first, &ask()).await.status, 401);
 }
 
 #[tokio::test]

@@ -157,7 +157,7 @@ async fn another_one_can_take_over_the_address() {
     let world = with_tls(SocketAddr::from(([127, 0, 0, 1], 0)), &["localhost"]).await;
     let authority = world.google.authority();
     let open = connect(&world.google, "localhost", &authority).await.expect("TLS");
-    world.google.stop().await;
+    tokio::time::timeout(Duration::from_secs(10), world.google.stop()).await.expect("it stops");
     assert!(TcpStream::connect(world.google.addr()).await.is_err());
     drop(open);
     let pool = Pool::gke(POOL, CLUSTER);

@@ -57,7 +57,7 @@ async fn forms_and_both_kinds_of_json_are_taken() {
         let reply = post(content_type, body).await;
         assert_eq!(reply.status, 200, "{content_type}: {}", reply.body);
     }
-    let twice = format!("{form}&audience=x");
+    let twice = format!("{form}&scope=x");
     assert_eq!(post("application/x-www-form-urlencoded", &twice).await.error(), (400, "invalid_request"));
     assert_eq!(post("text/plain", &form).await.error(), (400, "invalid_request"));
     assert_eq!(post("application/json", "{").await.error(), (400, "invalid_request"));
@@ -232,5 +232,8 @@ fn keys_are_read_as_an_api_server_writes_them() {
     assert!(matches!(Jwks::parse("[]"), Err(JwksError::Json(_))));
     let bad = r#"{"keys":[{"kty":"RSA","kid":"k","n":"?","e":"AQAB"}]}"#;
     assert!(matches!(Jwks::parse(bad), Err(JwksError::Number { kid }) if kid == "k"));
-    assert!(Jwks::parse(r#"{"keys":[{"kty":"EC","crv":"P-256","kid":"k","x":"?"}]}"#).is_ok(), "is left out");
+    assert!(
+        Jwks::parse(r#"{"keys":[{"kty":"EC","kid":"k","n":"?"},{"kty":"RSA","alg":"RS512","n":"?"}]}"#).is_ok(),
+        "are left out"
+    );
 }
