@@ -34,18 +34,14 @@ impl Ask {
     /// Reads a request. `None` if the services have no such path or method.
     pub(super) fn read(parts: &Parts, body: &[u8]) -> Option<Self> {
         let (endpoint, account) = Endpoint::of(parts.uri.path()).filter(|_| parts.method == Method::POST)?;
-        let header = parts.headers.get(USER_PROJECT).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        Some(match account.clone() {
-            Some(email) => {
-                let work = Impersonation::read(endpoint, email, parts, body);
-                Self { endpoint, account, user_project: header, work: Ok(Work::Impersonation(work)) }
-            }
-            None => {
-                let exchange = Exchange::read(parts, body);
-                let user_project = exchange.as_ref().ok().and_then(|exchange| exchange.user_project.clone());
-                Self { endpoint, account, user_project, work: exchange.map(Work::Exchange) }
-            }
-        })
+        let Some(email) = account.clone() else {
+            let exchange = Exchange::read(parts, body);
+            let user_project = exchange.as_ref().ok().and_then(|exchange| exchange.user_project.clone());
+            return Some(Self { endpoint, account, user_project, work: exchange.map(Work::Exchange) });
+        };
+        let user_project = parts.headers.get(USER_PROJECT).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let work = Impersonation::read(endpoint, email, parts, body);
+        Some(Self { endpoint, account, user_project, work: Ok(Work::Impersonation(work)) })
     }
 
     /// Who asks, as far as the request says. The token is not verified.

@@ -70,7 +70,7 @@ impl Authority {
     #[expect(clippy::new_without_default, reason = "two of them are never equal")]
     pub fn new() -> Self {
         let key = Key::new();
-        let constraints = der::sequence([der::yes()]);
+        let constraints = der::sequence(&[der::yes()]);
         let extensions = [
             extension(BASIC_CONSTRAINTS, true, &constraints),
             // keyCertSign.
@@ -96,10 +96,10 @@ impl Authority {
         let extensions = [
             // digitalSignature.
             extension(KEY_USAGE, true, &der::bits(7, &[0b1000_0000])),
-            extension(EXTENDED_KEY_USAGE, false, &der::sequence([der::object_id(SERVER_AUTH)])),
-            extension(SUBJECT_ALT_NAME, false, &der::sequence([names.concat()])),
+            extension(EXTENDED_KEY_USAGE, false, &der::sequence(&[der::object_id(SERVER_AUTH)])),
+            extension(SUBJECT_ALT_NAME, false, &der::sequence(&[names.concat()])),
             extension(SUBJECT_KEY_ID, false, &der::octets(&key.id())),
-            extension(AUTHORITY_KEY_ID, false, &der::sequence([der::implicit(0, &signer.id())])),
+            extension(AUTHORITY_KEY_ID, false, &der::sequence(&[der::implicit(0, &signer.id())])),
         ];
         let leaf = certificate(signer, SERVER_NAME, &key, &extensions.concat());
         let chain = [leaf, root.clone()].map(CertificateDer::from).to_vec();
@@ -147,31 +147,31 @@ impl Key {
 /// A certificate of version 3 for a key.
 fn certificate(signer: &Key, subject: &str, key: &Key, extensions: &[u8]) -> Vec<u8> {
     let now = Clock::new().now();
-    let algorithm = der::sequence([der::object_id(ECDSA_WITH_SHA256)]);
+    let algorithm = der::sequence(&[der::object_id(ECDSA_WITH_SHA256)]);
     let [from, until] = [now.saturating_sub(BEFORE_SECONDS), now + LIFE_SECONDS].map(|at| der::time(&utc_time(at)));
-    let key_type = der::sequence([der::object_id(EC_PUBLIC_KEY), der::object_id(P256)]);
-    let content = der::sequence([
+    let key_type = der::sequence(&[der::object_id(EC_PUBLIC_KEY), der::object_id(P256)]);
+    let content = der::sequence(&[
         der::explicit(0, &der::integer(&[2])),
         signer.serial(),
         algorithm.clone(),
         name(AUTHORITY_NAME),
-        der::sequence([from, until]),
+        der::sequence(&[from, until]),
         name(subject),
-        der::sequence([key_type, der::bits(0, key.public())]),
-        der::explicit(3, &der::sequence([extensions.to_vec()])),
+        der::sequence(&[key_type, der::bits(0, key.public())]),
+        der::explicit(3, &der::sequence(&[extensions.to_vec()])),
     ]);
     let signature = der::bits(0, &signer.sign(&content));
-    der::sequence([content, algorithm, signature])
+    der::sequence(&[content, algorithm, signature])
 }
 
 fn name(common: &str) -> Vec<u8> {
-    let attribute = der::sequence([der::object_id(COMMON_NAME), der::text(common)]);
-    der::sequence([der::set(&attribute)])
+    let attribute = der::sequence(&[der::object_id(COMMON_NAME), der::text(common)]);
+    der::sequence(&[der::set(&attribute)])
 }
 
 fn extension(id: &[u8], is_critical: bool, content: &[u8]) -> Vec<u8> {
     let critical = if is_critical { der::yes() } else { Vec::new() };
-    der::sequence([der::object_id(id), critical, der::octets(content)])
+    der::sequence(&[der::object_id(id), critical, der::octets(content)])
 }
 
 fn alt_name(name: &str) -> Vec<u8> {

@@ -23,7 +23,7 @@ pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// A SEQUENCE.
-pub(super) fn sequence<const N: usize>(parts: [Vec<u8>; N]) -> Vec<u8> {
+pub(super) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     value(SEQUENCE, &parts.concat())
 }
 
@@ -57,12 +57,12 @@ pub(super) fn octets(content: &[u8]) -> Vec<u8> {
     value(0x04, content)
 }
 
-/// A UTF8String.
+/// A `UTF8String`.
 pub(super) fn text(content: &str) -> Vec<u8> {
     value(0x0c, content.as_bytes())
 }
 
-/// A UTCTime.
+/// A `UTCTime`.
 pub(super) fn time(content: &str) -> Vec<u8> {
     value(0x17, content.as_bytes())
 }

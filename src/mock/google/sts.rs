@@ -14,7 +14,7 @@ use crate::mock::lock::lock;
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
-/// Google takes both for tokens of an OpenID Connect provider.
+/// Google takes both for tokens of an OIDC provider.
 const SUBJECT_TOKEN_TYPES: [&str; 2] =
     ["urn:ietf:params:oauth:token-type:jwt", "urn:ietf:params:oauth:token-type:id_token"];
 
