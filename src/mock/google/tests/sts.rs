@@ -12,7 +12,7 @@ async fn error_of(world: &World, token: &str) -> (u16, String, String) {
     (reply.status, text("error"), text("error_description"))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_exchange_gives_a_federated_token_of_the_workload() {
     let world = World::new().await;
     let reply = world.exchange(&world.ksa_token(&checkout()), &json!({})).await;
@@ -63,7 +63,7 @@ async fn forms_and_both_kinds_of_json_are_taken() {
     assert_eq!(post("application/json", "{").await.error(), (400, "invalid_request"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_token_ends_with_the_subject_token() {
     let world = World::new().await;
     for (life, expires_in) in [(900, 900), (3600, 3600), (7200, 3600)] {
