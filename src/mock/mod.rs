@@ -29,6 +29,8 @@ mod answer;
 mod connection;
 mod delivery;
 mod fault;
+#[cfg(feature = "workload-identity")]
+pub mod google;
 mod guest;
 mod handle;
 mod head;

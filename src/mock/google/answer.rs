@@ -1,0 +1,190 @@
+//! [`Answer`] and [`Refusal`]: answers in the forms that Google's two services have.
+
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::Endpoint;
+use super::body::Body;
+
+/// Google's front end, where a service is not even reached.
+const HTML: &str = "<!DOCTYPE html>\n<html lang=en><title>Error</title><p>The server encountered a temporary error.\n";
+
+/// A whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    content_type: &'static str,
+    retry_after: Option<Duration>,
+    body: String,
+}
+
+impl Answer {
+    /// 200 with JSON.
+    pub(super) fn ok(body: &Value) -> Self {
+        Self::json(StatusCode::OK, body)
+    }
+
+    /// 200 with any text, which is called JSON.
+    pub(super) fn raw(body: String) -> Self {
+        Self { status: StatusCode::OK, content_type: "application/json; charset=UTF-8", retry_after: None, body }
+    }
+
+    fn json(status: StatusCode, body: &Value) -> Self {
+        // `{:#}` indents, as Google's APIs do.
+        Self { status, ..Self::raw(format!("{body:#}\n")) }
+    }
+
+    fn html(status: StatusCode) -> Self {
+        Self { status, content_type: "text/html; charset=UTF-8", retry_after: None, body: HTML.to_owned() }
+    }
+
+    /// The response. A cut one announces its whole body and ends in the middle.
+    pub(super) fn response(self, is_cut: bool) -> Response<Body> {
+        let Self { status, content_type, retry_after, body } = self;
+        let body = if is_cut { Body::cut(body.into()) } else { Body::whole(body.into()) };
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if let Some(after) = retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"https://accounts.google.com/\""));
+        }
+        response
+    }
+}
+
+/// Why a request is not granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// In STS's form, that of OAuth.
+    Oauth {
+        /// `invalid_grant` and so on.
+        error: &'static str,
+        /// A sentence.
+        description: String,
+    },
+    /// In the form of Google's APIs, with a status's own words.
+    Status(StatusCode),
+    /// The same with a sentence.
+    Api(StatusCode, String),
+    /// A permission is missing.
+    Permission(&'static str),
+    /// No such path.
+    Path,
+}
+
+impl Refusal {
+    pub(super) fn request(description: impl Into<String>) -> Self {
+        Self::Oauth { error: "invalid_request", description: description.into() }
+    }
+
+    pub(super) fn grant(description: impl Into<String>) -> Self {
+        Self::Oauth { error: "invalid_grant", description: description.into() }
+    }
+
+    /// An argument that IAM does not understand.
+    pub(super) fn argument(message: impl Into<String>) -> Self {
+        Self::Api(StatusCode::BAD_REQUEST, message.into())
+    }
+
+    pub(super) fn answer(self) -> Answer {
+        match self {
+            Self::Oauth { error, description } => oauth(error, &description),
+            Self::Status(status) => api(status, message(status), None),
+            Self::Api(status, text) => api(status, &text, None),
+            Self::Permission(permission) => {
+                let text = format!("Permission '{permission}' denied on resource (or it may not exist).");
+                let metadata = json!({ "permission": permission });
+                api(
+                    StatusCode::FORBIDDEN,
+                    &text,
+                    Some(error_info("IAM_PERMISSION_DENIED", "iam.googleapis.com", &metadata)),
+                )
+            }
+            Self::Path => Answer::html(StatusCode::NOT_FOUND),
+        }
+    }
+}
+
+/// An answer in OAuth's form, with status 400.
+pub(super) fn oauth(error: &str, description: &str) -> Answer {
+    let body = json!({ "error": error, "error_description": description }).to_string();
+    Answer { status: StatusCode::BAD_REQUEST, ..Answer::raw(body) }
+}
+
+/// The answer of a service that fails with this status.
+pub(super) fn failure(endpoint: Endpoint, status: StatusCode, retry_after: Option<Duration>) -> Answer {
+    let answer = match (status, endpoint.permission()) {
+        (StatusCode::BAD_GATEWAY, _) => Answer::html(status),
+        (StatusCode::FORBIDDEN, Some(permission)) => Refusal::Permission(permission).answer(),
+        (StatusCode::TOO_MANY_REQUESTS, _) => {
+            let (quota, service) = match endpoint {
+                Endpoint::Sts => ("Token exchange requests", "sts.googleapis.com"),
+                Endpoint::AccessToken | Endpoint::IdToken => {
+                    ("Generate credentials requests", "iamcredentials.googleapis.com")
+                }
+            };
+            let text = format!(
+                "Quota exceeded for quota metric '{quota}' and limit '{quota} per minute' of service '{service}'."
+            );
+            let info = error_info("RATE_LIMIT_EXCEEDED", "googleapis.com", &json!({ "service": service }));
+            api(status, &text, Some(info))
+        }
+        _ => api(status, message(status), None),
+    };
+    Answer { retry_after, ..answer }
+}
+
+fn api(code: StatusCode, message: &str, detail: Option<Value>) -> Answer {
+    let mut error = json!({ "code": code.as_u16(), "message": message, "status": name(code) });
+    if let Some(detail) = detail {
+        error["details"] = json!([detail]);
+    }
+    Answer::json(code, &json!({ "error": error }))
+}
+
+fn error_info(reason: &str, domain: &str, metadata: &Value) -> Value {
+    json!({
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain, "metadata": metadata,
+    })
+}
+
+/// What Google's APIs call a status.
+fn name(code: StatusCode) -> &'static str {
+    match code.as_u16() {
+        400 => "INVALID_ARGUMENT",
+        401 => "UNAUTHENTICATED",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        409 => "ABORTED",
+        429 => "RESOURCE_EXHAUSTED",
+        500 => "INTERNAL",
+        503 => "UNAVAILABLE",
+        504 => "DEADLINE_EXCEEDED",
+        _ => "UNKNOWN",
+    }
+}
+
+fn message(code: StatusCode) -> &'static str {
+    match code.as_u16() {
+        400 => "Request contains an invalid argument.",
+        401 => {
+            "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other \
+             valid authentication credential. See \
+             https://developers.google.com/identity/sign-in/web/devconsole-project."
+        }
+        403 => "The caller does not have permission",
+        404 => "Requested entity was not found.",
+        409 => "The operation was aborted.",
+        500 => "Internal error encountered.",
+        503 => "The service is currently unavailable.",
+        504 => "Deadline expired before operation could complete.",
+        _ => "Unknown error.",
+    }
+}

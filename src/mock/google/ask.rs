@@ -1,0 +1,63 @@
+//! [`Ask`]: a request to one of the two services, read once.
+
+use http::Method;
+use http::request::Parts;
+
+use super::answer::{Answer, Refusal};
+use super::endpoint::Endpoint;
+use super::iam::Impersonation;
+use super::jwt::Caller;
+use super::state::State;
+use super::sts::Exchange;
+
+/// The header that names the project that is charged for a request to IAM.
+const USER_PROJECT: &str = "x-goog-user-project";
+
+/// A request to one of the two services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) endpoint: Endpoint,
+    /// The Google service account that the path names.
+    pub(super) account: Option<String>,
+    /// The project that is charged.
+    pub(super) user_project: Option<String>,
+    work: Result<Work, Refusal>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Work {
+    Exchange(Exchange),
+    Impersonation(Impersonation),
+}
+
+impl Ask {
+    /// Reads a request. `None` if the services have no such path or method.
+    pub(super) fn read(parts: &Parts, body: &[u8]) -> Option<Self> {
+        let (endpoint, account) = Endpoint::of(parts.uri.path()).filter(|_| parts.method == Method::POST)?;
+        let Some(email) = account.clone() else {
+            let exchange = Exchange::read(parts, body);
+            let user_project = exchange.as_ref().ok().and_then(|exchange| exchange.user_project.clone());
+            return Some(Self { endpoint, account, user_project, work: exchange.map(Work::Exchange) });
+        };
+        let user_project = parts.headers.get(USER_PROJECT).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let work = Impersonation::read(endpoint, email, parts, body);
+        Some(Self { endpoint, account, user_project, work: Ok(Work::Impersonation(work)) })
+    }
+
+    /// Who asks, as far as the request says. The token is not verified.
+    pub(super) fn caller(&self, state: &State) -> Option<Caller> {
+        match self.work.as_ref().ok()? {
+            Work::Exchange(exchange) => exchange.caller(),
+            Work::Impersonation(impersonation) => impersonation.caller(state),
+        }
+    }
+
+    /// The answer without faults.
+    pub(super) fn answer(self, state: &State) -> Answer {
+        let answer = self.work.and_then(|work| match work {
+            Work::Exchange(exchange) => exchange.answer(state),
+            Work::Impersonation(impersonation) => impersonation.answer(state),
+        });
+        answer.unwrap_or_else(Refusal::answer)
+    }
+}

@@ -1,0 +1,227 @@
+//! Service account tokens: [`Jwks`] verifies their signatures, [`Claims`] is what they say.
+
+use std::collections::HashMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rsa::PublicKeyComponents;
+use ring::signature::RSA_PKCS1_2048_8192_SHA256;
+use serde::Deserialize;
+
+use super::{Pool, Workload};
+
+/// Maximum life of a token that Google accepts, in seconds (its document on workload identity federation).
+const MAX_LIFE_SECONDS: u64 = 24 * 60 * 60;
+
+/// How much later than its issuer's a clock may be, in seconds.
+const SKEW_SECONDS: u64 = 60;
+
+/// Public keys that sign service account tokens, by their `kid`. Only those for RS256.
+#[derive(Debug, Clone, Default)]
+pub struct Jwks(HashMap<String, PublicKeyComponents<Vec<u8>>>);
+
+/// A text that is not a set of keys.
+#[derive(Debug, thiserror::Error)]
+pub enum JwksError {
+    /// Not what the API server's `/openid/v1/jwks` answers.
+    #[error("not a JSON web key set: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A key's number is not base64url.
+    #[error("the key {kid} is not in base64url")]
+    Number {
+        /// The key's id.
+        kid: String,
+    },
+}
+
+/// A set of keys as it is written.
+#[derive(Deserialize)]
+struct Written {
+    keys: Vec<WrittenKey>,
+}
+
+#[derive(Deserialize)]
+struct WrittenKey {
+    kty: String,
+    alg: Option<String>,
+    #[serde(default)]
+    kid: String,
+    #[serde(default)]
+    n: String,
+    #[serde(default)]
+    e: String,
+}
+
+impl Jwks {
+    /// Reads what an API server answers at `/openid/v1/jwks`. Keys that are not for RS256 are left out.
+    pub fn parse(json: &str) -> Result<Self, JwksError> {
+        let written: Written = serde_json::from_str(json)?;
+        let is_rs256 = |key: &WrittenKey| key.kty == "RSA" && key.alg.as_deref().is_none_or(|alg| alg == "RS256");
+        let keys = written.keys.into_iter().filter(is_rs256).map(|WrittenKey { kid, n, e, .. }| {
+            let (Some(n), Some(e)) = (number(&n), number(&e)) else { return Err(JwksError::Number { kid }) };
+            Ok((kid, PublicKeyComponents { n, e }))
+        });
+        Ok(Self(keys.collect::<Result<_, _>>()?))
+    }
+
+    /// The claims of a token, if one of the keys has signed it.
+    fn verify(&self, token: &str) -> Result<Claims, TokenError> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
+        let header: Header = part(header).ok_or(TokenError::Malformed)?;
+        let claims = part(claims).ok_or(TokenError::Malformed)?;
+        if header.alg != "RS256" {
+            return Err(TokenError::Algorithm(header.alg));
+        }
+        let key = header.kid.as_ref().and_then(|kid| self.0.get(kid)).ok_or(TokenError::UnknownKey)?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| TokenError::Malformed)?;
+        let verified = key.verify(&RSA_PKCS1_2048_8192_SHA256, signed.as_bytes(), &signature);
+        verified.map(|()| claims).map_err(|_| TokenError::Signature)
+    }
+}
+
+/// Big-endian digits without leading zeros.
+fn number(text: &str) -> Option<Vec<u8>> {
+    let digits = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
+    let zeros = digits.iter().take_while(|digit| **digit == 0).count();
+    Some(digits[zeros..].to_vec())
+}
+
+fn part<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+}
+
+/// What a service account token says. Times are in seconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Claims {
+    iss: String,
+    sub: String,
+    aud: Audiences,
+    exp: u64,
+    iat: u64,
+    nbf: Option<u64>,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Option<Kubernetes>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+enum Audiences {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Kubernetes {
+    namespace: String,
+    pod: Option<Object>,
+    serviceaccount: Object,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Object {
+    name: String,
+    uid: String,
+}
+
+/// Whose a service account token is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) workload: Workload,
+    pub(super) pod_uid: String,
+}
+
+/// A service account token that a pool accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Verified {
+    pub(super) caller: Caller,
+    /// When the token ends, in seconds since 1970.
+    pub(super) exp: u64,
+}
+
+/// Why a token is not accepted. Where Google's words are known, they are these.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TokenError {
+    #[error("Unable to parse the ID Token.")]
+    Malformed,
+    #[error("The algorithm {0} of the ID Token is not supported.")]
+    Algorithm(String),
+    #[error("The ID Token is signed by a key that the issuer does not have.")]
+    UnknownKey,
+    #[error("Invalid signature of the ID Token.")]
+    Signature,
+    #[error("The issuer in ID Token {0} does not match the expected ones.")]
+    Issuer(String),
+    #[error("The audience in ID Token {0:?} does not match the expected audience.")]
+    Audience(Vec<String>),
+    #[error("ID Token issued at {0} is stale to sign-in.")]
+    Stale(u64),
+    #[error("ID Token issued at {0} is not valid yet.")]
+    Early(u64),
+    #[error("ID Token issued at {0} is valid for more than 24 hours.")]
+    Long(u64),
+    #[error("The ID Token is not bound to a pod.")]
+    Unbound,
+    #[error("The subject {0} is not the ID Token's service account.")]
+    Subject(String),
+}
+
+impl Claims {
+    /// What a token says, without any check. `None` if it is not one.
+    pub(super) fn unverified(token: &str) -> Option<Self> {
+        part(token.split('.').nth(1)?)
+    }
+
+    /// Whose the token is, if it is bound to a pod.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        let Kubernetes { namespace, pod, serviceaccount } = self.kubernetes.as_ref()?;
+        let workload = Workload::new(namespace, &serviceaccount.name);
+        Some(Caller { workload, pod_uid: pod.as_ref()?.uid.clone() })
+    }
+
+    /// Checks everything but the signature. `now` is in seconds since 1970.
+    fn check(&self, pool: &Pool, now: u64) -> Result<Verified, TokenError> {
+        let Self { iss, sub, aud, exp, iat, nbf, kubernetes } = self;
+        let audiences = match aud {
+            Audiences::One(one) => std::slice::from_ref(one),
+            Audiences::Several(several) => several,
+        };
+        if *iss != pool.issuer {
+            return Err(TokenError::Issuer(iss.clone()));
+        }
+        if !audiences.iter().any(|audience| pool.token_audiences.contains(audience)) {
+            return Err(TokenError::Audience(audiences.to_vec()));
+        }
+        if *exp <= now {
+            return Err(TokenError::Stale(*iat));
+        }
+        if nbf.unwrap_or(*iat).max(*iat) > now + SKEW_SECONDS {
+            return Err(TokenError::Early(*iat));
+        }
+        if exp.saturating_sub(*iat) > MAX_LIFE_SECONDS {
+            return Err(TokenError::Long(*iat));
+        }
+        let Some(Kubernetes { namespace, pod: Some(pod), serviceaccount }) = kubernetes else {
+            return Err(TokenError::Unbound);
+        };
+        if [&pod.name, &pod.uid, &serviceaccount.uid].iter().any(|text| text.is_empty()) {
+            return Err(TokenError::Unbound);
+        }
+        if *sub != format!("system:serviceaccount:{namespace}:{}", serviceaccount.name) {
+            return Err(TokenError::Subject(sub.clone()));
+        }
+        let workload = Workload::new(namespace, &serviceaccount.name);
+        Ok(Verified { caller: Caller { workload, pod_uid: pod.uid.clone() }, exp: *exp })
+    }
+}
+
+/// Verifies a service account token for a pool. `now` is in seconds since 1970.
+pub(super) fn verify(token: &str, keys: &Jwks, pool: &Pool, now: u64) -> Result<Verified, TokenError> {
+    keys.verify(token)?.check(pool, now)
+}

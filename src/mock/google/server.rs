@@ -1,0 +1,141 @@
+//! [`Google`]: the server.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::{TlsAcceptor, rustls};
+
+use super::answer::Refusal;
+use super::body::{Body, Cut};
+use super::routes;
+use super::state::State;
+use super::{Handle, Settings};
+
+/// Listen backlog. A cold herd opens many connections at once.
+const BACKLOG: u32 = 1024;
+
+/// Pause after an `accept` error, mostly for lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Maximum size of a request's body, in bytes.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// A fake Google cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be bound.
+    #[error("the fake Google cannot listen on its address: {0}")]
+    Listen(#[from] io::Error),
+    /// A name is none that a certificate can have.
+    #[error("the fake Google has no certificate: {0}")]
+    Certificate(#[from] rustls::Error),
+}
+
+/// The server of a fake Google.
+#[derive(Debug, Clone, Copy)]
+pub struct Google;
+
+impl Google {
+    /// Listens, and serves in a separate task until [`Handle::stop`] or the end of the runtime.
+    ///
+    /// # Panics
+    ///
+    /// As [`Google::try_start`] fails, which it does not with a free port of the loopback address and usual names.
+    pub async fn start(settings: Settings) -> Handle {
+        Self::try_start(settings).await.expect("a free port on the loopback address, and names for a certificate")
+    }
+
+    /// Listens, and serves in a separate task until [`Handle::stop`] or the end of the runtime.
+    #[expect(clippy::unused_async, reason = "only a runtime can listen, as with tokio's TcpListener")]
+    pub async fn try_start(settings: Settings) -> Result<Handle, StartError> {
+        let tls = settings.tls.then(|| settings.authority.server(&settings.names)).transpose()?;
+        let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
+        let socket = if settings.addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(settings.addr)?;
+        let listener = socket.listen(BACKLOG)?;
+        let state = Arc::new(State::new(listener.local_addr()?, settings));
+        let alive = watch::Sender::new(());
+        let handle = Handle::new(Arc::clone(&state), alive.subscribe());
+        tokio::spawn(run(listener, tls, state, alive));
+        Ok(handle)
+    }
+}
+
+/// Serves until a stop is requested, then closes all connections.
+async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>, alive: watch::Sender<()>) {
+    let mut connections = JoinSet::new();
+    let mut stop = state.stop.subscribe();
+    let mut stopped = pin!(async { stop.wait_for(|stop| *stop).await.map(drop) });
+    loop {
+        tokio::select! {
+            _ = &mut stopped => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    // Before it is checked: a cut in between must not be missed.
+                    let cuts = state.cuts.subscribe();
+                    if !state.is_away() {
+                        state.journal.connection();
+                        connections.spawn(serve(stream, tls.clone(), Arc::clone(&state), cuts));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the fake Google cannot accept connections; retrying");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+    drop(alive);
+}
+
+async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>, mut cuts: watch::Receiver<u64>) {
+    // Without it answers are late, but whole.
+    let _ = stream.set_nodelay(true);
+    let served = async {
+        match tls {
+            // Who does not trust the certificate, or resets, is of no interest.
+            Some(tls) => match tls.accept(stream).await {
+                Ok(stream) => http(stream, &state).await,
+                Err(error) => tracing::debug!(%error, "a TLS handshake with the fake Google failed"),
+            },
+            None => http(stream, &state).await,
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        _ = cuts.changed() => {}
+    }
+}
+
+async fn http(stream: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
+    let service = service_fn(|request| respond(state, request));
+    // No time-out: with tokio's clock paused it would be over at once.
+    let connection = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection to the fake Google ended early");
+    }
+}
+
+async fn respond(state: &State, request: http::Request<Incoming>) -> Result<http::Response<Body>, Cut> {
+    let (parts, body) = request.into_parts();
+    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+        Ok(body) => routes::answer(state, &parts, &body.to_bytes()).await,
+        Err(_) => Ok(Refusal::Status(StatusCode::PAYLOAD_TOO_LARGE).answer().response(false)),
+    }
+}

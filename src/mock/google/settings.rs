@@ -1,0 +1,80 @@
+//! [`Settings`]: what a fake Google is started with.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::{Authority, Jwks};
+
+/// What a fake Google is started with. Accounts and bindings are set on the [`Handle`](super::Handle).
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where it listens. Default: any free port of 127.0.0.1.
+    pub addr: SocketAddr,
+    /// HTTPS rather than HTTP. Default: true.
+    pub tls: bool,
+    /// The authority of the server's certificate. Default: a new one.
+    pub authority: Authority,
+    /// Names and addresses that the certificate is for. Default: `localhost`, `127.0.0.1`, `::1`.
+    pub names: Vec<String>,
+    /// The pools that STS knows.
+    pub pools: Vec<Pool>,
+    /// Keys that sign service account tokens. Default: none. [`Handle::set_jwks`](super::Handle::set_jwks) replaces them.
+    pub jwks: Jwks,
+}
+
+impl Settings {
+    /// The defaults, with one pool.
+    pub fn new(pool: Pool) -> Self {
+        Self {
+            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            tls: true,
+            authority: Authority::new(),
+            names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
+            pools: vec![pool],
+            jwks: Jwks::default(),
+        }
+    }
+}
+
+/// A workload identity pool with one cluster or provider, and which service account tokens it accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// The `audience` of requests.
+    pub(super) audience: String,
+    /// The `aud` of service account tokens: one of these.
+    pub(super) token_audiences: Vec<String>,
+    /// Their `iss`.
+    pub(super) issuer: String,
+}
+
+impl Pool {
+    /// A GKE cluster in a pool such as `PROJECT.svc.id.goog`. Tokens are for the pool; the cluster's URI issues them.
+    pub fn gke(pool: &str, cluster_uri: &str) -> Self {
+        Self {
+            audience: format!("identitynamespace:{pool}:{cluster_uri}"),
+            token_audiences: vec![pool.to_owned()],
+            issuer: cluster_uri.to_owned(),
+        }
+    }
+
+    /// A provider, by its name `//iam.googleapis.com/projects/N/locations/global/workloadIdentityPools/P/providers/X`.
+    /// Tokens are for that name, or for the URL that `https:` makes of it.
+    pub fn provider(name: &str, issuer: &str) -> Self {
+        Self {
+            audience: name.to_owned(),
+            token_audiences: vec![name.to_owned(), format!("https:{name}")],
+            issuer: issuer.to_owned(),
+        }
+    }
+
+    /// The same pool, with tokens of another issuer: an API server that calls itself something else.
+    #[must_use]
+    pub fn issued_by(self, issuer: &str) -> Self {
+        Self { issuer: issuer.to_owned(), ..self }
+    }
+
+    /// The same pool, with tokens for this audience only: a provider's allowed audience.
+    #[must_use]
+    pub fn for_audience(self, audience: &str) -> Self {
+        Self { token_audiences: vec![audience.to_owned()], ..self }
+    }
+}

@@ -1,0 +1,68 @@
+//! [`State`]: shared by the connections and the [`Handle`](super::Handle).
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio::sync::watch;
+
+use super::accounts::Accounts;
+use super::clock::Clock;
+use super::fault::Script;
+use super::journal::Journal;
+use super::tokens::Tokens;
+use super::{Authority, Jwks, Pool, Settings};
+
+/// The state of one fake Google. No lock is held across an await.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) addr: SocketAddr,
+    pub(super) tls: bool,
+    pub(super) authority: Authority,
+    pub(super) pools: Vec<Pool>,
+    pub(super) jwks: Mutex<Jwks>,
+    pub(super) accounts: Mutex<Accounts>,
+    pub(super) tokens: Mutex<Tokens>,
+    pub(super) script: Script,
+    pub(super) journal: Journal,
+    pub(super) clock: Clock,
+    /// Becomes true when the handle requests a stop.
+    pub(super) stop: watch::Sender<bool>,
+    /// Number of times that all connections were cut.
+    pub(super) cuts: watch::Sender<u64>,
+    is_away: AtomicBool,
+}
+
+impl State {
+    pub(super) fn new(addr: SocketAddr, settings: Settings) -> Self {
+        Self {
+            addr,
+            tls: settings.tls,
+            authority: settings.authority,
+            pools: settings.pools,
+            jwks: Mutex::new(settings.jwks),
+            accounts: Mutex::default(),
+            tokens: Mutex::new(Tokens::new()),
+            script: Script::default(),
+            journal: Journal::default(),
+            clock: Clock::new(),
+            stop: watch::Sender::new(false),
+            cuts: watch::Sender::new(0),
+            is_away: AtomicBool::new(false),
+        }
+    }
+
+    /// Cuts all connections.
+    pub(super) fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Sets whether new connections are closed at once.
+    pub(super) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Relaxed);
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.is_away.load(Relaxed)
+    }
+}

@@ -1,0 +1,137 @@
+//! [`Workload`] and [`Subject`]: whose a token is.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+/// What access tokens begin with.
+const PREFIX: &str = "ya29.fake";
+
+/// Separates the parts of an access token. It may stand in a `Bearer` header, and in no name.
+const SEPARATOR: char = '~';
+
+/// Stands for `@`, which may not stand in a `Bearer` header.
+const AT: char = '+';
+
+/// Stands for "no e-mail".
+const NOBODY: &str = "-";
+
+/// A Kubernetes service account.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Workload {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub service_account: String,
+}
+
+impl Workload {
+    /// The service account of this namespace and name.
+    pub fn new(namespace: &str, service_account: &str) -> Self {
+        Self { namespace: namespace.to_owned(), service_account: service_account.to_owned() }
+    }
+}
+
+/// `namespace/name`.
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.service_account)
+    }
+}
+
+/// Whose a token is.
+///
+/// An access token has all of it in its text, which is opaque to the proxy:
+///
+/// ```text
+/// ya29.fake~NAMESPACE~SERVICE_ACCOUNT~POD_UID~EMAIL~SERIAL~SCOPES~NOISE
+/// ```
+///
+/// In `EMAIL`, `+` stands for `@`; it is `-` in a federated token. `SCOPES` is base64url of the scopes with
+/// spaces between. In a shell:
+///
+/// ```sh
+/// IFS='~' read -r _ namespace account uid email serial scopes _ <<< "$token"
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Subject {
+    /// The Kubernetes service account.
+    pub workload: Workload,
+    /// UID of the pod to which the service account token was bound.
+    pub pod_uid: String,
+    /// The Google service account. `None` in a federated token.
+    pub email: Option<String>,
+    /// Scopes of an access token, as asked for. Empty for an identity token.
+    pub scopes: Vec<String>,
+    /// Number of the token, unique in one fake Google, from 1.
+    pub serial: u64,
+}
+
+impl Subject {
+    /// Reads an access token. `None` for any other text.
+    pub fn read(token: &str) -> Option<Self> {
+        let mut parts = token.split(SEPARATOR);
+        let mut next = || parts.next();
+        if next()? != PREFIX {
+            return None;
+        }
+        let workload = Workload::new(next()?, next()?);
+        let pod_uid = next()?.to_owned();
+        let email = Some(next()?).filter(|email| *email != NOBODY).map(|email| email.replace(AT, "@"));
+        let serial = next()?.parse().ok()?;
+        let scopes = String::from_utf8(URL_SAFE_NO_PAD.decode(next()?).ok()?).ok()?;
+        next()?;
+        Some(Self { workload, pod_uid, email, scopes: scopes.split_whitespace().map(str::to_owned).collect(), serial })
+    }
+
+    /// The text of an access token up to the noise.
+    pub(super) fn write(&self) -> String {
+        let Self { workload: Workload { namespace, service_account }, pod_uid, email, scopes, serial } = self;
+        let email = email.as_ref().map_or_else(|| NOBODY.to_owned(), |email| email.replace('@', &AT.to_string()));
+        let scopes = URL_SAFE_NO_PAD.encode(scopes.join(" "));
+        let serial = serial.to_string();
+        let parts = [PREFIX, namespace, service_account, pod_uid, &email, &serial, &scopes, ""];
+        parts.join(&SEPARATOR.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject() -> Subject {
+        Subject {
+            workload: Workload::new("shop", "check.out"),
+            pod_uid: "6f0a9d3e-5b1c".into(),
+            email: Some("a@p.iam.gserviceaccount.com".into()),
+            scopes: vec!["https://x/a".into(), "b".into()],
+            serial: 17,
+        }
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_was_written() {
+        for subject in [subject(), Subject { email: None, scopes: Vec::new(), ..subject() }] {
+            let token = subject.write() + "noise";
+            assert_eq!(Subject::read(&token), Some(subject));
+        }
+    }
+
+    #[test]
+    fn a_shell_can_read_it_and_a_header_hold_it() {
+        let token = subject().write();
+        let parts: Vec<_> = token.split('~').collect();
+        let names = ["ya29.fake", "shop", "check.out", "6f0a9d3e-5b1c", "a+p.iam.gserviceaccount.com", "17"];
+        assert_eq!(parts[..6], names);
+        // RFC 6750, section 2.1.
+        assert!(token.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._~+/".contains(letter)), "{token}");
+    }
+
+    #[test]
+    fn other_texts_are_nobodys() {
+        for text in ["", "ya29.fake", "ya29.real~a~b~c~-~1~~n", "ya29.fake~a~b~c~-~x~~n", "ya29.fake~a~b~c~-~1~?~n"] {
+            assert_eq!(Subject::read(text), None, "{text}");
+        }
+    }
+}
