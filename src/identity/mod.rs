@@ -273,6 +273,12 @@ impl Identity {
         *last.insert(Scan { began: learned, ended: scan.ended })
     }
 
+    /// Whether processes were looked for since this moment, or cannot be.
+    fn has_looked_since(&self, moment: BootTime) -> bool {
+        let last = self.last_scan.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_blind.load(Relaxed) || last.is_some_and(|scan| scan.began >= moment)
+    }
+
     /// What is known about pods, in numbers.
     pub fn summary(&self) -> Summary {
         let api_age = self.pods.age().map(|age| age.as_secs());

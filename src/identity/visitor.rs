@@ -58,9 +58,12 @@ impl Visitor {
     }
 
     /// Waits until the client is known, up to two seconds: for the API server to report its pod, or for its processes.
+    ///
+    /// The next look at the processes is waited for by any number, because it comes soon and most clients are known then.
+    /// Few go on waiting for what it did not show.
     pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
         let identity = &self.identity;
-        let waiting = identity.let_wait(self.arrival.addr());
+        let mut waiting = None;
         let mut changes = identity.pods.subscribe();
         let began = Instant::now();
         let mut interval = FIRST_INTERVAL;
@@ -71,7 +74,13 @@ impl Visitor {
                 Err(NoOwner::Unidentified(why)) => why,
             };
             let left = MAX_WAIT.saturating_sub(began.elapsed());
-            if left.is_zero() || waiting.is_none() {
+            if waiting.is_none() && identity.has_looked_since(self.arrival.accepted) {
+                waiting = identity.let_wait(self.arrival.addr());
+                if waiting.is_none() {
+                    return Ok(Err(self.unidentified(why)));
+                }
+            }
+            if left.is_zero() {
                 return Ok(Err(self.unidentified(why)));
             }
             // A change of the API server's view, or the time for another look at the processes.

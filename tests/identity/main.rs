@@ -15,6 +15,7 @@ mod churn;
 mod dead;
 mod environment;
 mod first;
+mod google;
 mod kubelet;
 mod memory;
 mod naive;
@@ -23,6 +24,7 @@ mod pod;
 mod reporter;
 mod sandbox;
 mod tally;
+mod tokens;
 mod world;
 
 #[path = "../kube/mod.rs"]
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         ("first", first::TESTS),
         ("dead", dead::TESTS),
         ("operators", operators::TESTS),
+        ("tokens", tokens::TESTS),
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),
     ];

@@ -1,16 +1,13 @@
 //! What operators see of pods, and what a pod gets.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use gce_metadata_proxy::telemetry::table::TABLE;
-use tokio::time::Instant;
 
 use crate::kube::NODE;
-use crate::pod::Pod;
+use crate::pod::{Asked, Pod};
 use crate::process::BINARY;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
+use gce_metadata_proxy::telemetry::table::TABLE;
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![pods_are_shown_and_get_nothing_of_the_nodes_accounts];
@@ -58,15 +55,8 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     assert!(explained.contains("reports no such pod on this node"), "{explained}");
 }
 
-/// The answer to a pod, on a new connection. One of the clock tick in which the pod's first process began is reset.
-fn get(pod: &Arc<Pod>, path: &'static str) -> String {
-    pod.inside(move |pod| {
-        let began = Instant::now();
-        loop {
-            match pod.connect().expect("the proxy listens").ask(path) {
-                Ok(answer) => return answer,
-                Err(error) => assert!(began.elapsed() < Duration::from_secs(1), "{error}"),
-            }
-        }
-    })
+/// The whole answer to a pod.
+fn get(pod: &Arc<Pod>, path: &str) -> String {
+    let Asked { text, .. } = pod.get(path);
+    text
 }

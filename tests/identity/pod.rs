@@ -35,6 +35,15 @@ pub struct Pod {
     is_over: AtomicBool,
 }
 
+/// An answer to a pod.
+#[derive(Debug)]
+pub struct Asked {
+    pub status: u16,
+    pub body: String,
+    /// Head and body.
+    pub text: String,
+}
+
 /// What a pod was told.
 #[derive(Debug)]
 pub enum Told {
@@ -90,6 +99,23 @@ impl Pod {
         let PodObject { namespace, name, account, uid } = &self.object;
         let told = ["namespace", "pod", "serviceAccount", "uid"].map(|key| told[key].as_str());
         told == [namespace, name, account, uid].map(|text| Some(text.as_str()))
+    }
+
+    /// The answer to a request on a new connection. One of the clock tick in which the pod's first process began is reset.
+    pub fn get(self: &Arc<Self>, path: &str) -> Asked {
+        let path = path.to_owned();
+        let text = self.inside(move |pod| {
+            let began = Instant::now();
+            loop {
+                match pod.connect().expect("the proxy listens").ask(&path) {
+                    Ok(answer) => return answer,
+                    Err(error) => assert!(began.elapsed() < Duration::from_secs(1), "{error}"),
+                }
+            }
+        });
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Asked { status, body: body.to_owned(), text }
     }
 
     /// Does something on a thread in the pod's network.

@@ -97,6 +97,11 @@ impl Proxy {
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
+    /// What it has logged.
+    pub fn written(&self) -> Vec<String> {
+        self.process.written()
+    }
+
     /// Waits for a line of its log.
     pub fn line(&self, wanted: &str) {
         self.process.line(wanted);

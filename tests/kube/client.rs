@@ -102,7 +102,7 @@ impl Connection {
         let body = body.map(Value::to_string).unwrap_or_default();
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let head = format!(
-            "{method} {target} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nAccept: application/json\r\n\
+            "{method} {target} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nAccept: application/json, application/jwk-set+json\r\n\
              Content-Type: {kind}\r\nContent-Length: {}\r\n{head}\r\n",
             body.len()
         );

@@ -71,6 +71,11 @@ impl ApiServer {
         self.addr
     }
 
+    /// The directory of its files, which ends with it.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Ends it without a word. etcd goes on.
     pub fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {

@@ -89,6 +89,29 @@ impl Client {
         self.patiently("GET", &format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}"), None)
     }
 
+    /// Sets an annotation of a service account.
+    pub fn annotate_account(&mut self, namespace: &str, account: &str, name: &str, value: &str) {
+        let patch = json!({"metadata": {"annotations": {name: value}}});
+        let target = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
+        let answer = self.patiently("PATCH", &target, Some(&patch));
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    /// Lets nodes ask for tokens for this audience, which since Kubernetes 1.33 they may not if no volume of a pod names it.
+    pub fn allow_audience(&mut self, audience: &str) {
+        let kind = "rbac.authorization.k8s.io";
+        let name = json!({"name": "metadata-proxy-audience"});
+        let rule =
+            json!({"apiGroups": [""], "resources": [audience], "verbs": ["request-serviceaccounts-token-audience"]});
+        self.create(&format!("/apis/{kind}/v1/clusterroles"), &json!({"metadata": name, "rules": [rule]}));
+        let binding = json!({
+            "metadata": name,
+            "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": name["name"]},
+            "subjects": [{"apiGroup": kind, "kind": "Group", "name": "system:nodes"}],
+        });
+        self.create(&format!("/apis/{kind}/v1/clusterrolebindings"), &binding);
+    }
+
     /// Gives the account `kube-system/proxy` the right to act as the node that it runs on, for what the proxy does, and returns
     /// a token of this account that is bound to a pod of that node.
     pub fn allow_own_account(&mut self, node: &str) -> String {

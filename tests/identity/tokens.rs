@@ -1,0 +1,197 @@
+//! Each pod gets the token of its own account, by the real API server and a fake Google.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::google::{Endpoint, Fault, Subject, Workload};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::google::{Cloud, POOL};
+use crate::is_full_size;
+use crate::kube::{NODE, pause};
+use crate::pod::{Asked, Pod};
+use crate::support::needs::{Test, tests};
+use crate::world::{Proxy, World};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    pods_get_the_tokens_of_their_own_accounts,
+    a_cold_herd_costs_one_exchange_per_account,
+    what_was_given_goes_on_while_google_and_the_api_server_are_away,
+];
+
+const ACCOUNTS: &str = "/computeMetadata/v1/instance/service-accounts";
+
+/// A Google service account.
+fn email(name: &str) -> String {
+    format!("{name}@shop.iam.gserviceaccount.com")
+}
+
+fn proxy(world: &World, google: &Cloud) -> Proxy {
+    let flags = google.flags();
+    world.proxy(&flags.iter().map(String::as_str).chain(["--audit"]).collect::<Vec<_>>())
+}
+
+/// What a pod reads below its accounts, after its account was read.
+fn of_account(pod: &Arc<Pod>, below: &str) -> Asked {
+    pod.get(&format!("{ACCOUNTS}{below}"))
+}
+
+/// Whose token a pod gets.
+fn subject(pod: &Arc<Pod>, below: &str) -> Subject {
+    let asked = of_account(pod, below);
+    assert_eq!(asked.status, 200, "{below}: {}", asked.body);
+    let token: Value = serde_json::from_str(&asked.body).expect("JSON");
+    Subject::read(token["access_token"].as_str().expect("a token")).expect("a token of the fake Google")
+}
+
+fn pods_get_the_tokens_of_their_own_accounts() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    for (account, google_account) in
+        [("linked", Some("linked")), ("plain", None), ("unbound", Some("unbound")), ("odd", Some("@"))]
+    {
+        api.create_account("team-0", account);
+        if let Some(name) = google_account {
+            let annotated = if name == "@" { "nonsense".to_owned() } else { email(name) };
+            api.annotate_account("team-0", account, "iam.gke.io/gcp-service-account", &annotated);
+        }
+    }
+    google.bind(Workload::new("team-0", "linked"), &email("linked"));
+    google.add_account(&email("unbound"));
+    let proxy = proxy(&world, &google);
+    let [linked, plain, unbound, odd] = ["linked", "plain", "unbound", "odd"].map(|account| {
+        let number = ["linked", "plain", "unbound", "odd"].iter().position(|name| *name == account).expect("listed");
+        let object = api.create_pod("team-0", account, account, NODE);
+        Pod::start(&world.node, object, world.address(u8::try_from(number).expect("few")))
+    });
+
+    let own = subject(&linked, "/default/token");
+    assert_eq!((own.workload.to_string(), own.email.clone()), ("team-0/linked".to_owned(), Some(email("linked"))));
+    assert_eq!(own.pod_uid, linked.object.uid);
+    let scoped = subject(&linked, "/default/token?scopes=https://www.googleapis.com/auth/devstorage.read_only");
+    assert_eq!(scoped.scopes, ["https://www.googleapis.com/auth/devstorage.read_only"]);
+    assert_eq!(subject(&linked, &format!("/{}/token", email("linked"))), own, "by its other name");
+    let federated = subject(&plain, "/default/token");
+    assert_eq!((federated.workload.to_string(), federated.email), ("team-0/plain".to_owned(), None));
+
+    for (pod, below, status, text) in [
+        (&linked, "/default/email", 200, &*email("linked")),
+        (&plain, "/default/email", 200, POOL),
+        (&linked, "/", 200, "default/\nlinked@shop.iam.gserviceaccount.com/\n"),
+        (&plain, "/default/identity?audience=https://a.example", 404, "is not annotated"),
+        (&unbound, "/default/token", 403, "Unable to generate access token; IAM returned 403 Forbidden"),
+        (&odd, "/default/email", 403, "Annotated service account must be in format of"),
+        (&odd, "/default/token", 403, "Annotated service account must be in format of"),
+        (&plain, &format!("/{}/token", email("linked")), 404, "is not this pod's"),
+        (&plain, "/123-compute@developer.gserviceaccount.com/token", 404, "is not this pod's"),
+    ] {
+        let asked = of_account(pod, below);
+        assert_eq!(asked.status, status, "{below} of {pod}: {}", asked.body);
+        assert!(asked.body.contains(text), "{below} of {pod}: {}", asked.body);
+    }
+    let identity = of_account(&linked, "/default/identity?audience=https://a.example");
+    assert_eq!(identity.status, 200, "{}", identity.body);
+    let told = google.subject_of(&identity.body).expect("an identity token of the fake Google");
+    assert_eq!((told.workload.to_string(), told.email), ("team-0/linked".to_owned(), Some(email("linked"))));
+
+    for account in ["linked", "plain"] {
+        let exchanges = google.count_of(Endpoint::Sts, &Workload::new("team-0", account));
+        assert_eq!(exchanges, 1, "{account}: one exchange for all scopes and audiences");
+    }
+    let written = proxy.written().join("\n");
+    for secret in ["ya29.", "eyJ"] {
+        assert!(!written.contains(secret), "a token is in the log: {written}");
+    }
+    assert!(written.contains("service_account=\"linked\" pod=\"linked\""), "{written}");
+}
+
+fn a_cold_herd_costs_one_exchange_per_account() {
+    const REQUESTS: usize = 5;
+    let pods: u8 = if is_full_size() { 110 } else { 30 };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    for endpoint in [Endpoint::Sts, Endpoint::AccessToken] {
+        google.fault(endpoint, Fault::Slow(Duration::from_millis(100)));
+    }
+    for number in 0..pods {
+        let account = format!("app-{number}");
+        api.create_account("team-0", &account);
+        api.annotate_account("team-0", &account, "iam.gke.io/gcp-service-account", &email(&account));
+        google.bind(Workload::new("team-0", &account), &email(&account));
+    }
+    let _proxy = proxy(&world, &google);
+    let pods: Vec<Arc<Pod>> = (0..pods)
+        .map(|number| {
+            let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
+            Pod::start(&world.node, object, world.address(number))
+        })
+        .collect();
+    // Not the tick in which the last pod began.
+    pause(Duration::from_millis(500));
+    let ready = Arc::new(Barrier::new(pods.len() * REQUESTS));
+    let clients: Vec<_> = pods
+        .iter()
+        .flat_map(|pod| [(); REQUESTS].map(|()| Arc::clone(pod)))
+        .map(|pod| {
+            let ready = Arc::clone(&ready);
+            thread::spawn(move || {
+                pod.inside(move |pod| {
+                    ready.wait();
+                    pause(Duration::from_millis(fastrand::u64(..100)));
+                    let began = Instant::now();
+                    let mut connection = pod.connect().expect("the proxy listens");
+                    let answer = connection.ask(&format!("{ACCOUNTS}/default/token")).expect("an answer");
+                    (answer, began.elapsed())
+                })
+            })
+        })
+        .collect();
+    let answers: Vec<_> = clients.into_iter().map(|client| client.join().expect("no panic")).collect();
+    let good = answers.iter().filter(|(answer, _)| answer.contains(" 200 ")).count();
+    let slowest = answers.iter().map(|(_, time)| *time).max().unwrap_or_default();
+    println!("a cold herd: {good} of {} answered, the slowest after {slowest:.1?}", answers.len());
+    let other = answers.iter().find(|(answer, _)| !answer.contains(" 200 "));
+    assert!(other.is_none(), "{other:?}");
+    for pod in &pods {
+        let workload = Workload::new("team-0", &pod.object.account);
+        let counts = [Endpoint::Sts, Endpoint::AccessToken].map(|endpoint| google.count_of(endpoint, &workload));
+        assert_eq!(counts, [1, 1], "{workload}");
+    }
+}
+
+fn what_was_given_goes_on_while_google_and_the_api_server_are_away() {
+    let mut world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    api.create_account("team-0", "app-0");
+    api.annotate_account("team-0", "app-0", "iam.gke.io/gcp-service-account", &email("app-0"));
+    google.bind(Workload::new("team-0", "app-0"), &email("app-0"));
+    let _proxy = proxy(&world, &google);
+    let pod = world.pod(&mut api, "pod-0", world.address(0));
+    let before = subject(&pod, "/default/token");
+
+    world.server.kill();
+    let scoped = subject(&pod, "/default/token?scopes=https://www.googleapis.com/auth/devstorage.read_only");
+    assert_eq!(scoped.email, Some(email("app-0")), "new scopes need Google only");
+    google.set_away(true);
+    let away = Duration::from_secs(if is_full_size() { 120 } else { 5 });
+    let began = Instant::now();
+    while began.elapsed() < away {
+        assert_eq!(subject(&pod, "/default/token"), before);
+        pause(Duration::from_millis(50));
+    }
+    assert_eq!(of_account(&pod, "/default/token?scopes=https://www.googleapis.com/auth/pubsub").status, 503);
+    google.set_away(false);
+    let back = Instant::now();
+    while of_account(&pod, "/default/token?scopes=https://www.googleapis.com/auth/pubsub").status != 200 {
+        assert!(back.elapsed() < Duration::from_secs(3), "it is not asked again");
+        pause(Duration::from_millis(50));
+    }
+    println!("new scopes {:.1?} after Google was back", back.elapsed());
+    world.server.restart();
+}
