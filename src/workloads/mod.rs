@@ -15,6 +15,7 @@ mod reader;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -27,9 +28,11 @@ pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
 pub use reader::follow;
 
 use crate::clock::{BootTime, sleep_until};
-use crate::failure::UPSTREAM_TIMEOUT;
 use crate::metadata::{ServiceAccount, WorkloadId};
 use crate::pods::Pod;
+
+/// Maximum wait for what an account is. A little less than clients wait for a token, so that they get the reason.
+const LINK_TIMEOUT: Duration = Duration::from_millis(2300);
 
 /// A Kubernetes service account, and what its annotations say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,11 +155,11 @@ impl Workloads {
         self.lock().by_number.contains_key(&number)
     }
 
-    /// What the account with this number is, and how it acts at Google. Waits until it was read, at most 2.5 s.
+    /// What the account with this number is, and how it acts at Google. Waits until it was read, at most 2.3 s.
     pub async fn link(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
         let account = self.account(number).ok_or(LinkError::Outdated)?;
         let mut changes = account.state.subscribe();
-        let deadline = Instant::now() + UPSTREAM_TIMEOUT;
+        let deadline = Instant::now() + LINK_TIMEOUT;
         loop {
             let (due, why, is_idle) = {
                 let state = changes.borrow_and_update();

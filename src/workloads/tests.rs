@@ -1,7 +1,5 @@
 //! Accounts that change, and the API server that says so.
 
-use std::time::Duration;
-
 use tokio::time::sleep;
 
 use super::*;
@@ -110,7 +108,7 @@ async fn a_request_does_not_wait_for_longer_than_its_deadline() {
     let (_, number) = account(&workloads, 1, "a", "app");
     let began = Instant::now();
     let error = workloads.link(number).await.expect_err("nobody reads");
-    assert_eq!(began.elapsed(), UPSTREAM_TIMEOUT);
+    assert_eq!(began.elapsed(), LINK_TIMEOUT);
     assert_eq!(
         error.to_string(),
         "the Kubernetes service account a/app is not known yet: the API server has not answered yet"

@@ -106,3 +106,17 @@ fn the_refusal_names_the_account() {
     let text = Error::NoAccount(pod()).to_string();
     assert!(text.starts_with("Refused: the service account shop/checkout has no Google account here"), "{text}");
 }
+
+#[test]
+fn a_pods_own_token_is_passed_on_where_there_is_one() {
+    let answer = |path: &str, principal| {
+        let request = request(&format!("/computeMetadata/v1/instance/service-accounts/{path}"), principal);
+        own_answer(&request, |account| *account == ServiceAccount::Default)
+    };
+    for path in ["default/token", "default/identity"] {
+        assert!(answer(path, WORKLOAD).is_none(), "{path}");
+    }
+    for path in ["a@b.c/token", "a@b.c/identity", "default/email", "default/", ""] {
+        assert!(matches!(answer(path, WORKLOAD), Some(Err(Error::NoAccount(_)))), "{path}");
+    }
+}

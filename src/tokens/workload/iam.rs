@@ -216,7 +216,7 @@ mod tests {
     fn refusals_have_iams_status_and_googles_text_and_never_a_token() {
         let refused = |what, status, body: &str| {
             let issued = with(what, |it| it.not_issued(CallError::Refused(status, body.to_owned().into())));
-            let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling }) = issued else {
+            let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling, .. }) = issued else {
                 panic!("{status}")
             };
             (refused.status, String::from_utf8(refused.body.to_vec()).expect("text"))
