@@ -179,7 +179,7 @@ impl Workloads {
             if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
                 return Err(unread());
             }
-            let changed = async {
+            let next = async {
                 if is_idle {
                     sleep_until(due).await;
                     self.want(&account);
@@ -188,7 +188,7 @@ impl Workloads {
                     let _ = changes.changed().await;
                 }
             };
-            if timeout_at(deadline, changed).await.is_err() {
+            if timeout_at(deadline, next).await.is_err() {
                 return Err(unread());
             }
         }
@@ -203,8 +203,8 @@ impl Workloads {
 
     /// Wants the accounts that are due to be read.
     pub fn tend(&self, now: BootTime) {
-        let is_any_due = self.lock().accounts.values().fold(false, |any, account| account.want_if_due(now) || any);
-        if is_any_due {
+        let due = self.lock().accounts.values().filter(|account| account.want_if_due(now)).count();
+        if due > 0 {
             self.wanted.notify_one();
         }
     }
@@ -266,7 +266,7 @@ impl Workloads {
         };
         match account.workload() {
             Some((number, known)) if *known == workload => {
-                account.learned(Known::Workload(known), number, BootTime::now())
+                account.learned(Known::Workload(known), number, BootTime::now());
             }
             known => self.learned(account, Known::Workload(Arc::new(workload)), known.is_some()),
         }

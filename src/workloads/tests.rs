@@ -1,6 +1,6 @@
 //! Accounts that change, and the API server that says so.
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::identity::tests::pod;
@@ -22,7 +22,7 @@ fn account(workloads: &Workloads, number: u8, namespace: &str, name: &str) -> (A
 
 /// The only account that is to be read now.
 async fn wanted(workloads: &Workloads) -> Arc<Account> {
-    let mut wanted = workloads.wanted().await;
+    let mut wanted = timeout(Duration::from_secs(60), workloads.wanted()).await.expect("one");
     assert_eq!(wanted.len(), 1);
     wanted.remove(0)
 }

@@ -99,10 +99,10 @@ impl Stage {
         let flight = under_way.unwrap_or_else(|| {
             let (sender, flight) = watch::channel(None);
             state.flight = Some(flight.clone());
-            let (stage, work) = (Arc::clone(self), work());
+            let (landing, work) = (Arc::clone(self), work());
             tokio::spawn(async move {
                 let outcome = timeout(MAX_FLIGHT, work).await.unwrap_or_else(|_| Err(slow().into()));
-                sender.send_replace(Some(stage.land(outcome)));
+                sender.send_replace(Some(landing.land(outcome)));
             });
             flight
         });
