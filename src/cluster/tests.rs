@@ -137,6 +137,80 @@ async fn a_refusal_says_which_right_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_account_is_read_with_the_annotations_that_matter() {
+    let (mut fake, cluster) = Fake::new("node-1");
+    let asking = cluster.clone();
+    let read = tokio::spawn(async move { asking.service_account("a/b", "app").await });
+    let asked = fake.asked().await;
+    assert_eq!(asked.request.uri().path(), "/api/v1/namespaces/a%2Fb/serviceaccounts/app");
+    let annotations = json!({
+        "iam.gke.io/gcp-service-account": "app@shop.iam.gserviceaccount.com",
+        "iam.gke.io/return-principal-id-as-email": "true",
+        "large": "x".repeat(200 << 10),
+    });
+    let secrets = vec![json!({"name": "s"}); 1000];
+    asked.answer(200, &json!({"metadata": {"uid": "u", "annotations": annotations}, "secrets": secrets}));
+    let account = read.await.expect("no panic").expect("an answer").expect("an account");
+    let annotations = account.metadata.annotations.expect("annotations");
+    assert_eq!(account.metadata.uid, "u");
+    assert_eq!(annotations.google_account.as_deref(), Some("app@shop.iam.gserviceaccount.com"));
+    assert_eq!((annotations.principal_as_email.as_deref(), annotations.delegates), (Some("true"), None));
+
+    for (status, expected) in [(404, None), (403, Some("impersonate-on:associated-node:get for serviceaccounts"))] {
+        let asking = cluster.clone();
+        let read = tokio::spawn(async move { asking.service_account("a", "app").await });
+        fake.asked().await.refuse(status, "no");
+        let error = read.await.expect("no panic").err().map(|error| error.to_string());
+        assert_eq!(error.is_some(), expected.is_some());
+        assert!(expected.is_none_or(|right| error.is_some_and(|error| error.contains(right))), "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_bound_to_a_pod_and_a_pod_that_is_gone_is_told_from_a_missing_right() {
+    let request = TokenRequest { namespace: "a", account: "app", audience: "x", pod: "p1", pod_uid: "u" };
+    let (mut fake, cluster) = Fake::new("node-1");
+    let mut ask = async |status, body: Value| {
+        let asking = cluster.clone();
+        let answered = tokio::spawn(async move { asking.token(&request).await });
+        let asked = fake.asked().await;
+        assert_eq!((asked.request.method().as_str(), asked.request.uri().path()), ("POST", TOKEN_PATH));
+        asked.answer(status, &body);
+        answered.await.expect("no panic")
+    };
+    let token = ask(201, json!({"spec": {"expirationSeconds": 1800}, "status": {"token": "s3.cr.et"}})).await;
+    let token = token.expect("a token");
+    assert_eq!((token.secret.as_str(), token.life), ("s3.cr.et", Duration::from_secs(1800)));
+    assert!(!format!("{token:?}").contains("s3.cr.et"));
+    let longer = ask(201, json!({"spec": {"expirationSeconds": 7200}, "status": {"token": "t"}})).await;
+    assert_eq!(longer.expect("a token").life, Duration::from_secs(3600), "no longer than asked for");
+    for body in [json!({"status": {"token": 7}}), json!({"status": {"token": "s3 cr et"}}), json!({})] {
+        let error = ask(201, body).await.expect_err("no token").to_string();
+        assert_eq!(error, "the API server's answer makes no sense: a TokenRequest without a token");
+    }
+
+    for (status, message, is_gone) in [
+        (409, "the UID in the bound object reference (u) does not match the UID in record.", true),
+        (404, "pods \"p1\" not found", true),
+        (404, "serviceaccounts \"app\" not found", false),
+        (400, "cannot bind token for serviceaccount \"app\" to pod running with different serviceaccount name.", true),
+        (403, "the UID in the bound object reference (u) does not match the UID in record.", true),
+        (403, "node requested token bound to a pod scheduled on a different node", true),
+        (403, "no relationship found between node 'node-1' and this object", true),
+        (403, "audience \"x\" not found in pod spec volume", false),
+        (403, "User cannot create resource", false),
+        (422, "may not specify a duration less than 10 minutes", false),
+    ] {
+        let error = ask(status, json!({"kind": "Status", "code": status, "message": message})).await;
+        let error = error.expect_err("a refusal");
+        assert_eq!(matches!(error, TokenRequestError::SponsorGone { .. }), is_gone, "{message}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+const TOKEN_PATH: &str = "/api/v1/namespaces/a/serviceaccounts/app/token";
+
+#[tokio::test(start_paused = true)]
 async fn large_objects_do_not_make_large_events() {
     let (mut fake, cluster) = Fake::new("node-1");
     let events = tokio::spawn(async move { cluster.node_pods(Since::Version("1")).await });

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep};
 use super::tend::VERIFY_INTERVAL;
 use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
 use super::*;
-use crate::metadata::{Doubt, Principal, Unidentified};
+use crate::metadata::{Doubt, Principal, ServiceAccount, Unidentified};
 use crate::pods::{FakeProc, Pod, PodUid};
+use crate::workloads::{Annotations, Endpoint, Federation, Provider, Trust};
 
 const ADDR: &str = "10.8.0.5";
 
@@ -47,6 +48,10 @@ struct Node {
 
 impl Node {
     fn new(attest: Attest) -> Self {
+        Self::with(attest, None)
+    }
+
+    fn with(attest: Attest, federation: Option<Federation>) -> Self {
         let proc = FakeProc::new();
         let (cuts, forgotten) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicUsize>::default());
         let (of_cuts, of_forgotten) = (Arc::clone(&cuts), Arc::clone(&forgotten));
@@ -61,7 +66,7 @@ impl Node {
             host_proc: PathBuf::new(),
             attest,
             passthrough: vec![AccountName::parse("kube-system/agent").expect("a name")],
-            federation: None,
+            federation,
             #[cfg(feature = "workload-identity")]
             cluster: crate::cluster::Settings {
                 node: "n".parse().expect("a name"),
@@ -355,4 +360,45 @@ fn accounts_have_a_namespace_and_a_name() {
     for text in ["", "a", "/a", "a/", "a/b/c", "A/b", "a/b c", "*/b"] {
         assert_eq!(AccountName::parse(text), None, "{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_stays_its_pods_when_the_account_changes() {
+    let endpoint = |url| Endpoint::parse(url).expect("a URL");
+    let provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";
+    let federation = Federation {
+        trust: Trust::Provider(Provider::parse(provider).expect("a provider")),
+        token_audience: None,
+        sts: endpoint("https://sts.example"),
+        iam: endpoint("https://iam.example"),
+        google_ca: None,
+    };
+    let node = Node::with(Attest::Prefer, Some(federation));
+    let known = pod(1, "a", "app");
+    node.start(100, &known, ADDR);
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    sleep(Duration::from_millis(1)).await;
+    node.identity.pods.apply(known);
+    let accounts = node.identity.workloads().wanted().await;
+    assert_eq!(accounts.len(), 1, "it is read before its pod asks for anything");
+    let visitor = node.connect(ADDR);
+    let before = visitor.sender().expect("not outdated").0;
+    let email = ServiceAccount::Email("app@shop.iam.gserviceaccount.com".into());
+    let workloads = node.identity.workloads();
+    let is_own = |principal| match principal {
+        Principal::Workload(number) => workloads.is_own(number, &email),
+        other => panic!("{other}"),
+    };
+    assert_eq!(is_own(before), None, "it is not known yet");
+    workloads.found(&accounts[0], "u", &Annotations::default());
+    assert_eq!(is_own(before), Some(false));
+    let linked = Annotations { google_account: Some("app@shop.iam.gserviceaccount.com"), ..Annotations::default() };
+    workloads.found(&accounts[0], "u", &linked);
+    let after = visitor.sender().expect("not outdated").0;
+    assert_ne!(before, after);
+    assert_eq!((is_own(after), is_own(before)), (Some(true), None));
+    sleep(VERIFY_INTERVAL * 2).await;
+    assert_eq!(node.forgotten.load(Relaxed), 1);
+    assert!(visitor.sender().is_ok());
+    tending.abort();
 }

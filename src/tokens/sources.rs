@@ -30,6 +30,7 @@ impl Sources {
 
     /// Also tokens of workloads.
     #[cfg(feature = "workload-identity")]
+    #[must_use]
     pub fn with_workloads(self, workloads: WorkloadSource) -> Self {
         Self { workloads: Some(workloads), ..self }
     }

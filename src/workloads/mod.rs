@@ -16,6 +16,7 @@ mod reader;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -29,9 +30,11 @@ pub use names::Names;
 pub use reader::follow;
 
 use crate::clock::{BootTime, sleep_until};
-use crate::failure::UPSTREAM_TIMEOUT;
 use crate::metadata::{ServiceAccount, WorkloadId};
 use crate::pods::Pod;
+
+/// Maximum wait for what an account is. A little less than clients wait for a token, so that they get the reason.
+const LINK_TIMEOUT: Duration = Duration::from_millis(2300);
 
 /// A Kubernetes service account, and what its annotations say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,8 +122,11 @@ impl Workloads {
     /// Whether an account in a path is that of the workload with this number. Without waiting: `None` if that is not known
     /// yet.
     pub fn is_own(&self, number: WorkloadId, account: &ServiceAccount) -> Option<bool> {
-        let workload = self.get(number)?;
-        Some(self.names.as_ref()?.is_own(account, &workload))
+        let names = self.names.as_ref()?;
+        if names.is_everybodys(account) {
+            return Some(true);
+        }
+        self.get(number).map(|workload| names.is_own(account, &workload))
     }
 
     /// The account of a pod. A new one is read in the background.
@@ -150,11 +156,11 @@ impl Workloads {
         self.lock().by_number.contains_key(&number)
     }
 
-    /// What the account with this number is, and how it acts at Google. Waits until it was read, at most 2.5 s.
+    /// What the account with this number is, and how it acts at Google. Waits until it was read, at most 2.3 s.
     pub async fn link(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
         let account = self.account(number).ok_or(LinkError::Outdated)?;
         let mut changes = account.state.subscribe();
-        let deadline = Instant::now() + UPSTREAM_TIMEOUT;
+        let deadline = Instant::now() + LINK_TIMEOUT;
         loop {
             let (due, why, is_idle) = {
                 let state = changes.borrow_and_update();
@@ -174,7 +180,7 @@ impl Workloads {
             if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
                 return Err(unread());
             }
-            let changed = async {
+            let next = async {
                 if is_idle {
                     sleep_until(due).await;
                     self.want(&account);
@@ -183,7 +189,7 @@ impl Workloads {
                     let _ = changes.changed().await;
                 }
             };
-            if timeout_at(deadline, changed).await.is_err() {
+            if timeout_at(deadline, next).await.is_err() {
                 return Err(unread());
             }
         }
@@ -198,8 +204,8 @@ impl Workloads {
 
     /// Wants the accounts that are due to be read.
     pub fn tend(&self, now: BootTime) {
-        let is_any_due = self.lock().accounts.values().fold(false, |any, account| account.want_if_due(now) || any);
-        if is_any_due {
+        let due = self.lock().accounts.values().filter(|account| account.want_if_due(now)).count();
+        if due > 0 {
             self.wanted.notify_one();
         }
     }
@@ -261,7 +267,7 @@ impl Workloads {
         };
         match account.workload() {
             Some((number, known)) if *known == workload => {
-                account.learned(Known::Workload(known), number, BootTime::now())
+                account.learned(Known::Workload(known), number, BootTime::now());
             }
             known => self.learned(account, Known::Workload(Arc::new(workload)), known.is_some()),
         }

@@ -53,9 +53,14 @@ impl Names {
 
     /// Whether an account in a path is the workload's own: `default`, its e-mail, or its pool's name.
     pub fn is_own(&self, account: &ServiceAccount, workload: &Workload) -> bool {
+        self.is_everybodys(account) || matches!(account, ServiceAccount::Email(name) if **name == *self.email(workload))
+    }
+
+    /// Whether an account in a path is the own one of every workload: `default`, or the pool's name.
+    pub fn is_everybodys(&self, account: &ServiceAccount) -> bool {
         match account {
             ServiceAccount::Default => true,
-            ServiceAccount::Email(name) => **name == *self.pool || **name == *self.email(workload),
+            ServiceAccount::Email(name) => **name == *self.pool,
         }
     }
 

@@ -1,8 +1,6 @@
 //! Accounts that change, and the API server that says so.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::identity::tests::pod;
@@ -24,7 +22,7 @@ fn account(workloads: &Workloads, number: u8, namespace: &str, name: &str) -> (A
 
 /// The only account that is to be read now.
 async fn wanted(workloads: &Workloads) -> Arc<Account> {
-    let mut wanted = workloads.wanted().await;
+    let mut wanted = timeout(Duration::from_secs(60), workloads.wanted()).await.expect("one");
     assert_eq!(wanted.len(), 1);
     wanted.remove(0)
 }
@@ -110,7 +108,7 @@ async fn a_request_does_not_wait_for_longer_than_its_deadline() {
     let (_, number) = account(&workloads, 1, "a", "app");
     let began = Instant::now();
     let error = workloads.link(number).await.expect_err("nobody reads");
-    assert_eq!(began.elapsed(), UPSTREAM_TIMEOUT);
+    assert_eq!(began.elapsed(), LINK_TIMEOUT);
     assert_eq!(
         error.to_string(),
         "the Kubernetes service account a/app is not known yet: the API server has not answered yet"

@@ -101,3 +101,18 @@ fn the_refusal_names_the_account() {
     let text = Error::NoAccount(pod()).to_string();
     assert!(text.starts_with("Refused: the service account shop/checkout has no Google account here"), "{text}");
 }
+
+#[test]
+fn where_pods_have_accounts_another_layer_answers_for_them() {
+    let refused = |path: &str| own_answer(&request(path, WORKLOAD), true).is_some_and(|answer| answer.is_err());
+    for path in ["default/token", "a@b.c/identity", "default/email", "default/", ""] {
+        assert!(!refused(&format!("/computeMetadata/v1/instance/service-accounts/{path}")), "{path}");
+    }
+    for path in [
+        "/computeMetadata/v1beta1/instance/service-accounts/default/token",
+        "/computeMetadata/v1/instance/serviceAccounts/default/token",
+        "/0.1/meta-data/service-accounts/default/acquire",
+    ] {
+        assert!(refused(path), "{path}");
+    }
+}

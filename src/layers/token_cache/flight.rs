@@ -16,6 +16,7 @@ use super::store::Store;
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;
+use crate::metadata::Principal;
 use crate::metadata::token::TokenError;
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 
@@ -94,7 +95,8 @@ impl<T: TokenSource> Keeper<T> {
     async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
         let flown = async {
             let client = self.entry.flies_for();
-            let flight = self.store.flights(cause).begin(client, Arc::clone(&self.entry) as _).await;
+            let pool = self.store.flights(cause, self.entry.key.principal);
+            let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
             if cause == FlightCause::Demand && !self.entry.is_waited_for() {
                 return None;
             }
@@ -154,13 +156,22 @@ impl<T: TokenSource> Keeper<T> {
     }
 
     /// Stores a fetched token.
-    fn succeeded(&self, known: &mut Known, token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
+    fn succeeded(&self, known: &mut Known, mut token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
+        let old = known.token.as_ref().filter(|old| old.token == token.token);
+        let is_same = old.is_some();
+        let is_workloads = self.entry.key.principal != Principal::Node;
+        if let Some(old) = old.filter(|_| is_workloads) {
+            // Its life began when it was issued.
+            token.since = old.since;
+        }
         let next = match self.entry.key.kind {
+            TokenKind::Access if is_workloads => {
+                Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
+            }
             TokenKind::Access => Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64())),
             // Each should be used only once, so none is fetched in advance.
             TokenKind::Identity => Next::Wait,
         };
-        let is_same = known.token.as_ref().is_some_and(|old| old.token == token.token);
         *known = Known { token: Some(Arc::new(token)), ..Known::default() };
         (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
     }

@@ -1,7 +1,7 @@
 //! [`Flights`]: limits concurrent token fetches, and shares them between clients.
 //!
-//! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other. In each
-//! pool, the flights under way are shared between clients by [`Shares`]:
+//! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other, and each
+//! twice: for the node's tokens, and for those of workloads. In each pool, the flights under way are shared between clients by [`Shares`]:
 //!
 //! - While there is room, a flight begins immediately.
 //! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
@@ -19,12 +19,17 @@ use tokio::time::{Instant, timeout};
 
 use crate::shares::{Availability, Client, Shares};
 
-/// Maximum concurrent fetches, over all keys.
+/// Maximum concurrent fetches of the node's tokens, over all keys.
 pub const MAX_FETCHES: usize = 16;
 
 /// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
 /// kind uses the other's part.
 pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
+
+/// Maximum concurrent fetches of workloads' tokens that requests wait for, and others. Each is a chain of requests to other
+/// servers than the node's. When a node starts, each of some hundred workloads needs one within 2.5 s.
+pub(super) const MAX_DEMANDED_EXCHANGES: usize = 24;
+pub(super) const MAX_RENEWED_EXCHANGES: usize = 8;
 
 /// A flight that has taken this long may be given up for another client. The server needs a few ms for a token that it
 /// has cached, and some 100 ms for a new one.

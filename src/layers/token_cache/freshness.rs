@@ -65,6 +65,12 @@ pub(super) fn next_refresh(expires: BootTime, now: BootTime, jitter: f64) -> Boo
     (expires - REFRESH_BEFORE_EXPIRY + REFRESH_SPREAD.mul_f64(jitter)).max(now + RECHECK_INTERVAL)
 }
 
+/// When to fetch again a workload's token that was issued at `since`: from 75 % of its life on, give or take 5 %. Its source
+/// issues a new one at any time, and has servers that may be away for minutes. `jitter` is between 0 and 1.
+pub(super) fn next_renewal(since: BootTime, expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
+    (since + expires.since(since).mul_f64(0.7 + 0.1 * jitter)).max(now + RECHECK_INTERVAL)
+}
+
 /// Delay before the next fetch after this many consecutive failures. `jitter` is between 0 and 1.
 pub(super) fn back_off(failures: u32, jitter: f64) -> Duration {
     let ceiling = Duration::from_secs(1 << failures.saturating_sub(1).min(4)).min(MAX_BACK_OFF);
@@ -110,6 +116,15 @@ mod tests {
         assert_eq!(next_refresh(expires, now, 1.0), expires - REFRESH_BEFORE_EXPIRY + REFRESH_SPREAD);
         let (expires, now) = at(280);
         assert_eq!(next_refresh(expires, now, 0.5), now + RECHECK_INTERVAL);
+    }
+
+    #[test]
+    fn a_workloads_token_is_renewed_at_three_quarters_of_its_life() {
+        let (expires, since) = at(3600);
+        let seconds = |now, jitter| next_renewal(since, expires, now, jitter).seconds_since(since);
+        assert_eq!([0.0, 0.5, 1.0].map(|jitter| seconds(since, jitter)), [2520, 2700, 2880]);
+        let late = since + Duration::from_secs(3000);
+        assert_eq!(seconds(late, 0.5), 3005, "while the source returns the same");
     }
 
     #[test]

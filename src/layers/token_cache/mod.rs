@@ -19,6 +19,7 @@
 //! - *Stale* (at most 330 s left): still valid, and answered from memory. The keeper fetches every 5 s until the server
 //!   returns a new token. This does not depend on requests: a key requested within the last hour is kept fresh for pods
 //!   that request it once an hour, when their library's own copy is about to expire.
+//!   A workload's token, which its source renews at any time, is fetched again from 75 % of its life on.
 //! - *Expired or unknown*: requests wait for the flight, at most until the source's deadline (2.5 s).
 //!
 //! # When the server fails
@@ -32,9 +33,9 @@
 //! # Limits
 //!
 //! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit. They are shared
-//! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches over all
-//! keys, some of them reserved for refreshes, and also shared between clients (`flights.rs`). A flight is not begun
-//! if no request waits for it any more or its entry was evicted.
+//! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches of the node's
+//! tokens, and 32 of workloads', some of them reserved for refreshes, and also shared between clients (`flights.rs`). A
+//! flight is not begun if no request waits for it any more or its entry was evicted.
 //!
 //! # Time
 //!

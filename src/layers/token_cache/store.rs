@@ -21,7 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
-use super::flights::{Flights, MAX_DEMANDED_FETCHES, MAX_FETCHES, Waited};
+use super::flights::{
+    Flights, MAX_DEMANDED_EXCHANGES, MAX_DEMANDED_FETCHES, MAX_FETCHES, MAX_RENEWED_EXCHANGES, Waited,
+};
 use super::known::RecentFailure;
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
@@ -41,9 +43,23 @@ pub struct Store {
     entries: Mutex<Entries>,
     default_email: OnceLock<Box<str>>,
     accounts: OnceLock<Arc<Workloads>>,
+    /// Of the node's tokens, and of workloads': their sources have different servers.
+    of_node: Pools,
+    of_workloads: Pools,
+    pub(super) metrics: TokenMetrics,
+}
+
+/// Flights that requests wait for, and others.
+#[derive(Debug)]
+struct Pools {
     demanded: Flights,
     renewed: Flights,
-    pub(super) metrics: TokenMetrics,
+}
+
+impl Pools {
+    fn new(max_demanded: usize, max_renewed: usize) -> Self {
+        Self { demanded: Flights::new(max_demanded), renewed: Flights::new(max_renewed) }
+    }
 }
 
 #[derive(Debug)]
@@ -60,8 +76,8 @@ impl Store {
             entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
             accounts: OnceLock::new(),
-            demanded: Flights::new(MAX_DEMANDED_FETCHES),
-            renewed: Flights::new(MAX_FETCHES - MAX_DEMANDED_FETCHES),
+            of_node: Pools::new(MAX_DEMANDED_FETCHES, MAX_FETCHES - MAX_DEMANDED_FETCHES),
+            of_workloads: Pools::new(MAX_DEMANDED_EXCHANGES, MAX_RENEWED_EXCHANGES),
             metrics: TokenMetrics::new(registry),
         });
         store.observe(registry);
@@ -202,11 +218,12 @@ impl Store {
         }
     }
 
-    /// The pool of flights with this cause.
-    pub(super) fn flights(&self, cause: FlightCause) -> &Flights {
+    /// The pool of flights with this cause, for this principal.
+    pub(super) fn flights(&self, cause: FlightCause, principal: Principal) -> &Flights {
+        let pools = if principal == Principal::Node { &self.of_node } else { &self.of_workloads };
         match cause {
-            FlightCause::Demand => &self.demanded,
-            FlightCause::Refresh => &self.renewed,
+            FlightCause::Demand => &pools.demanded,
+            FlightCause::Refresh => &pools.renewed,
         }
     }
 

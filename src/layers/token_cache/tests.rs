@@ -19,11 +19,12 @@ use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::metadata::token::{AccessToken, TokenError};
-use crate::metadata::{Endpoint, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
+use crate::metadata::{Endpoint as Path, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
 use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Registry;
 use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::workloads::{Annotations, Endpoint, Federation, Provider, Trust, Workloads};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const MINUTE: Duration = Duration::from_secs(60);
@@ -288,7 +289,7 @@ fn request(target: &str) -> Request {
     let target = target.parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
     let query = Query::parse(target.query()).expect("a query");
-    Request::own(Endpoint::from_path(&path), path.as_str(), query, Principal::Node)
+    Request::own(Path::from_path(&path), path.as_str(), query, Principal::Node)
 }
 
 #[tokio::test(start_paused = true)]
@@ -723,6 +724,54 @@ fn only_the_nodes_key_with_the_default_email_is_the_default_accounts() {
     assert!(store.canonical(key.clone()).is_default_account());
     key.principal = Principal::Workload(WorkloadId(7));
     assert_eq!(store.canonical(key.clone()), key);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workloads_key_with_its_own_name_is_its_default_accounts() {
+    let store = Store::new(usize::MAX, &Registry::default());
+    let endpoint = |url| Endpoint::parse(url).expect("a URL");
+    let provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/my-pool/providers/c";
+    let workloads = Arc::new(Workloads::new(Some(Federation {
+        trust: Trust::Provider(Provider::parse(provider).expect("a provider")),
+        token_audience: None,
+        sts: endpoint("https://sts.example"),
+        iam: endpoint("https://iam.example"),
+        google_ca: None,
+    })));
+    store.know_accounts(&workloads);
+    let principal = workloads.of_pod(&crate::identity::tests::pod(1, "a", "app")).principal();
+    let key = |account: &str, principal| {
+        let target = format!("/computeMetadata/v1/instance/service-accounts/{account}/token");
+        let mut key = TokenKey::from_request(&request(&target)).expect("a key").0;
+        key.principal = principal;
+        key
+    };
+    let own = key("default", principal);
+    let email = "app@shop.iam.gserviceaccount.com";
+    assert_eq!(store.canonical(key("my-pool", principal)), own);
+    assert_eq!(store.canonical(key(email, principal)), key(email, principal), "it is not known yet");
+    for account in workloads.wanted().await {
+        workloads.found(&account, "u", &Annotations { google_account: Some(email), ..Annotations::default() });
+    }
+    assert_eq!(store.canonical(key(email, principal)), own);
+    for (account, principal) in [("other@shop.iam.gserviceaccount.com", principal), (email, Principal::Node)] {
+        assert_eq!(store.canonical(key(account, principal)), key(account, principal));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(1));
+    cache.tokens.warm(key.clone()).await.expect("a token");
+    sleep(Duration::from_secs(2500)).await;
+    assert_eq!(server.fetches_of(&key).len(), 1);
+    sleep(Duration::from_secs(400)).await;
+    let fetches = server.fetches_of(&key);
+    assert!(fetches.len() >= 3, "the same token is no reason to wait for long: {fetches:?}");
+    assert!(fetches.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= RECHECK_INTERVAL));
 }
 
 #[tokio::test(start_paused = true)]

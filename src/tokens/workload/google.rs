@@ -20,7 +20,7 @@ use crate::workloads::{Federation, QuotaProject};
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 64 << 10 };
 
 /// Maximum concurrent requests, which bounds the memory that connections take.
-const MAX_REQUESTS: usize = 32;
+const MAX_REQUESTS: usize = 24;
 
 /// Maximum unused connections to each server, for the moment when a node starts.
 const MAX_IDLE: usize = 4;
@@ -117,8 +117,9 @@ fn request(call: Call<'_>) -> http::Result<Request<Bytes>> {
     headers.insert(CONTENT_TYPE, JSON);
     headers.insert(USER_AGENT, AGENT);
     if let Some(token) = call.bearer {
-        let bearer = Zeroizing::new(format!("Bearer {}", token.text.as_str()));
-        let mut bearer = HeaderValue::from_str(&bearer)?;
+        let bearer = Zeroizing::new(format!("Bearer {}", token.text.as_str()).into_bytes());
+        // It shares the memory, which is wiped.
+        let mut bearer = HeaderValue::from_maybe_shared(Bytes::from_owner(bearer))?;
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
     }

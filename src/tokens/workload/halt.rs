@@ -6,11 +6,9 @@ use std::time::Duration;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 
-use super::metrics::Step;
 use super::rest::Rest;
 use crate::failure::ExchangeFailure;
 use crate::reply::{self, Body};
-use crate::telemetry::labels::Label as _;
 use crate::tokens::{NoToken, Refused};
 
 /// The longest `Retry-After` that is passed on.
@@ -21,41 +19,35 @@ const MAX_RETRY_AFTER: u64 = 60;
 pub(super) struct Halt {
     pub(super) why: NoToken,
     pub(super) rest: Rest,
+    /// What is logged, if this step is the one that failed.
+    pub(super) line: Option<String>,
 }
 
 impl Halt {
     /// A failure that may pass by itself.
     pub(super) fn failed(failure: ExchangeFailure) -> Self {
-        Self { why: no_token(failure), rest: Rest::Brief }
+        Self { why: no_token(failure), rest: Rest::Brief, line: None }
     }
 
     /// A failure that stays until somebody changes something.
     pub(super) fn stays(failure: ExchangeFailure) -> Self {
-        Self { why: no_token(failure), rest: Rest::Fixed }
+        Self { why: no_token(failure), rest: Rest::Fixed, line: None }
     }
 
     /// A refusal that is passed on.
     pub(super) fn refused(status: StatusCode, text: impl Into<String>, rest: Rest) -> Self {
-        Self { why: refused(status, text), rest }
+        Self { why: refused(status, text), rest, line: None }
     }
 
-    /// Logs it once: while the step rests, nobody is asked again.
-    pub(super) fn log(&self, step: Step, account: fmt::Arguments<'_>) {
+    /// With a line for the log.
+    pub(super) fn in_the_log(self, account: fmt::Arguments<'_>) -> Self {
         let why = match &self.why {
             NoToken::Refused(refused) => {
                 String::from_utf8_lossy(&refused.body).lines().next().unwrap_or_default().to_owned()
             }
             why @ (NoToken::Failed(_) | NoToken::Overloaded(_)) => why.to_string(),
         };
-        let step = step.label();
-        match self.rest {
-            // What failed is logged by the step that did.
-            Rest::None => {}
-            Rest::Fixed => tracing::warn!(%account, step, "no token for a pod: {why}"),
-            Rest::Brief | Rest::Doubling | Rest::Throttled(_) => {
-                tracing::info!(%account, step, "no token for a pod: {why}");
-            }
-        }
+        Self { line: Some(format!("no token for pods of {account}: {why}")), ..self }
     }
 
     /// The quota is used up: nobody asks before this time.
@@ -63,14 +55,14 @@ impl Halt {
         let mut response = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, text);
         let seconds = retry_after.as_secs().clamp(1, MAX_RETRY_AFTER);
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        Self { why: passed_on(response), rest: Rest::Throttled(retry_after) }
+        Self { why: passed_on(response), rest: Rest::Throttled(retry_after), line: None }
     }
 }
 
 /// What the step before said.
 impl From<NoToken> for Halt {
     fn from(why: NoToken) -> Self {
-        Self { why, rest: Rest::None }
+        Self { why, rest: Rest::None, line: None }
     }
 }
 

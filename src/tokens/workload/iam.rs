@@ -188,7 +188,7 @@ mod tests {
         .expect("a link")
     }
 
-    fn with<T>(what: What<'_>, use_it: impl FnOnce(&Impersonation<'_>) -> T) -> T {
+    fn with<T>(what: What<'_>, use_it: impl for<'a> FnOnce(&Impersonation<'a>) -> T) -> T {
         let link = link();
         let federated = Secret::new(Zeroizing::new("f3d".to_owned()), BootTime::now(), LIFE);
         let account = link.google_account.as_ref().expect("an account");
@@ -198,6 +198,7 @@ mod tests {
     #[test]
     fn the_questions_are_those_of_the_reference() {
         let delegates = json!(["projects/-/serviceAccounts/via@shop.iam.gserviceaccount.com"]);
+        #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime")]
         let body = |what| with(what, |it| it.body());
         assert_eq!(
             body(What::Access("")),
@@ -216,7 +217,7 @@ mod tests {
     fn refusals_have_iams_status_and_googles_text_and_never_a_token() {
         let refused = |what, status, body: &str| {
             let issued = with(what, |it| it.not_issued(CallError::Refused(status, body.to_owned().into())));
-            let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling }) = issued else {
+            let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling, .. }) = issued else {
                 panic!("{status}")
             };
             (refused.status, String::from_utf8(refused.body.to_vec()).expect("text"))

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 pub use google::Google;
@@ -63,6 +63,9 @@ use crate::pods::Pods;
 use crate::shares::Client;
 use crate::telemetry::Registry;
 use crate::workloads::{Federation, LinkError, Workload, Workloads};
+
+/// Maximum time of a fetch. A little less than clients of the token cache wait, so that they get the reason.
+const TIMEOUT: Duration = Duration::from_millis(2400);
 
 /// What the steps need of the rest of the proxy.
 #[derive(Debug)]
@@ -98,14 +101,9 @@ impl WorkloadSource {
     }
 
     /// The steps of a workload, once it is known whom it acts as.
-    async fn steps(&self, number: WorkloadId, deadline: Instant) -> Result<Steps, NoToken> {
+    async fn steps(&self, number: WorkloadId) -> Result<Steps, NoToken> {
         let workloads = &self.means.workloads;
-        let slow = || no_token(ExchangeFailure::Slow(UPSTREAM_TIMEOUT));
-        let workload = match timeout_at(deadline, workloads.link(number)).await {
-            Err(_) => return Err(slow()),
-            Ok(Err(error)) => return Err(unknown(&error)),
-            Ok(Ok(workload)) => workload,
-        };
+        let workload = workloads.link(number).await.map_err(|error| unknown(&error))?;
         let link = match &workload.link {
             Ok(link) => link.clone(),
             Err(malformed) => return Err(refused(StatusCode::FORBIDDEN, format!("{malformed}\n"))),
@@ -121,8 +119,8 @@ impl WorkloadSource {
 
     async fn ask(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
         let Principal::Workload(number) = key.principal else { return Err(TokenFailure::ForeignPrincipal.into()) };
-        let deadline = Instant::now() + UPSTREAM_TIMEOUT;
-        let steps = self.steps(number, deadline).await?;
+        let deadline = Instant::now() + TIMEOUT;
+        let steps = self.steps(number).await?;
         if !self.means.workloads.names().is_some_and(|names| names.is_own(&key.account, &steps.workload)) {
             return Err(refused(StatusCode::NOT_FOUND, NO_SUCH_ACCOUNT));
         }

@@ -53,19 +53,19 @@ mod tests {
 
     #[test]
     fn steps_rest_as_long_as_their_failure_says() {
-        let seconds = |rest: Rest, has_token, jitter| {
-            [1, 2, 3, 4, 5, 9].map(|failures| rest.time(failures, has_token, jitter).as_secs_f64())
+        let millis = |rest: Rest, has_token, jitter| {
+            [1, 2, 3, 4, 5, 9].map(|failures| rest.time(failures, has_token, jitter).as_millis())
         };
-        assert_eq!(seconds(Rest::None, true, 1.0), [0.0; 6]);
-        assert_eq!(seconds(Rest::Brief, false, 0.0), [0.6; 6]);
-        assert_eq!(seconds(Rest::Brief, false, 1.0), [0.9; 6]);
-        assert_eq!(seconds(Rest::Brief, true, 1.0), [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]);
-        assert_eq!(seconds(Rest::Fixed, true, 1.0), [10.0; 6]);
-        assert_eq!(seconds(Rest::Doubling, false, 0.0), [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]);
+        assert_eq!(millis(Rest::None, true, 1.0), [0; 6]);
+        assert_eq!(millis(Rest::Brief, false, 0.0), [600; 6]);
+        assert_eq!(millis(Rest::Brief, false, 1.0), [900; 6]);
+        assert_eq!(millis(Rest::Brief, true, 1.0), [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
+        assert_eq!(millis(Rest::Fixed, true, 1.0), [10_000; 6]);
+        assert_eq!(millis(Rest::Doubling, false, 0.0), [5_000, 10_000, 20_000, 40_000, 60_000, 60_000]);
         let throttled = |least| Rest::Throttled(Duration::from_secs(least));
-        assert_eq!(seconds(throttled(0), false, 0.0), [1.0, 2.0, 4.0, 8.0, 16.0, 60.0]);
-        assert_eq!(seconds(throttled(7), false, 0.0), [7.0, 7.0, 7.0, 8.0, 16.0, 60.0]);
-        assert_eq!(seconds(throttled(9999), true, 1.0), [90.0; 6]);
+        assert_eq!(millis(throttled(0), false, 0.0), [1_000, 2_000, 4_000, 8_000, 16_000, 60_000]);
+        assert_eq!(millis(throttled(7), false, 0.0), [7_000, 7_000, 7_000, 8_000, 16_000, 60_000]);
+        assert_eq!(millis(throttled(9999), true, 1.0), [90_000; 6]);
         assert_eq!(Rest::Doubling.time(u32::MAX, false, 1.0), REFUSAL.1);
     }
 }

@@ -10,14 +10,18 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::TIMEOUT;
 use super::halt::{Halt, no_token};
 use super::secret::{Secret, Want};
 use crate::clock::BootTime;
-use crate::failure::{ExchangeFailure, UPSTREAM_TIMEOUT};
+use crate::failure::ExchangeFailure;
 use crate::tokens::NoToken;
 
 /// Maximum time of a flight. Each of its requests has a deadline of its own.
 pub(super) const MAX_FLIGHT: Duration = Duration::from_secs(30);
+
+/// Maximum wait for a renewal while there is a valid token.
+const MAX_RENEWAL_WAIT: Duration = Duration::from_secs(1);
 
 /// The result of a flight.
 type Outcome = Result<Arc<Secret>, NoToken>;
@@ -64,6 +68,8 @@ impl Stage {
             Look::Failed(why) => return Err(why),
             Look::Flying(flight, otherwise) => (flight, otherwise),
         };
+        // Whoever has a valid token does not wait for long.
+        let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
         let landed = async { flight.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()) };
         let outcome = match timeout_at(deadline, landed).await {
             Ok(Some(outcome)) => outcome,
@@ -93,10 +99,10 @@ impl Stage {
         let flight = under_way.unwrap_or_else(|| {
             let (sender, flight) = watch::channel(None);
             state.flight = Some(flight.clone());
-            let (stage, work) = (Arc::clone(self), work());
+            let (landing, work) = (Arc::clone(self), work());
             tokio::spawn(async move {
                 let outcome = timeout(MAX_FLIGHT, work).await.unwrap_or_else(|_| Err(slow().into()));
-                sender.send_replace(Some(stage.land(outcome)));
+                sender.send_replace(Some(landing.land(outcome)));
             });
             flight
         });
@@ -116,8 +122,13 @@ impl Stage {
                 (state.failed, state.failures) = (None, 0);
                 Ok(secret)
             }
-            Err(Halt { why, rest }) => {
+            Err(Halt { why, rest, line }) => {
                 state.failures = state.failures.saturating_add(1);
+                match (line, state.failures) {
+                    (Some(line), 1) => tracing::warn!("{line}"),
+                    (Some(line), failures) => tracing::debug!(failures, "{line}"),
+                    (None, _) => {}
+                }
                 let now = BootTime::now();
                 let has_token = state.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
                 let until = now + rest.time(state.failures, has_token, fastrand::f64());
@@ -153,7 +164,7 @@ impl Stage {
 }
 
 fn slow() -> NoToken {
-    no_token(ExchangeFailure::Slow(UPSTREAM_TIMEOUT))
+    no_token(ExchangeFailure::Slow(TIMEOUT))
 }
 
 #[cfg(test)]
@@ -187,7 +198,9 @@ mod tests {
                 sleep(Duration::from_millis(takes)).await;
                 match rest {
                     None => Ok(Secret::new(Zeroizing::new(number.to_string()), asked, Duration::from_secs(3600))),
-                    Some(rest) => Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest }),
+                    Some(rest) => {
+                        Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest, line: None })
+                    }
                 }
             };
             let got = stage.get(want, deadline, work).await;
@@ -195,7 +208,7 @@ mod tests {
         }
     }
 
-    const SLOW: &str = "a token was not there within 2500 ms, and is still being waited for";
+    const SLOW: &str = "a token was not there within 2400 ms, and is still being waited for";
 
     #[tokio::test(start_paused = true)]
     async fn a_flight_is_shared_and_goes_on_when_nobody_waits_any_more() {
@@ -224,14 +237,20 @@ mod tests {
         sleep(Duration::from_secs(1800)).await;
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"), "waited for");
         sleep(Duration::from_secs(1800)).await;
-        work.rest = Some(Rest::Brief);
+        work.takes = 1500;
+        let began = Instant::now();
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
-        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
-        assert_eq!(work.begun.load(SeqCst), 4, "it rests");
-        sleep(Duration::from_secs(1788)).await;
+        assert_eq!(began.elapsed(), MAX_RENEWAL_WAIT);
+        sleep(Duration::from_secs(1800)).await;
+        (work.takes, work.rest) = (100, Some(Rest::Brief));
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
+        assert_eq!(work.begun.load(SeqCst), 5, "it rests");
+        sleep(Duration::from_secs(1786)).await;
         work.rest = Some(Rest::None);
-        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
-        sleep(Duration::from_secs(2)).await;
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
+        assert_eq!(work.begun.load(SeqCst), 6);
+        sleep(Duration::from_secs(4)).await;
         assert!(work.get(&stage, Want::Young).await.is_err(), "never past its end");
     }
 

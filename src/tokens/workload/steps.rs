@@ -30,7 +30,7 @@ use crate::tokens::{NoToken, TokenKind};
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 
 /// Maximum concurrent token requests to the API server. Each may need a connection of its own.
-pub(super) const MAX_TOKEN_REQUESTS: usize = 16;
+pub(super) const MAX_TOKEN_REQUESTS: usize = 24;
 
 /// Maximum pods in whose names a token is asked for, one after the other.
 const MAX_SPONSORS: usize = 3;
@@ -66,11 +66,7 @@ impl Steps {
     /// The workload's Kubernetes token.
     async fn subject(&self) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
-        let work = || async move {
-            let result = steps.ask_for_subject().await;
-            steps.count(Step::Kubernetes, &result);
-            result
-        };
+        let work = || async move { steps.counted(Step::Kubernetes, steps.ask_for_subject().await) };
         self.stages.subject.get(Want::Young, patiently(), work).await
     }
 
@@ -109,9 +105,7 @@ impl Steps {
         // Who acts as a Google account names the project when it does.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
-        let result = exchange.send(&self.means.google, &self.means.federation).await;
-        self.count(Step::Sts, &result);
-        result
+        self.counted(Step::Sts, exchange.send(&self.means.google, &self.means.federation).await)
     }
 
     /// A token that the token cache keeps, until `deadline`.
@@ -150,17 +144,14 @@ impl Steps {
                 halt
             }
         });
-        self.count(Step::Iam, &result);
-        result
+        self.counted(Step::Iam, result)
     }
 
-    fn count(&self, step: Step, result: &Result<Secret, Halt>) {
-        let halt = result.as_ref().err();
-        self.means.metrics.count(step, halt.map(|halt| halt.rest));
-        if let Some(halt) = halt {
-            let Workload { namespace, name, .. } = &*self.workload;
-            halt.log(step, format_args!("{namespace}/{name}"));
-        }
+    /// Counts what came of a step, and words what is logged if it failed.
+    fn counted(&self, step: Step, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
+        self.means.metrics.count(step, result.as_ref().err().map(|halt| halt.rest));
+        let Workload { namespace, name, .. } = &*self.workload;
+        result.map_err(|halt| halt.in_the_log(format_args!("{namespace}/{name}")))
     }
 }
 
