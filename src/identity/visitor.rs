@@ -46,8 +46,8 @@ impl Visitor {
         self.identity.is_some()
     }
 
-    /// Whether a principal may get a token of this account: it is a workload's own, or that is not known yet. The source of
-    /// tokens looks again when it knows.
+    /// Whether a principal may get a token of this account: it is a workload's own, or that is not known yet. The
+    /// source of tokens looks again when it knows.
     pub fn may_have_token_of(&self, principal: Principal, account: &ServiceAccount) -> bool {
         let Principal::Workload(number) = principal else { return false };
         let workloads = self.identity.as_ref().map(|identity| &identity.workloads);

@@ -70,8 +70,8 @@ where
     }
 }
 
-/// Whether this layer answers a request without the upstream. Requests for a pod's own token count as answered: where they
-/// are passed on, the token cache answers them.
+/// Whether this layer answers a request without the upstream. Requests for a pod's own token count as answered: where
+/// they are passed on, the token cache answers them.
 pub fn answers(request: &Request) -> bool {
     request.principal != Principal::Unknown && own_answer(request, |_| false).is_some()
 }
