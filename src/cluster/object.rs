@@ -70,8 +70,8 @@ impl PodObject {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// When it was created, as the digits of the timestamp, which the API server writes in UTC and whole seconds. 0 if there
-    /// is none.
+    /// When it was created, as the digits of the timestamp, which the API server writes in UTC and whole seconds. 0 if
+    /// there is none.
     pub fn created(&self) -> u64 {
         let digits = self.metadata.creation_timestamp.bytes().filter(u8::is_ascii_digit).take(14);
         digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))

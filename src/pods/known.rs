@@ -76,8 +76,8 @@ impl Pods {
         inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
     }
 
-    /// The pods in whose name a token of an account may be asked for, the best first: the youngest of those that were not told
-    /// to end, because it lives longest.
+    /// The pods in whose name a token of an account may be asked for, the best first: the youngest of those that were
+    /// not told to end, because it lives longest.
     pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
         let inner = self.lock();
         let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;

@@ -22,7 +22,8 @@ pub struct Pod {
     pub ended: bool,
     /// Whether it was told to end. Until its sandbox ends, it is still itself.
     pub terminating: bool,
-    /// When it was created, as the digits of the API server's timestamp: 20260131235959. Only to be compared; 0 if unknown.
+    /// When it was created, as the digits of the API server's timestamp: 20260131235959. Only to be compared; 0 if
+    /// unknown.
     pub created: u64,
     /// Its addresses. The kubelet reports them late; with a slow image or hook, minutes after the first container began.
     pub addresses: Vec<IpAddr>,

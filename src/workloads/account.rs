@@ -14,8 +14,8 @@ use crate::metadata::{Principal, WorkloadId};
 /// An account that is asked for is read again when what is known is older.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(60);
 
-/// First and longest pauses after an account could not be read. The first is short, because the API server grants a node
-/// the right to read an account some milliseconds after the account's first pod was scheduled here.
+/// First and longest pauses after an account could not be read. The first is short, because the API server grants a
+/// node the right to read an account some milliseconds after the account's first pod was scheduled here.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 
 /// A Kubernetes service account with running pods on this node.
@@ -106,7 +106,8 @@ impl Account {
     pub(super) fn want_if_due(&self, now: BootTime) -> bool {
         let is_due = {
             let state = self.state.borrow();
-            // What is not known yet is read whether it is asked for or not, so that its pods' first request need not wait.
+            // What is not known yet is read whether it is asked for or not, so that its pods' first request need not
+            // wait.
             let is_needed = matches!(state.known, Known::Nothing) || self.is_asked.load(Ordering::Relaxed);
             state.reading == Reading::Idle && now >= state.due && is_needed
         };

@@ -40,7 +40,8 @@ pub struct WorkloadPool(Box<str>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterUri(Box<str>);
 
-/// The resource name of a provider, `//iam.googleapis.com/projects/N/locations/global/workloadIdentityPools/POOL/providers/P`.
+/// The resource name of a provider,
+/// `//iam.googleapis.com/projects/N/locations/global/workloadIdentityPools/POOL/providers/P`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provider {
     name: Box<str>,

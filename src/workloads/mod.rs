@@ -1,8 +1,8 @@
 //! [`Workloads`]: the Kubernetes service accounts of this node's pods, and how each acts at Google.
 //!
 //! Each account has a number, a [`WorkloadId`], under which everything is kept that belongs to it. A number stands for
-//! one account as it is now: when its annotations change, or it is deleted and created again, it gets another number, and
-//! what was kept under the old one is forgotten. No number is used twice.
+//! one account as it is now: when its annotations change, or it is deleted and created again, it gets another number,
+//! and what was kept under the old one is forgotten. No number is used twice.
 //!
 //! Accounts are read by `follow`: at first sight, again when they are asked for and older than a minute, and at each
 //! renewal of their tokens. While the API server is away, what was read last goes on.
@@ -145,8 +145,8 @@ impl Workloads {
         account
     }
 
-    /// What is known of the account with this number, without waiting. `None` if it was not read yet, does not exist any
-    /// more, or has another number now.
+    /// What is known of the account with this number, without waiting. `None` if it was not read yet, does not exist
+    /// any more, or has another number now.
     pub fn get(&self, number: WorkloadId) -> Option<Arc<Workload>> {
         self.account(number)?.workload().filter(|(known, _)| *known == number).map(|(_, workload)| workload)
     }
@@ -210,8 +210,8 @@ impl Workloads {
         }
     }
 
-    /// Forgets the accounts that none of these pods has, and returns their numbers and those that were replaced. The pods
-    /// are listed while no account can get a number, so none that is in use is forgotten.
+    /// Forgets the accounts that none of these pods has, and returns their numbers and those that were replaced. The
+    /// pods are listed while no account can get a number, so none that is in use is forgotten.
     pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {
         let mut inner = self.lock();
         let live: Vec<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
@@ -278,14 +278,14 @@ impl Workloads {
         self.learned(account, Known::Deleted, account.workload().is_some());
     }
 
-    /// Records that an account could not be read. What is known of it goes on. Returns the number of failures since it was
-    /// last read.
+    /// Records that an account could not be read. What is known of it goes on. Returns the number of failures since it
+    /// was last read.
     pub fn unread(account: &Account, why: &str) -> u32 {
         account.failed(why, BootTime::now(), fastrand::f64())
     }
 
-    /// Records what an account is. If it is a change, it gets another number, and what is kept under the old one is forgotten
-    /// by whoever calls `retain`. At first sight nothing was given out under its number.
+    /// Records what an account is. If it is a change, it gets another number, and what is kept under the old one is
+    /// forgotten by whoever calls `retain`. At first sight nothing was given out under its number.
     fn learned(&self, account: &Arc<Account>, known: Known, is_change: bool) {
         let mut inner = self.lock();
         let mut number = account.number();

@@ -45,8 +45,10 @@ async fn the_page_tells_all_and_needs_nothing_from_elsewhere() {
     assert!(page.contains("&lt;script&gt;alert(1)"), "what pods write is text");
     for foreign in ["<script", "src=", "http://", "https://", "@import", "url("] {
         let places: Vec<_> = page.match_indices(foreign).map(|(at, _)| &page[at..page.len().min(at + 60)]).collect();
-        // The flag --upstream is shown as it was passed.
-        assert!(places.iter().all(|place| place.contains(&upstream)), "{foreign} is in the page: {places:?}");
+        // Flags are shown as they were passed: --upstream, --sts-endpoint and --iam-endpoint.
+        let flags = [upstream.as_str(), "https://sts.googleapis.com<", "https://iamcredentials.googleapis.com<"];
+        let is_flag = |place: &&str| flags.iter().any(|flag| place.contains(flag));
+        assert!(places.iter().all(is_flag), "{foreign} is in the page: {places:?}");
     }
     assert!(!page.contains("ya29."), "a token is shown");
     proxy.stop().await;

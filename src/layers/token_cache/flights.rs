@@ -1,7 +1,8 @@
 //! [`Flights`]: limits concurrent token fetches, and shares them between clients.
 //!
 //! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other, and each
-//! twice: for the node's tokens, and for those of workloads. In each pool, the flights under way are shared between clients by [`Shares`]:
+//! twice: for the node's tokens, and for those of workloads. In each pool, the flights under way are shared between
+//! clients by [`Shares`]:
 //!
 //! - While there is room, a flight begins immediately.
 //! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
@@ -26,8 +27,8 @@ pub const MAX_FETCHES: usize = 16;
 /// kind uses the other's part.
 pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
 
-/// Maximum concurrent fetches of workloads' tokens that requests wait for, and others. Each is a chain of requests to other
-/// servers than the node's. When a node starts, each of some hundred workloads needs one within 2.5 s.
+/// Maximum concurrent fetches of workloads' tokens that requests wait for, and others. Each is a chain of requests to
+/// other servers than the node's. When a node starts, each of some hundred workloads needs one within 2.5 s.
 pub(super) const MAX_DEMANDED_EXCHANGES: usize = 24;
 pub(super) const MAX_RENEWED_EXCHANGES: usize = 8;
 

@@ -65,8 +65,8 @@ pub(super) fn next_refresh(expires: BootTime, now: BootTime, jitter: f64) -> Boo
     (expires - REFRESH_BEFORE_EXPIRY + REFRESH_SPREAD.mul_f64(jitter)).max(now + RECHECK_INTERVAL)
 }
 
-/// When to fetch again a workload's token that was issued at `since`: from 75 % of its life on, give or take 5 %. Its source
-/// issues a new one at any time, and has servers that may be away for minutes. `jitter` is between 0 and 1.
+/// When to fetch again a workload's token that was issued at `since`: from 75 % of its life on, give or take 5 %. Its
+/// source issues a new one at any time, and has servers that may be away for minutes. `jitter` is between 0 and 1.
 pub(super) fn next_renewal(since: BootTime, expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
     (since + expires.since(since).mul_f64(0.7 + 0.1 * jitter)).max(now + RECHECK_INTERVAL)
 }

@@ -33,9 +33,9 @@
 //! # Limits
 //!
 //! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit. They are shared
-//! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches of the node's
-//! tokens, and 32 of workloads', some of them reserved for refreshes, and also shared between clients (`flights.rs`). A
-//! flight is not begun if no request waits for it any more or its entry was evicted.
+//! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches of the
+//! node's tokens, and 32 of workloads', some of them reserved for refreshes, and also shared between clients
+//! (`flights.rs`). A flight is not begun if no request waits for it any more or its entry was evicted.
 //!
 //! # Time
 //!

@@ -17,7 +17,8 @@ use crate::tokens::{NoToken, TokenKind};
 /// Maximum Google tokens of one workload that are being fetched or were refused lately.
 const MAX_ASKS: usize = 32;
 
-/// Maximum concurrent exchanges of one workload's Google tokens, so that one which invents scopes leaves room for others.
+/// Maximum concurrent exchanges of one workload's Google tokens, so that one which invents scopes leaves room for
+/// others.
 const MAX_EXCHANGES: usize = 4;
 
 /// Interval between looks for what has expired.

@@ -2,13 +2,14 @@
 //!
 //! # Steps
 //!
-//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security Token
-//! Service exchanges that for a federated token. For an account that is linked to a Google account, the IAM Credentials
-//! API gives a token of the latter for the former. Without a link, the federated token is the answer.
+//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security
+//! Token Service exchanges that for a federated token. For an account that is linked to a Google account, the IAM
+//! Credentials API gives a token of the latter for the former. Without a link, the federated token is the answer.
 //!
-//! What each step gave is kept, and renewed at half of its life; Google tokens are kept by the token cache. So the Security
-//! Token Service is asked once or twice an hour for each workload, whatever scopes and audiences its pods ask for. Each
-//! step is one flight for all that wait for it, and goes on when they have given up: the next request goes on from there.
+//! What each step gave is kept, and renewed at half of its life; Google tokens are kept by the token cache. So the
+//! Security Token Service is asked once or twice an hour for each workload, whatever scopes and audiences its pods ask
+//! for. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
+//! from there.
 //!
 //! # When something fails
 //!

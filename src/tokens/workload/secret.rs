@@ -9,7 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::clock::BootTime;
 
-/// A token is not used when less than this is left, because it must still be valid when the request that has it arrives.
+/// A token is not used when less than this is left, because it must still be valid when the request that has it
+/// arrives.
 const MIN_LEFT: Duration = Duration::from_secs(10);
 
 /// A token that nobody collected is given to the next request only if it was asked for within this time.

@@ -1,7 +1,7 @@
 //! [`Stage`]: a token that is kept, fetched by one flight for all that want it.
 //!
-//! The flight belongs to nobody who waits. It goes on when they have given up, so that the next request finds its result
-//! and goes on from there.
+//! The flight belongs to nobody who waits. It goes on when they have given up, so that the next request finds its
+//! result and goes on from there.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
