@@ -12,7 +12,7 @@ use super::log::LogArgs;
 use super::otlp::OtlpArgs;
 use super::policy::PolicyArgs;
 use super::redirect::OpenedArgs;
-use super::syntax::{self, Address, Choice, Count, HostName, Time};
+use super::syntax::{self, Address, Choice, Count, HostName, Place, Time};
 use super::values::ValuesArgs;
 use crate::config::{self, Config};
 use crate::layers::rescue::OnOverload;
@@ -204,8 +204,8 @@ impl ServeArgs {
             metrics_addr: Given::from_value(config.metrics_addr),
             metrics_allowed_host: hosts(&config.metrics_allowed_hosts),
             upstream: Given::from_value(match &config.upstream {
-                Upstream::Server(target) => Some(target.clone()),
-                Upstream::None(_) => None,
+                Upstream::Server(target) => Place::Server(target.clone()),
+                Upstream::None(_) => Place::Nowhere,
             }),
             values: ValuesArgs::from_upstream(&config.upstream),
             policy: PolicyArgs::from_config(config),

@@ -97,20 +97,30 @@ impl Syntax for HostName {
 pub(super) struct Upstream;
 
 impl Syntax for Upstream {
-    /// `None` for `none`.
-    type Value = Option<Target>;
+    type Value = Place;
 
     fn expected() -> String {
         "http://HOST or http://HOST:PORT, without a path; or none".to_owned()
     }
 
-    fn parse(text: &str) -> Option<Option<Target>> {
-        if text == NONE { Some(None) } else { Target::parse(text).ok().map(Some) }
+    fn parse(text: &str) -> Option<Place> {
+        if text == NONE { Some(Place::Nowhere) } else { Target::parse(text).ok().map(Place::Server) }
     }
 
-    fn show(value: &Option<Target>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), |target| format!("http://{target}"))
+    fn show(value: &Place) -> String {
+        match value {
+            Place::Server(target) => format!("http://{target}"),
+            Place::Nowhere => NONE.to_owned(),
+        }
     }
+}
+
+/// Where the metadata server is.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    Server(Target),
+    /// There is none.
+    Nowhere,
 }
 
 /// No metadata server.

@@ -4,8 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::given::{Given, Mistakes};
-use super::syntax::{ProjectNumber, Word};
-use crate::metadata::Target;
+use super::syntax::{Place, ProjectNumber, Word};
 use crate::upstream::{Named, Upstream, Values};
 
 /// What is answered in place of a metadata server.
@@ -31,16 +30,16 @@ pub(super) struct ValuesArgs {
 
 impl ValuesArgs {
     /// The upstream, given the value of `--upstream`.
-    pub(super) fn resolve(self, upstream: Option<Option<Target>>, mistakes: &mut Mistakes) -> Option<Upstream> {
+    pub(super) fn resolve(self, place: Option<Place>, mistakes: &mut Mistakes) -> Option<Upstream> {
         let named = Named {
             project_id: mistakes.optional(self.project_id),
             numeric_project_id: mistakes.optional(self.numeric_project_id),
             cluster_name: mistakes.optional(self.cluster_name),
             cluster_location: mistakes.optional(self.cluster_location),
         };
-        match upstream? {
-            None => Some(Upstream::None(Values::new(named))),
-            Some(target) => {
+        match place? {
+            Place::Nowhere => Some(Upstream::None(Values::new(named))),
+            Place::Server(target) => {
                 if named != Named::default() {
                     mistakes.add(
                         "--project-id, --numeric-project-id, --cluster-name and --cluster-location require --upstream none; \

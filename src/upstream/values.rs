@@ -113,7 +113,7 @@ impl Values {
     }
 
     fn lines(&self, directory: &str) -> String {
-        self.entries(directory).map(|(_, below, value)| format!("{below} {value}\n")).collect()
+        self.entries(directory).flat_map(|(_, below, value)| [below, " ", value, "\n"]).collect()
     }
 
     fn tree(&self, directory: &str) -> Value {
