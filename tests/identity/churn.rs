@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::google::Cloud;
 use crate::is_full_size;
 use crate::kube::pause;
 use crate::kubelet::{ACCOUNTS, Kubelet, account};
@@ -34,6 +35,8 @@ pub struct Plan {
     pub requests: u64,
     /// The average pause between two requests of a pod.
     pub gap: Duration,
+    /// Whether pods ask for tokens, too.
+    pub has_tokens: bool,
     /// How long a pod lives on average.
     pub life: Duration,
     /// How long the API server is left alone between two disturbances, and how long a watch stalls.
@@ -48,13 +51,15 @@ impl Plan {
         } else {
             (20_000, Duration::from_millis(200), (Duration::from_secs(4), Duration::from_secs(5)))
         };
-        Self { pods: 110, requests, gap, life, disturbed: Some(disturbed) }
+        Self { pods: 110, requests, gap, has_tokens: true, life, disturbed: Some(disturbed) }
     }
 }
 
 fn no_pod_is_taken_for_another() {
     let mut world = World::new();
-    let _proxy = world.proxy(&[]);
+    let google = Cloud::start(&world, &mut world.server.admin());
+    let flags = google.flags();
+    let _proxy = world.proxy(&flags.iter().map(String::as_str).collect::<Vec<_>>());
     run(&mut world, Plan::chosen()).judge();
 }
 
@@ -69,6 +74,7 @@ pub fn run(world: &mut World, plan: Plan) -> Arc<Tally> {
         tally: Arc::clone(&tally),
         life: plan.life,
         gap: plan.gap,
+        has_tokens: plan.has_tokens,
         begun: AtomicUsize::new(0),
         clients: Mutex::default(),
     };

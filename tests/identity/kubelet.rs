@@ -37,6 +37,8 @@ pub struct Kubelet {
     pub life: Duration,
     /// The average pause between two requests of a pod.
     pub gap: Duration,
+    /// Whether pods ask for tokens, too.
+    pub has_tokens: bool,
     /// Pods so far.
     pub begun: AtomicUsize,
     /// All that ever asked.
@@ -97,7 +99,7 @@ impl Kubelet {
         if fastrand::u8(..4) > 0 {
             self.reporter.after(random(LATE), Event::Addresses, &pod);
         }
-        let client = pod.live(self.gap, &self.tally);
+        let client = pod.live(self.gap, self.has_tokens, &self.tally);
         self.clients.lock().unwrap_or_else(PoisonError::into_inner).push(client);
         let victim = others[fastrand::usize(..others.len())];
         if number.is_multiple_of(IMPOSTORS) && victim != address {

@@ -51,6 +51,7 @@ fn who_trusts_addresses_alone_is_found_out() {
         pods: 40,
         requests: 8_000,
         gap: Duration::from_millis(50),
+        has_tokens: false,
         life: Duration::from_secs(4),
         disturbed: None,
     };

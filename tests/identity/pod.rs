@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gce_metadata_proxy::mock::google::{Subject, Workload};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -18,6 +19,10 @@ use crate::tally::Tally;
 
 /// The port on which proxies listen.
 pub const PORT: u16 = 988;
+
+/// Where a pod asks for its token. Of so many requests, one is that.
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+const TOKENS: u8 = 4;
 
 /// Where a pod asks who it is.
 const WHOAMI: &str = "/whoami";
@@ -80,17 +85,30 @@ impl Pod {
 
     /// Asks who this is. From a thread that is in the pod's network.
     pub fn ask(&self, connection: &mut Kept) -> Told {
-        let answer = match connection.ask(WHOAMI) {
+        self.compare(connection, WHOAMI, |body| serde_json::from_str(body).is_ok_and(|told| self.is(&told)))
+    }
+
+    /// Asks for a token, which says whose it is. From a thread that is in the pod's network.
+    fn ask_for_token(&self, connection: &mut Kept) -> Told {
+        self.compare(connection, TOKEN, |body| {
+            let token =
+                serde_json::from_str(body).ok().and_then(|body: Value| Subject::read(body["access_token"].as_str()?));
+            let own = Workload::new(&self.object.namespace, &self.object.account);
+            token.is_some_and(|subject| subject.workload == own)
+        })
+    }
+
+    /// Asks, and compares the answer with what this pod is.
+    fn compare(&self, connection: &mut Kept, path: &str, is_own: impl FnOnce(&str) -> bool) -> Told {
+        let answer = match connection.ask(path) {
             Ok(answer) => answer,
             Err(error) => return Told::Broken(error),
         };
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         match head.split(' ').nth(1) {
             Some("503") => Told::Unavailable,
-            Some("200") => match serde_json::from_str(body) {
-                Ok(told) if self.is(&told) => Told::Itself,
-                _ => Told::Somebody(format!("{self} was told {body}")),
-            },
+            Some("200") if is_own(body) => Told::Itself,
+            Some("200") => Told::Somebody(format!("{self} was told {body}")),
             _ => Told::Odd(answer),
         }
     }
@@ -126,8 +144,8 @@ impl Pod {
     }
 
     /// Asks on a thread in the pod's network until the pod is over, on connections that it keeps for a while, with pauses that
-    /// are this long on average.
-    pub fn live(self: &Arc<Self>, gap: Duration, tally: &Arc<Tally>) -> JoinHandle<()> {
+    /// are this long on average. With tokens, it asks for these, too.
+    pub fn live(self: &Arc<Self>, gap: Duration, has_tokens: bool, tally: &Arc<Tally>) -> JoinHandle<()> {
         let (pod, tally) = (Arc::clone(self), Arc::clone(tally));
         self.sandbox().spawn(move || {
             let mut kept = None;
@@ -138,7 +156,7 @@ impl Pod {
                 if fastrand::u8(..3) == 0 {
                     kept = None;
                 }
-                kept = pod.ask_once(kept, &tally);
+                kept = pod.ask_once(kept, has_tokens && fastrand::u8(..TOKENS) == 0, &tally);
                 // A pod's first requests come as soon as it runs.
                 if asked >= 5 || kept.is_none() {
                     pause(gap.mul_f64(fastrand::f64() * 2.0));
@@ -148,10 +166,11 @@ impl Pod {
     }
 
     /// Asks and counts. Returns the connection if it lives.
-    fn ask_once(&self, kept: Option<Kept>, tally: &Tally) -> Option<Kept> {
+    fn ask_once(&self, kept: Option<Kept>, is_for_token: bool, tally: &Tally) -> Option<Kept> {
         let was_settled = self.is_settled();
         let mut connection = kept.or_else(|| self.connect());
         let told = match &mut connection {
+            Some(open) if is_for_token => self.ask_for_token(open),
             Some(open) => self.ask(open),
             None => Told::Broken(ErrorKind::ConnectionRefused),
         };
