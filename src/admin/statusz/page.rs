@@ -103,6 +103,7 @@ fn upstream(status: &Status) -> Markup {
     let upstream = &status.upstream;
     html! {
         @match &upstream.failure {
+            _ if upstream.address == "none" => p { "There is none; configured values are answered (--upstream none)." },
             None => p { span class="good" { "available" } " at " (upstream.address) },
             Some(failure) => p { span class="bad" { "unavailable" } " at " (upstream.address) ": " (failure) },
         }
