@@ -57,7 +57,7 @@ table! {
          --workload-identity.";
     TOKEN_EXCHANGES = "metadata_proxy_token_exchanges_total" ["step", "result"]
         "Requests for pods' own tokens, by whom was asked (kubernetes: the API server, sts, iam) and result: issued, refused, \
-         throttled (429) or failed. Absent where pods have no tokens.";
+         throttled (429) or failed. Absent without --workload-identity, and where pods have no tokens of their own.";
     POLICY_VERDICTS = "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
         "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
          was only logged).";

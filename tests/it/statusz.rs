@@ -66,7 +66,8 @@ async fn the_data_is_that_of_the_page() {
     let names: Vec<_> = filters.iter().map(|filter| filter["filter"].as_str().expect("a name")).collect();
     assert_eq!(names, Filter::ALL.map(Label::label));
     // Pods have no identities here.
-    for filter in filters.iter().filter(|filter| filter["filter"] != Filter::Identify.label()) {
+    let asked: Vec<_> = Filter::without_identity().map(Label::label).collect();
+    for filter in filters.iter().filter(|filter| asked.iter().any(|name| filter["filter"] == *name)) {
         assert!(filter["work"]["p99"].as_f64().is_some_and(|seconds| seconds > 0.0), "{filter}");
         assert!(filter["course"].as_array().is_some_and(|course| !course.is_empty()), "{filter}");
     }
