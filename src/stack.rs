@@ -14,7 +14,7 @@ use crate::layers::{
     accounts, catch_panic, classify, conceal, discovery, hanging, identify, in_flight, leaves, rescue, token_cache,
 };
 use crate::metadata::host::AllowedHosts;
-use crate::metadata::{Principal, Request};
+use crate::metadata::Request;
 use crate::reply::Body;
 use crate::server::{Arrival, NewStack, Stack};
 use crate::shared::Shared;
@@ -76,14 +76,14 @@ fn with_between(
             track(timeline, Filter::Classify, classify::layer(&hosts, visitor, timeline)),
         };
         let of_metadata = layers! { metadata:
+            // Before the seats, because whoever is not known yet needs none: what a request needs depends on who asks. It
+            // bounds by itself what waits here. Discovery passes. Absent without Workload Identity.
+            option_layer(identify),
             // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
             // request of its own needs no seat.
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
             // Before the policy, because "is this a metadata server?" is answered alike to everybody.
             track(timeline, Filter::Discovery, discovery::layer()),
-            // Behind the seats, because a pod that is not known yet waits here, and behind discovery, which does not depend
-            // on who asks. Before everything that may. Absent without Workload Identity.
-            option_layer(identify),
             // Before anything that keeps responses, so that nothing kept can bypass the policy.
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
@@ -113,15 +113,11 @@ fn limit(
     Limit {
         seats: Arc::clone(&shared.seats),
         needs_none: move |request: &Request| {
-            // A pod that is not known yet waits, whatever it asks for.
-            let is_known = request.principal != Principal::Unknown;
             let is_account_known = || accounts.as_ref().is_some_and(|accounts| accounts.knows(request));
             discovery::answers(request)
-                || is_known
-                    && (identify::answers(request, accounts.is_some())
-                        || leaves.knows(request)
-                        || token_cache::knows(request)
-                        || is_account_known())
+                || leaves.knows(request)
+                || token_cache::knows(request)
+                || is_account_known()
         },
         hangs: move |request: &Request| concealment.lets_hang(request),
         make_room: MakeRoom::new(move || connections.cut_unread()),

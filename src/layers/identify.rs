@@ -13,6 +13,7 @@ use http::{Response, StatusCode};
 use tower::layer::layer_fn;
 use tower::{Layer, Service, ServiceExt};
 
+use super::discovery;
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::identity::Visitor;
@@ -49,6 +50,8 @@ where
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
         match request.principal {
+            // It does not depend on who asks.
+            Principal::Unknown if discovery::answers(&request) => Outcome::passed(self.inner.call(request)),
             Principal::Unknown => {
                 // Until it is known who asks, the request must not keep the connection's read buffer.
                 request.detach();
@@ -68,11 +71,6 @@ where
             },
         }
     }
-}
-
-/// Whether this layer answers a request without the upstream.
-pub fn answers(request: &Request, has_accounts: bool) -> bool {
-    request.principal != Principal::Unknown && own_answer(request, has_accounts).is_some()
 }
 
 /// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are

@@ -17,12 +17,12 @@ labels! {
     Filter {
         /// `layers::classify`.
         Classify = "classify",
+        /// `layers::identify`.
+        Identify = "identify",
         /// `layers::in_flight`.
         InFlight = "in_flight",
         /// `layers::discovery`.
         Discovery = "discovery",
-        /// `layers::identify`.
-        Identify = "identify",
         /// `layers::conceal`.
         Conceal = "conceal",
         /// `layers::accounts`.
