@@ -2,7 +2,8 @@
 //! detects regressions even on machines whose timings are unreliable.
 //!
 //! `cargo bench --bench instructions` compares with `benches/instructions.txt` and fails if a count exceeds its
-//! bound by more than 5 %. `cargo bench --bench instructions -- --write` writes the counts as the new bounds.
+//! bound by more than 5 %. `cargo bench --bench instructions -- --write` writes the counts as the new bounds. With the
+//! feature `workload-identity` it also counts a token hit where pods are identified.
 //!
 //! This program runs itself under valgrind, once per subject. Only [`counted`] is counted, not the preparation.
 
@@ -16,6 +17,7 @@ use gce_metadata_proxy::layers::token_cache::Audit;
 use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, Tokens};
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::Choice;
+use gce_metadata_proxy::server::Stack;
 use gce_metadata_proxy::telemetry::Registry;
 use gce_metadata_proxy::tokens::TokenKey;
 use http::uri::PathAndQuery;
@@ -35,12 +37,14 @@ const TIMES: usize = 500;
 
 type Subject = (&'static str, fn());
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: &[Subject] = &[
     ("parse and conceal, a common path", || parse_and_conceal(support::TOKEN)),
     ("parse and conceal, another path", || parse_and_conceal(support::CLUSTER_UID)),
     ("token hit, token layer alone", token_layer),
     ("known leaf, whole stack", || whole_stack(support::ZONE)),
     ("token hit, whole stack", || whole_stack(support::TOKEN)),
+    #[cfg(feature = "workload-identity")]
+    ("token hit, whole stack, with identity", || hits(support::stack_with_identity(), support::TOKEN)),
     ("bare hyper, a request on a pipe", bare_hyper),
     ("token hit, a request on a pipe", keep_alive),
 ];
@@ -102,9 +106,13 @@ fn token_layer() {
 }
 
 fn whole_stack(target: &str) {
+    hits(support::stack(), target);
+}
+
+fn hits(stack: impl Future<Output = impl Stack<Future: Send>>, target: &str) {
     let runtime = support::runtime();
     let _entered = runtime.enter();
-    let mut stack = runtime.block_on(support::stack());
+    let mut stack = runtime.block_on(stack);
     let mut bodies = runtime.block_on(support::bodies(WARM_UP + TIMES));
     times(
         || support::request(target, bodies.pop().expect("as many as are asked for")),

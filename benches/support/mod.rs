@@ -5,6 +5,8 @@
 use std::convert::Infallible;
 use std::future::ready;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+#[cfg(feature = "workload-identity")]
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -19,10 +21,12 @@ use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
 use gce_metadata_proxy::metadata::token::AccessToken;
 use gce_metadata_proxy::metadata::{CommonPath, MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
+#[cfg(feature = "workload-identity")]
+use gce_metadata_proxy::pods::Sandboxes;
 use gce_metadata_proxy::policy::LivePolicy;
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::server::{Arrival, NewStack, Stack};
-use gce_metadata_proxy::shared::Shared;
+use gce_metadata_proxy::shared::{Identifying, Shared};
 use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack;
 use gce_metadata_proxy::telemetry::Registry;
@@ -54,13 +58,36 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
     stacks().await.new_stack(Arrival::now(PEER))
 }
 
+/// The same where pods are identified and have accounts. The client is a process of the node.
+#[cfg(feature = "workload-identity")]
+pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
+    let flags = [
+        "--workload-identity",
+        "--node-name=node-1",
+        "--workload-pool=shop.svc.id.goog",
+        "--cluster-uri=https://container.googleapis.com/v1/projects/shop/locations/l/clusters/c",
+    ];
+    let sandboxes = Sandboxes::open(Path::new("/proc")).expect("a /proc");
+    let identifying = Identifying { sandboxes, exchange: None };
+    let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PEER.port());
+    stacks_of(&flags, Some(identifying)).await.new_stack(Arrival::now(peer))
+}
+
 /// Creates such stacks for any peer.
 async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> {
+    stacks_of(&[], None).await
+}
+
+async fn stacks_of(
+    flags: &[&str],
+    identifying: Option<Identifying>,
+) -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> + use<> {
     let mock = Mock::start().await;
-    let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
-    let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
+    let upstream = format!("http://{}", mock.addr());
+    let args = ["gce-metadata-proxy", "--upstream", &upstream].into_iter().chain(flags.iter().copied());
+    let Ok(cli::Command::Serve(config)) = cli::parse(args.map(Into::into)) else { panic!("valid flags") };
     let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
-    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), None);
+    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), identifying);
     shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     keep_zone(&shared.leaves);
     stack::assemble(shared)

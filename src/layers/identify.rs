@@ -36,13 +36,14 @@ pub struct Identify<S> {
     visitor: Arc<Visitor>,
 }
 
-impl<S> Service<Box<Request>> for Identify<S>
+impl<S, B> Service<Box<Request>> for Identify<S>
 where
-    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
+    S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
+    B: From<Body> + Send + 'static,
 {
-    type Response = Response<Body>;
+    type Response = Response<B>;
     type Error = Error;
-    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+    type Future = Outcome<S::Future, Result<Response<B>, Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx)
@@ -60,13 +61,13 @@ where
                     let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
                     (request.principal, request.pod) = sender;
                     match own_answer(&request, visitor.has_accounts()) {
-                        Some(answer) => answer,
+                        Some(answer) => Ok(answer?.map(B::from)),
                         None => inner.oneshot(request).await,
                     }
                 })
             }
             Principal::Node | Principal::Workload(_) => match own_answer(&request, self.visitor.has_accounts()) {
-                Some(answer) => Outcome::decided(answer),
+                Some(answer) => Outcome::decided(answer.map(|answer| answer.map(B::from))),
                 None => Outcome::passed(self.inner.call(request)),
             },
         }
