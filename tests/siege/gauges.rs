@@ -27,9 +27,20 @@ const MAY_STAY_ABOVE: &[(&str, f64)] = &[
 /// The values of all gauges, by series.
 pub(crate) type Gauges = BTreeMap<String, f64>;
 
+/// What was shed so far, and why: the lines of the page that say so.
+pub(crate) async fn sheds(metrics_addr: SocketAddr) -> Result<String, String> {
+    let page = page(metrics_addr).await?;
+    let sheds = page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_sheds_total"));
+    Ok(sheds.filter(|shed| !shed.ends_with(" 0")).collect::<Vec<_>>().join(", "))
+}
+
+async fn page(metrics_addr: SocketAddr) -> Result<String, String> {
+    Ok(visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics"), visit::patience()).await?.body)
+}
+
 /// Reads them, and how many requests the upstream is answering.
 pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gauges, String> {
-    let page = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request("/metrics"), visit::patience()).await?.body;
+    let page = page(metrics_addr).await?;
     let names: HashSet<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" gauge")).collect();
     let mut gauges: Gauges = page

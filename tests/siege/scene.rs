@@ -82,10 +82,11 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     // Not before the last honest request has its answer.
     flood.shutdown().await;
     let rested = gauges::come_to_rest(metrics_addr, mock, &rest).await;
+    let sheds = gauges::sheds(metrics_addr).await;
     let usage = group.usage().ok_or("the control group does not tell what was used")?;
     drop(binary);
 
-    let judged = Judged { pods, operator, crowd_failed, rested, usage };
+    let judged = Judged { pods, operator, crowd_failed, rested, sheds, usage };
     println!("{}: {}", siege.name, judged.summary());
     let faults = judged.faults();
     if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
@@ -122,6 +123,7 @@ struct Judged {
     operator: Tally,
     crowd_failed: Vec<String>,
     rested: Result<Duration, String>,
+    sheds: Result<String, String>,
     usage: Usage,
 }
 
@@ -169,6 +171,9 @@ impl Judged {
             faults.push(format!("{what}: {} failed, as {:?}", failed.len(), &failed[..failed.len().min(3)]));
         }
         faults.extend(self.rested.as_ref().err().cloned());
+        if !faults.is_empty() {
+            faults.push(format!("shed meanwhile: {:?}", self.sheds));
+        }
         faults
     }
 }
