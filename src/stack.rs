@@ -13,8 +13,8 @@ use crate::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
 use crate::layers::{
     accounts, catch_panic, classify, conceal, discovery, hanging, identify, in_flight, leaves, rescue, token_cache,
 };
-use crate::metadata::host::AllowedHosts;
 use crate::metadata::Request;
+use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
 use crate::server::{Arrival, NewStack, Stack};
 use crate::shared::Shared;
@@ -114,10 +114,7 @@ fn limit(
         seats: Arc::clone(&shared.seats),
         needs_none: move |request: &Request| {
             let is_account_known = || accounts.as_ref().is_some_and(|accounts| accounts.knows(request));
-            discovery::answers(request)
-                || leaves.knows(request)
-                || token_cache::knows(request)
-                || is_account_known()
+            discovery::answers(request) || leaves.knows(request) || token_cache::knows(request) || is_account_known()
         },
         hangs: move |request: &Request| concealment.lets_hang(request),
         make_room: MakeRoom::new(move || connections.cut_unread()),
