@@ -251,7 +251,7 @@ impl Identified {
                 google,
                 kept: self.kept,
             };
-            return (self.identity, sources.with_workloads(WorkloadSource::new(parts, registry)));
+            return (self.identity, sources.with_workloads(Arc::new(WorkloadSource::new(parts, registry))));
         }
         (self.identity, sources)
     }

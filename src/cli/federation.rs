@@ -4,7 +4,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::given::{Given, Mistakes, Syntax};
-use crate::workloads::{ClusterUri, Endpoint, Federation, Provider, Trust, WorkloadPool};
+use super::syntax::{self, Choice};
+use crate::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
 const IAM: &str = "https://iamcredentials.googleapis.com";
@@ -40,6 +41,16 @@ pub(super) struct FederationArgs {
     /// Authorities to trust for these servers in place of the public ones, in PEM
     #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
     google_ca: Option<String>,
+
+    /// Whose tokens to fetch before they are asked for: those of accounts that are linked to a Google account or were seen
+    /// asking, of all, or of none
+    #[arg(
+        long,
+        value_name = syntax::names::<Prefetch>(),
+        env = "METADATA_PROXY_PREFETCH",
+        default_value = Prefetch::default().to_string()
+    )]
+    prefetch: Choice<Prefetch>,
 }
 
 impl FederationArgs {
@@ -51,6 +62,7 @@ impl FederationArgs {
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
         let token_audience = self.token_audience.filter(|audience| !audience.is_empty());
         let google_ca = self.google_ca.filter(|file| !file.is_empty());
+        let prefetch = mistakes.value(self.prefetch);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
             (None, None, Some(provider)) => Trust::Provider(provider),
@@ -76,7 +88,7 @@ impl FederationArgs {
             }
         };
         let (token_audience, google_ca) = (token_audience.map(Into::into), google_ca.map(Into::into));
-        Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca })
+        Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch? })
     }
 
     /// The flags that result in this.
@@ -99,6 +111,7 @@ impl FederationArgs {
             sts_endpoint: server(|federation| &federation.sts, STS),
             iam_endpoint: server(|federation| &federation.iam, IAM),
             google_ca: federation.and_then(|it| Some(it.google_ca.as_ref()?.display().to_string())),
+            prefetch: Choice::from_value(federation.map(|federation| federation.prefetch).unwrap_or_default()),
         }
     }
 }
@@ -188,7 +201,7 @@ impl Syntax for Server {
 #[cfg(test)]
 mod tests {
     use crate::cli::tests::{mistakes, serve};
-    use crate::workloads::Federation;
+    use crate::workloads::{Federation, Prefetch};
 
     const ON: &str = "--workload-identity --node-name=n";
     const URI: &str = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c";
@@ -209,10 +222,14 @@ mod tests {
         let pool = federation(&format!("--workload-pool=p.svc.id.goog --cluster-uri={URI}")).expect("tokens");
         assert_eq!(pool.sts_audience(), format!("identitynamespace:p.svc.id.goog:{URI}"));
         assert_eq!((pool.sts.as_str(), pool.iam.as_str()), (super::STS, super::IAM));
-        let provider = format!("--workload-identity-provider={PROVIDER} --token-audience=mine --google-ca=/ca.pem");
+        assert_eq!(pool.prefetch, Prefetch::Linked);
+        let provider = format!(
+            "--workload-identity-provider={PROVIDER} --token-audience=mine --google-ca=/ca.pem
+             --prefetch=all"
+        );
         let provider = federation(&provider).expect("tokens");
         assert_eq!((provider.sts_audience().as_str(), provider.token_audience()), (PROVIDER, "mine"));
-        assert_eq!(provider.google_ca.as_deref(), Some("/ca.pem".as_ref()));
+        assert_eq!((provider.google_ca.as_deref(), provider.prefetch), (Some("/ca.pem".as_ref()), Prefetch::All));
     }
 
     #[test]
@@ -229,6 +246,7 @@ mod tests {
             ),
             ("--workload-identity-provider=//x", "--workload-identity-provider: \"//x\" is not valid; expected //iam."),
             ("--sts-endpoint=http://sts.googleapis.com", "http:// only for addresses of this machine"),
+            ("--prefetch=some", "--prefetch: \"some\" is not valid; expected linked or all or none"),
         ] {
             let said = mistakes(&format!("{ON} {flags}"));
             assert!(said.contains(expected), "{flags}: {said}");

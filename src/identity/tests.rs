@@ -372,6 +372,7 @@ async fn a_connection_stays_its_pods_when_the_account_changes() {
         sts: endpoint("https://sts.example"),
         iam: endpoint("https://iam.example"),
         google_ca: None,
+        prefetch: crate::workloads::Prefetch::default(),
     };
     let node = Node::with(Attest::Prefer, Some(federation));
     let known = pod(1, "a", "app");

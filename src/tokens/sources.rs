@@ -1,5 +1,7 @@
 //! [`Sources`]: chooses the source of a token by who asks.
 
+#[cfg(feature = "workload-identity")]
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "workload-identity")]
@@ -15,7 +17,7 @@ pub struct Sources {
     node: MetadataServer,
     /// `None` if workloads have no tokens.
     #[cfg(feature = "workload-identity")]
-    workloads: Option<WorkloadSource>,
+    workloads: Option<Arc<WorkloadSource>>,
 }
 
 impl Sources {
@@ -28,10 +30,16 @@ impl Sources {
         }
     }
 
+    /// The source of workloads' tokens. `None` if they have none.
+    #[cfg(feature = "workload-identity")]
+    pub fn of_workloads(&self) -> Option<&Arc<WorkloadSource>> {
+        self.workloads.as_ref()
+    }
+
     /// Also tokens of workloads.
     #[cfg(feature = "workload-identity")]
     #[must_use]
-    pub fn with_workloads(self, workloads: WorkloadSource) -> Self {
+    pub fn with_workloads(self, workloads: Arc<WorkloadSource>) -> Self {
         Self { workloads: Some(workloads), ..self }
     }
 }

@@ -21,6 +21,21 @@ pub struct Federation {
     pub iam: Endpoint,
     /// Certificates of the authorities that are trusted in place of the public ones, in PEM.
     pub google_ca: Option<PathBuf>,
+    /// Whose tokens are fetched before they are asked for.
+    pub prefetch: Prefetch,
+}
+
+/// Whose tokens are fetched before they are asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Prefetch {
+    /// Those of accounts that are linked to a Google account, or were seen asking.
+    #[default]
+    Linked,
+    /// Those of all accounts.
+    All,
+    /// Nobody's.
+    None,
 }
 
 /// What Google trusts.
@@ -180,7 +195,7 @@ pub(crate) mod tests {
     pub(crate) fn federation(trust: Trust) -> Federation {
         let endpoint = |url| Endpoint::parse(url).expect("a URL");
         let (sts, iam) = (endpoint("https://sts.googleapis.com"), endpoint("https://iamcredentials.googleapis.com/"));
-        Federation { trust, token_audience: None, sts, iam, google_ca: None }
+        Federation { trust, token_audience: None, sts, iam, google_ca: None, prefetch: Prefetch::default() }
     }
 
     /// A cluster's pool in this project.

@@ -18,12 +18,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 pub use account::Account;
 use account::{Known, Reading};
-pub use federation::{ClusterUri, Endpoint, Federation, Provider, Trust, WorkloadPool};
+pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
 #[cfg(feature = "workload-identity")]
@@ -81,6 +81,8 @@ pub struct Workloads {
     inner: Mutex<Inner>,
     /// Resolves when an account is to be read.
     wanted: Notify,
+    /// The number of changes of what is known.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -149,6 +151,16 @@ impl Workloads {
     /// any more, or has another number now.
     pub fn get(&self, number: WorkloadId) -> Option<Arc<Workload>> {
         self.account(number)?.workload().filter(|(known, _)| *known == number).map(|(_, workload)| workload)
+    }
+
+    /// The accounts that are known, and their numbers.
+    pub fn all(&self) -> Vec<(WorkloadId, Arc<Workload>)> {
+        self.lock().accounts.values().filter_map(|account| account.workload()).collect()
+    }
+
+    /// Resolves when an account was read and is not what it was.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Whether an account has this number now.
@@ -297,6 +309,8 @@ impl Workloads {
             tracing::info!(%account, "a service account has changed; its tokens are fetched anew");
         }
         account.learned(known, number, BootTime::now());
+        drop(inner);
+        self.changes.send_modify(|changes| *changes += 1);
     }
 }
 

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use crate::google::{Cloud, POOL};
 use crate::is_full_size;
-use crate::kube::{NODE, pause};
+use crate::kube::{Client, NODE, pause};
+use crate::operators::PAGES;
 use crate::pod::{Asked, Pod};
 use crate::support::needs::{Test, tests};
 use crate::world::{Proxy, World};
@@ -19,6 +20,7 @@ use crate::world::{Proxy, World};
 pub const TESTS: &[Test] = tests![
     pods_get_the_tokens_of_their_own_accounts,
     a_cold_herd_costs_one_exchange_per_account,
+    a_pod_finds_its_token_when_it_starts,
     what_was_given_goes_on_while_google_and_the_api_server_are_away,
 ];
 
@@ -29,9 +31,25 @@ fn email(name: &str) -> String {
     format!("{name}@shop.iam.gserviceaccount.com")
 }
 
-fn proxy(world: &World, google: &Cloud) -> Proxy {
+fn proxy(world: &World, google: &Cloud, more: &[&str]) -> Proxy {
     let flags = google.flags();
-    world.proxy(&flags.iter().map(String::as_str).chain(["--audit"]).collect::<Vec<_>>())
+    world.proxy(&flags.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
+}
+
+/// Creates accounts of team-0 that are linked to Google accounts of the same name.
+fn linked_accounts(api: &mut Client, google: &Cloud, number: u8) {
+    for number in 0..number {
+        let account = format!("app-{number}");
+        api.create_account("team-0", &account);
+        api.annotate_account("team-0", &account, "iam.gke.io/gcp-service-account", &email(&account));
+        google.bind(Workload::new("team-0", &account), &email(&account));
+    }
+}
+
+/// How often STS and IAM were asked for an account of team-0.
+fn exchanges(google: &Cloud, account: &str) -> [u64; 2] {
+    let workload = Workload::new("team-0", account);
+    [Endpoint::Sts, Endpoint::AccessToken].map(|endpoint| google.count_of(endpoint, &workload))
 }
 
 /// What a pod reads below its accounts, after its account was read.
@@ -62,7 +80,7 @@ fn pods_get_the_tokens_of_their_own_accounts() {
     }
     google.bind(Workload::new("team-0", "linked"), &email("linked"));
     google.add_account(&email("unbound"));
-    let proxy = proxy(&world, &google);
+    let proxy = proxy(&world, &google, &["--audit"]);
     let [linked, plain, unbound, odd] = ["linked", "plain", "unbound", "odd"].map(|account| {
         let number = ["linked", "plain", "unbound", "odd"].iter().position(|name| *name == account).expect("listed");
         let object = api.create_pod("team-0", account, account, NODE);
@@ -118,13 +136,8 @@ fn a_cold_herd_costs_one_exchange_per_account() {
     for endpoint in [Endpoint::Sts, Endpoint::AccessToken] {
         google.fault(endpoint, Fault::Slow(Duration::from_millis(100)));
     }
-    for number in 0..pods {
-        let account = format!("app-{number}");
-        api.create_account("team-0", &account);
-        api.annotate_account("team-0", &account, "iam.gke.io/gcp-service-account", &email(&account));
-        google.bind(Workload::new("team-0", &account), &email(&account));
-    }
-    let _proxy = proxy(&world, &google);
+    linked_accounts(&mut api, &google, pods);
+    let _proxy = proxy(&world, &google, &["--prefetch=none"]);
     let pods: Vec<Arc<Pod>> = (0..pods)
         .map(|number| {
             let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
@@ -158,20 +171,62 @@ fn a_cold_herd_costs_one_exchange_per_account() {
     let other = answers.iter().find(|(answer, _)| !answer.contains(" 200 "));
     assert!(other.is_none(), "{other:?}");
     for pod in &pods {
-        let workload = Workload::new("team-0", &pod.object.account);
-        let counts = [Endpoint::Sts, Endpoint::AccessToken].map(|endpoint| google.count_of(endpoint, &workload));
-        assert_eq!(counts, [1, 1], "{workload}");
+        assert_eq!(exchanges(&google, &pod.object.account), [1, 1], "{pod}");
     }
+}
+
+/// How many tokens of Google accounts the proxy was given.
+fn issued(world: &World) -> u32 {
+    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+    let series = "metadata_proxy_token_exchanges_total{result=\"issued\",step=\"iam\"} ";
+    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
+    count.expect("a series for each step and result").parse().expect("a number")
+}
+
+fn a_pod_finds_its_token_when_it_starts() {
+    // As many as are fetched for at once. In the long form, others are spread over half a minute.
+    let pods: u8 = if is_full_size() { 100 } else { 15 };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, pods);
+    let _proxy = proxy(&world, &google, &[]);
+    let mut times: Vec<Duration> = (0..pods)
+        .map(|number| {
+            let account = format!("app-{number}");
+            // It is scheduled, and nothing of it runs yet.
+            let object = api.create_pod("team-0", &format!("pod-{number}"), &account, NODE);
+            let began = Instant::now();
+            while exchanges(&google, &account) != [1, 1] || issued(&world) <= number.into() {
+                assert!(began.elapsed() < Duration::from_secs(45), "no token was fetched for {account}");
+                pause(Duration::from_millis(10));
+            }
+            google.set_away(true);
+            let pod = Pod::start(&world.node, object, world.address(number));
+            // Not the clock tick in which its first process began.
+            pause(Duration::from_millis(50));
+            let (answer, time) = pod.inside(|pod| {
+                let began = Instant::now();
+                let mut connection = pod.connect().expect("the proxy listens");
+                let answer = connection.ask(&format!("{ACCOUNTS}/default/token")).expect("an answer");
+                (answer, began.elapsed())
+            });
+            assert!(answer.contains(" 200 "), "{account}: {answer}");
+            google.set_away(false);
+            time
+        })
+        .collect();
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    println!("the first token of a pod: p50 {:.1?}, p90 {:.1?}, slowest {:.1?}", at(50), at(90), at(100));
 }
 
 fn what_was_given_goes_on_while_google_and_the_api_server_are_away() {
     let mut world = World::new();
     let mut api = world.server.admin();
     let google = Cloud::start(&world, &mut api);
-    api.create_account("team-0", "app-0");
-    api.annotate_account("team-0", "app-0", "iam.gke.io/gcp-service-account", &email("app-0"));
-    google.bind(Workload::new("team-0", "app-0"), &email("app-0"));
-    let _proxy = proxy(&world, &google);
+    linked_accounts(&mut api, &google, 1);
+    let _proxy = proxy(&world, &google, &["--prefetch=none"]);
     let pod = world.pod(&mut api, "pod-0", world.address(0));
     let before = subject(&pod, "/default/token");
 

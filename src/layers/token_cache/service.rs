@@ -55,6 +55,12 @@ impl<T: TokenSource> Tokens<T> {
         Self { store, source: Arc::new(source) }
     }
 
+    /// Where tokens come from.
+    #[cfg(feature = "workload-identity")]
+    pub fn source(&self) -> &T {
+        &self.source
+    }
+
     /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then
     /// on.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {

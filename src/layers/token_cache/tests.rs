@@ -737,6 +737,7 @@ async fn a_workloads_key_with_its_own_name_is_its_default_accounts() {
         sts: endpoint("https://sts.example"),
         iam: endpoint("https://iam.example"),
         google_ca: None,
+        prefetch: crate::workloads::Prefetch::default(),
     })));
     store.know_accounts(&workloads);
     let principal = workloads.of_pod(&crate::identity::tests::pod(1, "a", "app")).principal();

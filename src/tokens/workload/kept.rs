@@ -53,6 +53,16 @@ pub(super) struct Ask {
     pub(super) what: Box<str>,
 }
 
+impl Ask {
+    /// How fresh a token must be that nobody has collected yet. Each identity token should be used only once, and soon.
+    pub(super) fn want(&self) -> Want {
+        match self.kind {
+            TokenKind::Access => Want::Young,
+            TokenKind::Identity => Want::Recent,
+        }
+    }
+}
+
 impl Default for Stages {
     fn default() -> Self {
         Self {
@@ -105,10 +115,10 @@ impl Stages {
             return Ok(Arc::clone(stage));
         }
         if google.len() >= MAX_ASKS {
-            google.retain(|_, stage| !stage.sweep(Want::Recent, now));
+            google.retain(|ask, stage| !stage.sweep(ask.want(), now));
         }
         if google.len() >= MAX_ASKS {
-            // Refusals that are remembered give way.
+            // What was refused or not collected gives way.
             google.retain(|_, stage| stage.is_flying());
         }
         if google.len() >= MAX_ASKS {
@@ -133,7 +143,7 @@ impl Stages {
     fn sweep(&self, now: BootTime) {
         self.subject.sweep(Want::Valid, now);
         self.federated.sweep(Want::Valid, now);
-        self.google().retain(|_, stage| !stage.sweep(Want::Recent, now));
+        self.google().retain(|ask, stage| !stage.sweep(ask.want(), now));
     }
 
     fn google(&self) -> MutexGuard<'_, HashMap<Ask, Arc<Stage>>> {

@@ -11,6 +11,9 @@
 //! for. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
 //! from there.
 //!
+//! The token that pods ask for first is fetched when a pod is scheduled, so that it is there before the pod's first
+//! container runs (`prefetch.rs`).
+//!
 //! # When something fails
 //!
 //! | what | answer | asked again |
@@ -31,6 +34,7 @@ mod halt;
 mod iam;
 mod kept;
 pub mod metrics;
+mod prefetch;
 mod rest;
 mod secret;
 mod stage;
@@ -50,6 +54,8 @@ use halt::{no_token, refused};
 use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
+use prefetch::Askers;
+pub use prefetch::prefetch;
 use secret::{Secret, Want};
 use steps::{MAX_TOKEN_REQUESTS, Means, Steps};
 
@@ -90,6 +96,7 @@ pub struct Parts {
 pub struct WorkloadSource {
     means: Arc<Means>,
     kept: Arc<Kept>,
+    askers: Askers,
 }
 
 impl WorkloadSource {
@@ -98,7 +105,7 @@ impl WorkloadSource {
         let Parts { federation, workloads, pods, cluster, google, kept } = parts;
         let (token_requests, metrics) = (Semaphore::new(MAX_TOKEN_REQUESTS), ExchangeMetrics::new(registry));
         let means = Means { federation, workloads, pods, cluster, google, token_requests, metrics };
-        Self { means: Arc::new(means), kept }
+        Self { means: Arc::new(means), kept, askers: Askers::default() }
     }
 
     /// The steps of a workload, once it is known whom it acts as.
@@ -131,9 +138,10 @@ impl WorkloadSource {
                 let scopes = key.param(Param::Scopes).unwrap_or_default();
                 let is_federated = !is_linked && matches!(scopes, "" | sts::CLOUD_PLATFORM);
                 let secret = if is_federated {
+                    self.askers.saw(&steps.workload);
                     steps.federated(Want::Young, deadline).await?
                 } else {
-                    steps.google_token(Ask { kind: key.kind, what: scopes.into() }, deadline).await?
+                    steps.google_token(&Ask { kind: key.kind, what: scopes.into() }, deadline).await?
                 };
                 access(&secret)
             }
@@ -145,7 +153,7 @@ impl WorkloadSource {
                 if !is_linked {
                     return Err(refused(StatusCode::NOT_FOUND, not_annotated(&steps.workload)));
                 }
-                let secret = steps.google_token(Ask { kind: key.kind, what: audience.into() }, deadline).await?;
+                let secret = steps.google_token(&Ask { kind: key.kind, what: audience.into() }, deadline).await?;
                 let seconds = secret.seconds_left(BootTime::now());
                 Ok(Fetched::Identity(secret::bytes(secret), seconds))
             }

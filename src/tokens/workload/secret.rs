@@ -13,7 +13,7 @@ use crate::clock::BootTime;
 /// arrives.
 const MIN_LEFT: Duration = Duration::from_secs(10);
 
-/// A token that nobody collected is given to the next request only if it was asked for within this time.
+/// An identity token that nobody collected is given to the next request only if it was asked for within this time.
 const MAX_UNCOLLECTED: Duration = Duration::from_secs(60);
 
 /// A token. Wiped from memory on drop; never shown.

@@ -19,7 +19,7 @@ use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
 use super::secret::{Secret, Want};
-use super::stage::MAX_FLIGHT;
+use super::stage::{MAX_FLIGHT, Stage};
 use super::sts::{self, CLOUD_PLATFORM};
 use crate::clock::BootTime;
 use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestError};
@@ -108,9 +108,27 @@ impl Steps {
         self.counted(Step::Sts, exchange.send(&self.means.google, &self.means.federation).await)
     }
 
-    /// A token that the token cache keeps, until `deadline`.
-    pub(super) async fn google_token(&self, ask: Ask, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+    /// A token that the token cache keeps from now on, until `deadline`.
+    pub(super) async fn google_token(&self, ask: &Ask, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+        let stage = self.stages.google_token(ask, BootTime::now())?;
+        let outcome = self.issue(ask, &stage, deadline).await;
+        if outcome.is_ok() {
+            self.stages.collected(ask, &stage);
+        }
+        outcome
+    }
+
+    /// Has the token issued that pods ask for first, for their first request to collect.
+    pub(super) async fn prepare(&self) -> Result<(), NoToken> {
+        if self.link.google_account.is_none() {
+            return self.federated(Want::Young, patiently()).await.map(drop);
+        }
+        let ask = Ask { kind: TokenKind::Access, what: Box::default() };
         let stage = self.stages.google_token(&ask, BootTime::now())?;
+        self.issue(&ask, &stage, patiently()).await.map(drop)
+    }
+
+    async fn issue(&self, ask: &Ask, stage: &Arc<Stage>, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
         let (steps, asked) = (self.clone(), ask.clone());
         let work = || async move {
             let permits = Arc::clone(&steps.stages.permits);
@@ -120,11 +138,7 @@ impl Steps {
                 None => steps.exchange(&asked.what.replace(',', " ")).await,
             }
         };
-        let outcome = stage.get(Want::Recent, deadline, work).await;
-        if outcome.is_ok() {
-            self.stages.collected(&ask, &stage);
-        }
-        outcome
+        stage.get(ask.want(), deadline, work).await
     }
 
     /// A token of a Google account.

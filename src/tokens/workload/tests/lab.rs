@@ -166,7 +166,7 @@ impl Transport for Servers {
 
 /// A source with one pod, and who asks it.
 pub(super) struct Lab {
-    pub(super) source: WorkloadSource,
+    pub(super) source: Arc<WorkloadSource>,
     pub(super) servers: Servers,
     pub(super) number: WorkloadId,
 }
@@ -180,6 +180,7 @@ pub(super) fn federation() -> Federation {
         sts: endpoint("https://sts.example"),
         iam: endpoint("https://iam.example"),
         google_ca: None,
+        prefetch: crate::workloads::Prefetch::default(),
     }
 }
 
@@ -202,7 +203,7 @@ impl Lab {
         tokio::spawn(async move { match crate::workloads::follow(of_cluster, following).await {} });
         let federation = Arc::clone(workloads.federation().expect("tokens"));
         let parts = Parts { federation, workloads, pods, cluster, google, kept: Arc::default() };
-        Self { source: WorkloadSource::new(parts, &Registry::default()), servers, number }
+        Self { source: Arc::new(WorkloadSource::new(parts, &Registry::default())), servers, number }
     }
 
     pub(super) async fn ask(&self, what: &str) -> Result<(String, u32), NoToken> {

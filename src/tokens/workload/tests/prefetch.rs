@@ -1,0 +1,53 @@
+//! What is fetched before it is asked for, and what a request finds then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::super::prefetch::{START_SPREAD, prefetch};
+use super::lab::{Does, GOOGLE_ACCOUNT, Lab};
+
+/// A lab whose pods are known, and the task.
+fn prefetching(annotation: &'static str) -> Lab {
+    let lab = Lab::new(annotation);
+    tokio::spawn(prefetch(Arc::clone(&lab.source)));
+    lab
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_request_finds_a_token_and_costs_nothing() {
+    let lab = prefetching(GOOGLE_ACCOUNT);
+    // Its pod ran before.
+    sleep(START_SPREAD + Duration::from_secs(1)).await;
+    assert_eq!(lab.servers.counts(), [1, 1, 1]);
+    let began = Instant::now();
+    let (token, seconds) = lab.ask("default/token").await.expect("a token");
+    assert_eq!((token.as_str(), began.elapsed(), lab.servers.counts()), ("google-1", Duration::ZERO, [1, 1, 1]));
+    assert!(seconds <= 3600 && seconds > 2900, "{seconds}");
+    // It was collected. The token cache has it now, and asks for another one when it wants one.
+    assert_eq!(lab.token("default/token").await, "google-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_without_a_link_is_left_alone_until_it_asks() {
+    let lab = prefetching("");
+    sleep(START_SPREAD * 2).await;
+    assert_eq!(lab.servers.counts(), [0, 0, 0]);
+    assert_eq!(lab.token("default/token").await, "fed-1");
+    assert!(lab.source.askers.has(&lab.source.means.workloads.get(lab.number).expect("known")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_wait_for_a_prefetch_that_pauses() {
+    let lab = prefetching(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.sts = Does::Throttle("1"));
+    sleep(START_SPREAD + Duration::from_secs(1)).await;
+    let [_, exchanges, _] = lab.servers.counts();
+    assert!((1..=5).contains(&exchanges), "{exchanges}");
+    lab.servers.change(|script| script.sts = Does::Issue(3600));
+    sleep(Duration::from_secs(2)).await;
+    let began = Instant::now();
+    lab.token("default/token").await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
