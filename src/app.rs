@@ -30,7 +30,7 @@ use crate::stack;
 use crate::telemetry::Registry;
 use crate::telemetry::otlp;
 #[cfg(feature = "workload-identity")]
-use crate::tokens::workload::{Google, prefetch};
+use crate::tokens::workload::{Google, prefetch, renew};
 use crate::upstream::Upstream;
 use crate::warm::WarmStart;
 #[cfg(feature = "workload-identity")]
@@ -206,8 +206,9 @@ fn follow_cluster(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()
         background.spawn(async move { match workloads::follow(cluster, workloads).await {} });
     }
     if let Some(source) = shared.tokens.source().of_workloads() {
-        let source = Arc::clone(source);
-        background.spawn(async move { match prefetch(source).await {} });
+        let (prefetched, renewed) = (Arc::clone(source), Arc::clone(source));
+        background.spawn(async move { match prefetch(prefetched).await {} });
+        background.spawn(async move { match renew(renewed).await {} });
     }
     // The log says what happens to the watch, and the metrics how old its news is.
     background.spawn(async move { match pods::follow(cluster, pods, |_| {}).await {} });

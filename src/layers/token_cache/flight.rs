@@ -29,8 +29,8 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 /// How long a failure is the answer, in milliseconds: less than a second, so that recovery is noticed within one.
 const FAILURE_TTL_MILLIS: std::ops::Range<u64> = 600..900;
 
-/// How long it is the answer that the circuit breaker did not let a fetch through, in milliseconds. A retry costs
-/// nothing, and this delay adds to that of the failure that opened the breaker.
+/// How long it is the answer that the circuit breaker did not let a fetch through, or that a step of a workload's
+/// exchange failed, in milliseconds. Both rest by themselves: a retry costs nothing, and this delay adds to theirs.
 const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
 
 /// An entry without a token is removed if it is not requested for this long. No failure is the answer for longer.
@@ -248,7 +248,7 @@ fn remembered_for(why: &NoToken) -> Duration {
     match why {
         NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND => UNKNOWN_ACCOUNT_TTL,
         NoToken::Refused(refused) if !refused.status.is_server_error() => REFUSAL_TTL,
-        NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting) => {
+        NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting | TokenFailure::Exchange(_)) => {
             Duration::from_millis(fastrand::u64(RESTING_TTL_MILLIS))
         }
         NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ const MAX_ASKS: usize = 32;
 /// Maximum concurrent exchanges of one workload's Google tokens, so that one which invents scopes leaves room for
 /// others.
 const MAX_EXCHANGES: usize = 4;
+
+/// A workload of which nothing was asked for this long is not kept ready any more. Longer than until the token cache
+/// renews a token that is in use.
+const MAX_IDLE: Duration = Duration::from_secs(3600);
 
 /// Interval between looks for what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -42,6 +47,8 @@ pub(super) struct Stages {
     pub(super) federated: Arc<Stage>,
     /// Bounds the exchanges of its Google tokens.
     pub(super) permits: Arc<Semaphore>,
+    /// When a token of it was last asked for, in nanoseconds of [`BootTime`].
+    asked: AtomicU64,
     google: Mutex<HashMap<Ask, Arc<Stage>>>,
 }
 
@@ -69,6 +76,7 @@ impl Default for Stages {
             subject: Arc::default(),
             federated: Arc::default(),
             permits: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            asked: AtomicU64::new(0),
             google: Mutex::default(),
         }
     }
@@ -96,6 +104,11 @@ impl Kept {
         Arc::clone(by_number.stages.entry(number).or_default())
     }
 
+    /// The workloads in use whose Kubernetes or federated token is past half of its life.
+    pub(super) fn aging(&self, now: BootTime) -> Vec<WorkloadId> {
+        self.lock().stages.iter().filter(|(_, stages)| stages.is_aging(now)).map(|(number, _)| *number).collect()
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.lock().stages.is_empty()
@@ -108,6 +121,16 @@ impl Kept {
 }
 
 impl Stages {
+    /// Records that a token is asked for.
+    pub(super) fn asked(&self, now: BootTime) {
+        self.asked.store(now.as_nanos(), Relaxed);
+    }
+
+    fn is_aging(&self, now: BootTime) -> bool {
+        let is_in_use = now.since(BootTime::from_nanos(self.asked.load(Relaxed))) < MAX_IDLE;
+        is_in_use && (self.subject.is_aging(now) || self.federated.is_aging(now))
+    }
+
     /// The step for a Google token.
     pub(super) fn google_token(&self, ask: &Ask, now: BootTime) -> Result<Arc<Stage>, NoToken> {
         let mut google = self.google();

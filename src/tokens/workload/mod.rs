@@ -6,7 +6,7 @@
 //! Token Service exchanges that for a federated token. For an account that is linked to a Google account, the IAM
 //! Credentials API gives a token of the latter for the former. Without a link, the federated token is the answer.
 //!
-//! What each step gave is kept, and renewed at half of its life; Google tokens are kept by the token cache. So the
+//! What each step gave is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are kept by the token cache. So the
 //! Security Token Service is asked once or twice an hour for each workload, whatever scopes and audiences its pods ask
 //! for. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
 //! from there.
@@ -35,6 +35,7 @@ mod iam;
 mod kept;
 pub mod metrics;
 mod prefetch;
+mod renew;
 mod rest;
 mod secret;
 mod stage;
@@ -56,6 +57,7 @@ pub use kept::Kept;
 use metrics::ExchangeMetrics;
 use prefetch::Askers;
 pub use prefetch::prefetch;
+pub use renew::renew;
 use secret::{Secret, Want};
 use steps::{MAX_TOKEN_REQUESTS, Means, Steps};
 
@@ -129,6 +131,7 @@ impl WorkloadSource {
         let Principal::Workload(number) = key.principal else { return Err(TokenFailure::ForeignPrincipal.into()) };
         let deadline = Instant::now() + TIMEOUT;
         let steps = self.steps(number).await?;
+        steps.stages.asked(BootTime::now());
         if !self.means.workloads.names().is_some_and(|names| names.is_own(&key.account, &steps.workload)) {
             return Err(refused(StatusCode::NOT_FOUND, NO_SUCH_ACCOUNT));
         }

@@ -201,7 +201,9 @@ impl Plan {
 impl WorkloadSource {
     /// Has the token fetched that an account's pods ask for first.
     async fn prepare(&self, number: WorkloadId) -> Result<(), NoToken> {
-        self.steps(number).await?.prepare().await
+        let steps = self.steps(number).await?;
+        steps.stages.asked(BootTime::now());
+        steps.prepare().await
     }
 }
 

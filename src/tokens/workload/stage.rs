@@ -152,6 +152,11 @@ impl Stage {
         state.kept.is_none() && state.flight.is_none() && state.failed.is_none()
     }
 
+    /// Whether there is a token that should be renewed.
+    pub(super) fn is_aging(&self, now: BootTime) -> bool {
+        self.lock().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
+    }
+
     /// Whether a flight is under way.
     pub(super) fn is_flying(&self) -> bool {
         self.lock().flight.is_some()

@@ -58,7 +58,7 @@ pub(super) struct Steps {
 }
 
 /// When a step that waits for another one gives up: not before its own flight does.
-fn patiently() -> Instant {
+pub(super) fn patiently() -> Instant {
     Instant::now() + MAX_FLIGHT
 }
 

@@ -1,6 +1,7 @@
 //! What a workload's requests cost, and what comes of them when a server fails.
 
 mod lab;
+mod outage;
 mod prefetch;
 
 use serde_json::{Value, json};

@@ -93,6 +93,9 @@ impl Servers {
     async fn answer_api(&self, asked: Asked, body: &[u8]) {
         let path = asked.request.uri().path().to_owned();
         if !path.ends_with("/token") {
+            if matches!(self.read(|script| script.kubernetes.clone()), Does::Fail) {
+                return drop(asked);
+            }
             let annotations = json!({"iam.gke.io/gcp-service-account": self.read(|script| script.annotation)});
             return asked.answer(200, &json!({"metadata": {"uid": "u1", "annotations": annotations}}));
         }
@@ -244,10 +247,14 @@ impl Lab {
 
 /// The key of a request for what is below `service-accounts/`.
 pub(super) fn key(number: WorkloadId, what: &str) -> TokenKey {
+    TokenKey::from_request(&request_of(number, what)).expect("a token").0
+}
+
+/// A request for what is below `service-accounts/`.
+pub(super) fn request_of(number: WorkloadId, what: &str) -> MetadataRequest {
     let target = format!("/computeMetadata/v1/instance/service-accounts/{what}").parse().expect("a target");
     let path = MetadataPath::parse(&target).expect("a path");
     let query = Query::parse(target.query()).expect("a query");
     let principal = Principal::Workload(number);
-    let request = MetadataRequest::own(Path::from_path(&path), path.as_str(), query, principal);
-    TokenKey::from_request(&request).expect("a token").0
+    MetadataRequest::own(Path::from_path(&path), path.as_str(), query, principal)
 }

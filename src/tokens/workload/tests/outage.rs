@@ -1,0 +1,123 @@
+//! Pods whose tokens are kept do not notice when the servers are away for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use tokio::time::{Instant, sleep};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use super::lab::{Does, GOOGLE_ACCOUNT, Lab, Script, request_of};
+use crate::error::Error;
+use crate::layers::token_cache::{self, Audit, DEFAULT_LIMIT_BYTES, Store, Tokens};
+use crate::metadata::Request;
+use crate::reply::Body;
+use crate::shares::Client;
+use crate::telemetry::Registry;
+use crate::tokens::workload::{WorkloadSource, renew};
+use crate::tokens::{Fetched, NoToken, TokenKey, TokenSource};
+
+/// The interval between a pod's requests.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+const WARM: [&str; 2] = ["default/token", "default/token?scopes=a"];
+
+/// The lab's source, for a token cache.
+struct Source(Arc<WorkloadSource>);
+
+impl TokenSource for Source {
+    fn deadline(&self) -> Duration {
+        self.0.deadline()
+    }
+
+    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+        self.0.fetch(key, client).await
+    }
+}
+
+/// A pod whose requests go through the token cache.
+struct Pod {
+    lab: Lab,
+    tokens: Tokens<Source>,
+}
+
+impl Pod {
+    fn new(annotation: &'static str) -> Self {
+        let lab = Lab::new(annotation);
+        let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
+        let tokens = Tokens::new(store, Source(Arc::clone(&lab.source)));
+        let source = Arc::clone(&lab.source);
+        tokio::spawn(async move { match renew(source).await {} });
+        Self { lab, tokens }
+    }
+
+    async fn ask(&self, what: &str) -> Result<Response<Body>, Error> {
+        let nothing_else = service_fn(async |request: Box<Request>| -> Result<Response<Body>, Error> {
+            panic!("no token request: {request:?}")
+        });
+        let request = Box::new(request_of(self.lab.number, what));
+        token_cache::layer(&self.tokens, Audit::default()).layer(nothing_else).oneshot(request).await
+    }
+
+    /// Asks for what it has at intervals, for so many minutes. All must be answered, at once.
+    async fn go_on(&self, minutes: u64, when: &str) {
+        let until = Instant::now() + Duration::from_secs(minutes * 60);
+        while Instant::now() < until {
+            for what in WARM {
+                let began = Instant::now();
+                let answer = self.ask(what).await.unwrap_or_else(|error| panic!("{what}, {when}: {error}"));
+                assert_eq!((answer.status(), began.elapsed()), (StatusCode::OK, Duration::ZERO), "{what}, {when}");
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+}
+
+/// Has the servers fail after so many minutes for so many. Returns how long it took after that until tokens with other
+/// scopes were there.
+async fn outage(annotation: &'static str, after: u64, minutes: u64, away: impl FnOnce(&mut Script)) -> Duration {
+    let pod = Pod::new(annotation);
+    for what in WARM {
+        assert_eq!(pod.ask(what).await.expect("a token").status(), StatusCode::OK);
+    }
+    pod.go_on(after, "before").await;
+    pod.lab.servers.change(away);
+    pod.go_on(minutes, &format!("minutes {after} to {}", after + minutes)).await;
+    // What is new needs the servers.
+    let _ = pod.ask("default/token?scopes=b").await;
+    pod.lab.servers.change(|script| (script.sts, script.iam) = (Does::Issue(3600), Does::Issue(3600)));
+    let began = Instant::now();
+    while !pod.ask("default/token?scopes=b").await.is_ok_and(|answer| answer.status() == StatusCode::OK) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{annotation:?} after {after} minutes: nothing new");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let recovered = began.elapsed();
+    pod.lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    pod.go_on(60, "afterwards").await;
+    recovered
+}
+
+#[tokio::test(start_paused = true)]
+async fn google_may_be_away_for_ten_minutes() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        // At any time in the life of a token.
+        for after in (1..60).step_by(6) {
+            let away = |script: &mut Script| (script.sts, script.iam) = (Does::Fail, Does::Fail);
+            let recovered = outage(annotation, after, 10, away).await;
+            // A step rests for 0.9 s, the cache for 0.2 s, and the servers take 0.1 s each.
+            assert!(recovered <= Duration::from_millis(1_400), "{annotation:?} after {after} minutes: {recovered:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_server_may_be_away_for_thirty_minutes() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        for after in (1..60).step_by(6) {
+            // A quarter of a minute less, which is how late a renewal may be.
+            let recovered = outage(annotation, after, 29, |script| script.kubernetes = Does::Fail).await;
+            let what = "other scopes need Google only";
+            assert!(recovered <= Duration::from_millis(300), "{what}, {annotation:?} after {after}: {recovered:?}");
+        }
+    }
+}
