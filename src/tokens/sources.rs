@@ -13,16 +13,16 @@ use crate::shares::Client;
 
 /// The node's token is the metadata server's, a workload's is Google's.
 #[derive(Debug)]
-pub struct Sources {
-    node: MetadataServer,
+pub struct Sources<N = MetadataServer> {
+    node: N,
     /// `None` if workloads have no tokens.
     #[cfg(feature = "workload-identity")]
     workloads: Option<Arc<WorkloadSource>>,
 }
 
-impl Sources {
+impl<N> Sources<N> {
     /// Tokens of the node only.
-    pub fn of_node(node: MetadataServer) -> Self {
+    pub fn of_node(node: N) -> Self {
         Self {
             node,
             #[cfg(feature = "workload-identity")]
@@ -44,7 +44,7 @@ impl Sources {
     }
 }
 
-impl TokenSource for Sources {
+impl<N: TokenSource> TokenSource for Sources<N> {
     fn deadline(&self) -> Duration {
         // Both have the same, because clients wait for either.
         self.node.deadline()

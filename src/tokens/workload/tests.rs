@@ -1,5 +1,6 @@
 //! What a workload's requests cost, and what comes of them when a server fails.
 
+mod cannot_cross;
 mod lab;
 mod outage;
 mod prefetch;
