@@ -2,11 +2,15 @@
 # binary and nftables. deploy/README.md says how they are built, for which machines, and how to see that a binary is the
 # one of a commit.
 #
-# The release of Rust is part of what makes the binary the same to the bit.
+# The release of Rust, and that of the C compiler, are part of what makes the binary the same to the bit.
 ARG RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm
 ARG DEBIAN_IMAGE=docker.io/library/debian:bookworm-slim
 
 FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS build
+# pip downloads the C compiler, whose checksum deploy/image/requirements.txt has.
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-pip \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 WORKDIR /build
 COPY . .
 # amd64 or arm64: the platform that is asked for, or this machine's.

@@ -61,6 +61,9 @@ class Flags(unittest.TestCase):
                 self.assertEqual(len(mistakes), 1, done.stderr)
                 self.assertIn("--made-on-purpose", mistakes[0])
 
+    def test_the_binary_has_the_features_of_the_image(self):
+        self.assertRegex(rendered.run(BINARY, "--help"), r"(?m)^ +--workload-identity$")
+
     def test_the_policy_that_is_shipped_has_no_mistake(self):
         policies = list(rendered.DEPLOY.glob("components/*/policy.yaml"))
         self.assertTrue(policies)

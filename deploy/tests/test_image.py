@@ -16,7 +16,7 @@ import rendered
 from containers import Container, as_in_a_pod
 
 VERSION = tomllib.loads((containers.REPOSITORY / "Cargo.toml").read_text())["package"]["version"]
-MOST_BYTES = 6_000_000
+MOST_BYTES = 12_000_000
 # The redirect's rules end on loopback, which kube-proxy has the kernel route.
 AS_KUBE_PROXY = ["--sysctl", "net.ipv4.conf.all.route_localnet=1"]
 
@@ -85,6 +85,10 @@ class Serving(unittest.TestCase):
         # `podman run` gives the output of what it ran.
         printed = containers.podman("run", "--rm", *self.options, PROXY, "--version")
         self.assertEqual(printed, f"gce-metadata-proxy {VERSION}\n")
+
+    def test_it_can_tell_pods_apart(self):
+        printed = containers.podman("run", "--rm", *self.options, PROXY, "--help")
+        self.assertRegex(printed, r"(?m)^ +--workload-identity$")
 
     def test_the_requests_of_the_demo_work(self):
         with self.proxy() as proxy:
