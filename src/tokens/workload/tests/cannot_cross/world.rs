@@ -31,7 +31,7 @@ use crate::pods::{FakeProc, Pod};
 use crate::reply::{self, Body};
 use crate::server::Arrival;
 use crate::telemetry::Registry;
-use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
+use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource, prefetch, renew};
 use crate::tokens::{Sources, TokenKey};
 
 /// How late the API server hears of a pod, or of its end.
@@ -125,7 +125,11 @@ impl World {
             google: Google::with_transport(servers),
             kept: Arc::clone(&kept),
         };
-        let sources = Sources::of_node(NodeServer).with_workloads(WorkloadSource::new(parts, &registry));
+        let source = Arc::new(WorkloadSource::new(parts, &registry));
+        let (prefetched, renewed) = (Arc::clone(&source), Arc::clone(&source));
+        running.spawn(async move { match prefetch(prefetched).await {} });
+        running.spawn(async move { match renew(renewed).await {} });
+        let sources = Sources::of_node(NodeServer).with_workloads(source);
         let tokens = Tokens::new(Arc::clone(&store), sources);
         let proxy = Proxy { identity, accounts, tokens, truth };
         let guests = [const { None }; 4];
