@@ -32,7 +32,7 @@ use crate::telemetry::{Registry, table};
 #[cfg(feature = "workload-identity")]
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
 use crate::tokens::{MetadataServer, Sources};
-use crate::upstream::{Forward, Health, Upstream, UpstreamClient, UpstreamMetrics};
+use crate::upstream::{Forward, Health, Named, Upstream, UpstreamClient, UpstreamMetrics};
 
 /// How pods are identified, and where their tokens come from.
 #[derive(Debug)]
@@ -134,6 +134,9 @@ impl Shared {
             Upstream::None(values) => Forward::to_values(values.clone()),
         };
         let (identity, sources) = pods.sources(MetadataServer::new(forward.clone()), &registry);
+        if let (Upstream::None(values), Some(identity)) = (&config.upstream, &identity) {
+            know_project(identity, &values.named());
+        }
         let concealment =
             Concealment::new(Arc::clone(&policy), config.policy_mode, Arc::clone(&room), Arc::clone(&policy_metrics));
         let shared = Self {
@@ -254,6 +257,15 @@ impl Identified {
             return (self.identity, sources.with_workloads(Arc::new(WorkloadSource::new(parts, registry))));
         }
         (self.identity, sources)
+    }
+}
+
+/// Passes on the number of the project, which is part of accounts' principals.
+fn know_project(identity: &Identity, named: &Named) {
+    if let (Some(names), Some(id), Some(number)) =
+        (identity.workloads().names(), &named.project_id, named.numeric_project_id)
+    {
+        names.know_project(id, &number.to_string());
     }
 }
 

@@ -76,8 +76,8 @@ fn with_between(
             track(timeline, Filter::Classify, classify::layer(&hosts, visitor, timeline)),
         };
         let of_metadata = layers! { metadata:
-            // Before the seats, because whoever is not known yet needs none: what a request needs depends on who asks. It
-            // bounds by itself what waits here. Discovery passes. Absent without Workload Identity.
+            // Before the seats, because whoever is not known yet needs none: what a request needs depends on who asks. This
+            // layer bounds what waits here. Discovery passes. Absent without Workload Identity.
             option_layer(identify),
             // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
             // request of its own needs no seat.

@@ -14,6 +14,7 @@ use crate::metadata::CommonPath;
 use crate::readiness::Readiness;
 use crate::shared::Shared;
 use crate::tokens::{NoToken, Sources, TokenKey, TokenSource};
+use crate::workloads::Names;
 
 /// Initial and maximum interval between attempts.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
@@ -27,12 +28,19 @@ pub struct WarmStart<T> {
     pub store: Arc<Store>,
     /// Fetches the default account's token.
     pub tokens: Tokens<T>,
+    /// Receives the project's number. `None` if pods have no accounts of their own.
+    pub names: Option<Arc<Names>>,
 }
 
 impl WarmStart<Sources> {
     /// Fills the caches that connections share.
     pub fn new(shared: &Shared) -> Self {
-        Self { leaves: Arc::clone(&shared.leaves), store: Arc::clone(&shared.store), tokens: shared.tokens.clone() }
+        Self {
+            leaves: Arc::clone(&shared.leaves),
+            store: Arc::clone(&shared.store),
+            tokens: shared.tokens.clone(),
+            names: shared.identity.as_ref().and_then(|identity| identity.workloads().names().cloned()),
+        }
     }
 }
 
@@ -90,13 +98,25 @@ impl<T: TokenSource> WarmStart<T> {
         }
     }
 
-    /// Passes the default account's e-mail on to the token store.
+    /// Passes on what others need: the default account's e-mail, and the project's number.
     fn learn(&self, leaf: Leaf) {
-        if leaf.path() == CommonPath::DefaultEmail
-            && let Some(value) = self.leaves.value(leaf)
-            && let Ok(email) = std::str::from_utf8(&value)
-        {
-            self.store.know_default_email(email);
+        let text = |path| {
+            let value = self.leaves.value(Leaf::new(path, false)?)?;
+            String::from_utf8(value.to_vec()).ok()
+        };
+        match leaf.path() {
+            CommonPath::DefaultEmail => {
+                if let Some(email) = text(CommonPath::DefaultEmail) {
+                    self.store.know_default_email(&email);
+                }
+            }
+            CommonPath::ProjectId | CommonPath::NumericProjectId => {
+                let project = text(CommonPath::ProjectId).zip(text(CommonPath::NumericProjectId));
+                if let (Some(names), Some((id, number))) = (&self.names, project) {
+                    names.know_project(&id, &number);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -179,7 +199,7 @@ mod tests {
         });
         let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
         let tokens = Tokens::new(Arc::clone(&store), Source(Arc::clone(&asked)));
-        (Arc::new(WarmStart { leaves, store, tokens }), asked)
+        (Arc::new(WarmStart { leaves, store, tokens, names: None }), asked)
     }
 
     /// How long the warmup takes, at most a minute.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use http::Uri;
 
 /// What the name of a cluster's workload identity pool ends with, in every universe.
-const POOL_SUFFIX: &str = ".svc.id.goog";
+pub(super) const POOL_SUFFIX: &str = ".svc.id.goog";
 
 /// What Google trusts, and where tokens are exchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
+use super::federation::POOL_SUFFIX;
 use super::{Federation, Trust, Workload};
 use crate::metadata::ServiceAccount;
 
@@ -35,9 +36,11 @@ impl Names {
         Self { pool: federation.pool().into(), subjects, project }
     }
 
-    /// Sets the number of the pool's project. Later calls have no effect: a pool's project does not change.
-    pub fn know_project(&self, number: &str) {
-        self.project.get_or_init(|| number.into());
+    /// Sets the number of the project with this ID, if it is the pool's. Later calls have no effect: numbers do not change.
+    pub fn know_project(&self, id: &str, number: &str) {
+        if self.pool.strip_suffix(POOL_SUFFIX) == Some(id) {
+            self.project.get_or_init(|| number.into());
+        }
     }
 
     /// What is shown as the account's e-mail: that of its Google account, or its pool's name. If an annotation asks for it,
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn a_google_account_is_shown_before_all_else() {
         let names = gke();
-        names.know_project("12");
+        names.know_project("p", "12");
         assert_eq!(names.email(&linked(Some(GOOGLE), Some("true"))), GOOGLE);
         assert_eq!(names.email(&linked(None, None)), POOL);
         assert_eq!(names.email(&workload(Err(Malformed::GoogleAccount))), POOL);
@@ -115,7 +118,9 @@ mod tests {
         let asks = linked(None, Some("true"));
         let names = gke();
         assert_eq!(names.email(&asks), POOL, "the project's number is not known");
-        names.know_project("12");
+        names.know_project("another", "13");
+        assert_eq!(names.email(&asks), POOL, "that is not the pool's project");
+        names.know_project("p", "12");
         let principal = "principal://iam.googleapis.com/projects";
         let pool = "12/locations/global/workloadIdentityPools/p.svc.id.goog";
         assert_eq!(names.email(&asks), format!("{principal}/{pool}/subject/ns/shop/sa/checkout"));

@@ -12,6 +12,7 @@
 
 mod cgroups;
 mod churn;
+mod clients;
 mod dead;
 mod environment;
 mod first;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     // Each has a hundred clients and looks at the time.
     arguments.test_threads = Some(1);
     support::open_many_files();
+    let with_clients = [&NEEDS[..], &clients::NEEDS].concat();
     let modules = [
         ("environment", environment::TESTS),
         ("naive", naive::TESTS),
@@ -63,7 +65,8 @@ fn main() -> ExitCode {
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),
     ];
-    let trials: Vec<Trial> = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests)).collect();
+    let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
+    let trials: Vec<Trial> = trials.chain(needs::trials("clients", &with_clients, clients::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

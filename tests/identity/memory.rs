@@ -1,18 +1,23 @@
 //! What identity takes: little for the pods of this node, and nothing for those of others.
 
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::google::Cloud;
 use crate::is_full_size;
-use crate::kube::pause;
+use crate::kube::{NODE, pause};
+use crate::namespace::Kept;
 use crate::pod::{Pod, Told};
+use crate::support::cgroup::{Bounds, Cgroup};
 use crate::support::needs::{Test, tests};
+use crate::tokens::linked_accounts;
 use crate::world::{Proxy, World};
 
 /// The tests of this module.
-pub const TESTS: &[Test] = tests![identity_takes_little_memory];
+pub const TESTS: &[Test] = tests![identity_takes_little_memory, a_busy_node_is_served_within_its_memory];
 
 /// Pods of this node, each of which asks.
 const PODS: u8 = 110;
@@ -44,6 +49,96 @@ fn identity_takes_little_memory() {
     let after = settled(&with);
     println!("{PODS} pods here and {elsewhere} elsewhere: {before} KiB without identity, {after} KiB with it");
     assert!(after <= before + MOST, "{after} KiB with identity, {before} KiB without");
+}
+
+/// What the image's container may use with identity on, in bytes, buffers of sockets included.
+const LIMIT: u64 = 32 * 1024 * 1024;
+
+/// How long each rate is kept up, in seconds.
+const SECONDS: u32 = 5;
+
+fn a_busy_node_is_served_within_its_memory() {
+    // Debug builds are larger, and slower.
+    let (pods, connections, rates, limit) = if is_full_size() {
+        (PODS, 28, &[10, 100, 1_000, 5_000][..], LIMIT)
+    } else {
+        (20, 10, &[10, 200][..], 4 * LIMIT)
+    };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, pods);
+    let group = Cgroup::new(Bounds { memory: Some(limit), cpu: None }).expect("groups are needed");
+    let flags = google.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--max-connections=4000"]).collect();
+    let with = world.proxy_in(Some(&group), &flags);
+    let pods: Vec<Arc<Pod>> = (0..pods)
+        .map(|number| {
+            let object = api.create_pod("team-0", &format!("pod-{number}"), &format!("app-{number}"), NODE);
+            Pod::start(&world.node, object, world.address(number))
+        })
+        .collect();
+    // Not the clock tick in which the last pod began.
+    pause(Duration::from_millis(100));
+
+    let open: Vec<_> = pods.iter().map(|pod| in_pod(pod, move |pod| fresh(pod, connections))).collect();
+    let mut open: Vec<Vec<Kept>> = open.into_iter().map(|pod| pod.join().expect("all are answered")).collect();
+    let number: usize = open.iter().map(Vec::len).sum();
+    for rate in rates {
+        let each = f64::from(*rate) / f64::from(u32::try_from(pods.len()).expect("few"));
+        let asking: Vec<_> =
+            pods.iter().zip(open).map(|(pod, open)| in_pod(pod, move |pod| keep_asking(pod, open, each))).collect();
+        let asked: Vec<(Vec<Kept>, usize)> = asking.into_iter().map(|pod| pod.join().expect("no panic")).collect();
+        let failed: usize = asked.iter().map(|(_, failed)| failed).sum();
+        println!("{rate} requests/s on {number} connections of {} pods: {failed} failed", pods.len());
+        assert_eq!(failed, 0);
+        open = asked.into_iter().map(|(open, _)| open).collect();
+    }
+    let usage = group.usage().expect("it has a limit");
+    let (all, sockets) = ((usage.peak + usage.sockets) >> 10, usage.sockets >> 10);
+    println!("peak {all} KiB, of which {sockets} are buffers of sockets");
+    assert_eq!(usage.killed, 0);
+    assert!(usage.peak > 1 << 20, "the proxy is not in its group: {usage:?}");
+    assert!(usage.peak + usage.sockets <= limit, "{usage:?}");
+    drop((open, with));
+}
+
+fn in_pod<T: Send + 'static>(pod: &Arc<Pod>, work: impl FnOnce(&Pod) -> T + Send + 'static) -> JoinHandle<T> {
+    let pod = Arc::clone(pod);
+    thread::spawn(move || pod.inside(work))
+}
+
+/// So many connections, each with its first answer.
+fn fresh(pod: &Pod, number: usize) -> Vec<Kept> {
+    let began = Instant::now();
+    let mut open = Vec::new();
+    while open.len() < number {
+        let mut connection = pod.connect().expect("the proxy listens");
+        match pod.ask_for_token(&mut connection) {
+            Told::Itself => open.push(connection),
+            told => assert!(began.elapsed() < Duration::from_secs(30), "{pod}: {told:?}"),
+        }
+    }
+    open
+}
+
+/// Asks on each connection in turn, so many times a second. Returns how often that failed.
+fn keep_asking(pod: &Pod, mut open: Vec<Kept>, rate: f64) -> (Vec<Kept>, usize) {
+    let (mut failed, mut turn, mut asked) = (0, 0, 0.0);
+    let began = Instant::now() + Duration::from_secs_f64(fastrand::f64() / rate);
+    while asked < rate * f64::from(SECONDS) {
+        let next = began + Duration::from_secs_f64(asked / rate);
+        pause(next.saturating_duration_since(Instant::now()));
+        let all = open.len();
+        if !matches!(pod.ask_for_token(&mut open[turn % all]), Told::Itself) {
+            failed += 1;
+        }
+        turn += 1;
+        asked += 1.0;
+    }
+    let late = began.elapsed().saturating_sub(Duration::from_secs(SECONDS.into()));
+    assert!(!is_full_size() || late < Duration::from_secs(1), "{pod}: {late:?} more than {SECONDS} s");
+    (open, failed)
 }
 
 /// Memory of its own that a process uses, in KiB, after its start.

@@ -78,6 +78,11 @@ impl Pod {
         self.sandbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Where the proxy listens, by IPv4.
+    pub fn proxy(&self) -> SocketAddr {
+        self.node[0]
+    }
+
     /// A connection to the proxy. From a thread that is in the pod's network.
     pub fn connect(&self) -> Option<Kept> {
         Kept::open(self.node[usize::from(fastrand::bool())])
@@ -89,7 +94,7 @@ impl Pod {
     }
 
     /// Asks for a token, which says whose it is. From a thread that is in the pod's network.
-    fn ask_for_token(&self, connection: &mut Kept) -> Told {
+    pub fn ask_for_token(&self, connection: &mut Kept) -> Told {
         self.compare(connection, TOKEN, |body| {
             let token =
                 serde_json::from_str(body).ok().and_then(|body: Value| Subject::read(body["access_token"].as_str()?));

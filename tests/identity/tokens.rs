@@ -27,17 +27,17 @@ pub const TESTS: &[Test] = tests![
 const ACCOUNTS: &str = "/computeMetadata/v1/instance/service-accounts";
 
 /// A Google service account.
-fn email(name: &str) -> String {
+pub fn email(name: &str) -> String {
     format!("{name}@shop.iam.gserviceaccount.com")
 }
 
-fn proxy(world: &World, google: &Cloud, more: &[&str]) -> Proxy {
+pub fn proxy(world: &World, google: &Cloud, more: &[&str]) -> Proxy {
     let flags = google.flags();
     world.proxy(&flags.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
 }
 
 /// Creates accounts of team-0 that are linked to Google accounts of the same name.
-fn linked_accounts(api: &mut Client, google: &Cloud, number: u8) {
+pub fn linked_accounts(api: &mut Client, google: &Cloud, number: u8) {
     for number in 0..number {
         let account = format!("app-{number}");
         api.create_account("team-0", &account);
@@ -121,8 +121,12 @@ fn pods_get_the_tokens_of_their_own_accounts() {
         assert_eq!(exchanges, 1, "{account}: one exchange for all scopes and audiences");
     }
     let written = proxy.written().join("\n");
-    for secret in ["ya29.", "eyJ"] {
-        assert!(!written.contains(secret), "a token is in the log: {written}");
+    let pages = ["metrics", "statusz", "statusz?format=json", "flagz"];
+    let pages = pages.map(|page| world.node.namespace.curl(&format!("{PAGES}/{page}")).text);
+    for text in pages.iter().chain([&written]) {
+        for secret in ["ya29.", "eyJ"] {
+            assert!(!text.contains(secret), "a token is shown: {text}");
+        }
     }
     assert!(written.contains("service_account=\"linked\" pod=\"linked\""), "{written}");
 }

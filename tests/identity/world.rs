@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -11,6 +12,7 @@ use crate::pod::{PORT, Pod};
 use crate::process::{BINARY, Process};
 use crate::sandbox::{Address, Node};
 use crate::support;
+use crate::support::cgroup::Cgroup;
 
 /// Where the mock metadata server listens, in the node's namespace.
 const UPSTREAM: &str = "127.0.0.1:8980";
@@ -39,6 +41,11 @@ impl World {
 
     /// The proxy on the node, ready, with its upstream. It hears of pods through [`World::watch`].
     pub fn proxy(&self, args: &[&str]) -> Proxy {
+        self.proxy_in(None, args)
+    }
+
+    /// The same in a control group.
+    pub fn proxy_in(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
         let kubeconfig = self.server.node_kubeconfig(self.watch.addr());
         let fixed = [
             &format!("--kubeconfig={}", kubeconfig.display()),
@@ -46,21 +53,27 @@ impl World {
             "--workload-identity",
             "--host-proc=/proc",
         ];
-        self.start(&[&fixed, args].concat())
+        self.start(group, &[&fixed, args].concat())
     }
 
     /// The proxy as it is by default.
     pub fn proxy_without_identity(&self) -> Proxy {
-        self.start(&[])
+        self.start(None, &[])
     }
 
-    fn start(&self, args: &[&str]) -> Proxy {
+    fn start(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
         let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
         mock.line("mock metadata server on");
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
         let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
-        let mut command = self.node.namespace.command(binary.to_str().expect("text"));
+        // It joins the group before it enters the namespace, where groups are not mounted.
+        let doors =
+            group.into_iter().flat_map(Cgroup::doors).map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
+        let shell = format!(r#"{}exec "$0" "$@""#, doors.collect::<String>());
+        let inside = self.node.namespace.command(binary.to_str().expect("text"));
+        let mut command = Command::new("sh");
+        command.args(["-c", &shell]).arg(inside.get_program()).args(inside.get_args());
         let process = Process::spawn(command.args(fixed).args(args));
         process.line("cache warmed up");
         Proxy { process, _mock: mock }

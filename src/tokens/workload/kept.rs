@@ -47,7 +47,7 @@ pub(super) struct Stages {
     pub(super) federated: Arc<Stage>,
     /// Bounds the exchanges of its Google tokens.
     pub(super) permits: Arc<Semaphore>,
-    /// When a token of it was last asked for, in nanoseconds of [`BootTime`].
+    /// When a token of it was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
     asked: AtomicU64,
     google: Mutex<HashMap<Ask, Arc<Stage>>>,
 }
@@ -124,6 +124,11 @@ impl Stages {
     /// Records that a token is asked for.
     pub(super) fn asked(&self, now: BootTime) {
         self.asked.store(now.as_nanos(), Relaxed);
+    }
+
+    /// Whether a token was asked for.
+    pub(super) fn were_asked(&self) -> bool {
+        self.asked.load(Relaxed) > 0
     }
 
     fn is_aging(&self, now: BootTime) -> bool {

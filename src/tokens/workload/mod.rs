@@ -6,9 +6,9 @@
 //! Token Service exchanges that for a federated token. For an account that is linked to a Google account, the IAM
 //! Credentials API gives a token of the latter for the former. Without a link, the federated token is the answer.
 //!
-//! What each step gave is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are kept by the token cache. So the
-//! Security Token Service is asked once or twice an hour for each workload, whatever scopes and audiences its pods ask
-//! for. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
+//! What each step gave is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are kept by
+//! the token cache. So the Security Token Service is asked twice an hour for each workload, whatever scopes and
+//! audiences its pods ask for; without a link also for each other set of scopes. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
 //! from there.
 //!
 //! The token that pods ask for first is fetched when a pod is scheduled, so that it is there before the pod's first

@@ -9,10 +9,10 @@
 //!
 //! Google allows 6,000 exchanges a minute for all nodes of a project. So what can wait is spread:
 //!
-//! - Pods that ran before the proxy did, over [`START_SPREAD`]: all proxies of a cluster may be updated at once, and
-//!   such pods are rarely at their first request.
+//! - Pods that were scheduled before the proxy started, over [`START_SPREAD`]: all proxies of a cluster may be updated at
+//!   once, and such pods are rarely at their first request.
 //! - More than [`BURST`] new accounts within [`BURST_SPREAD`], over that time.
-//! - After a failure nothing is fetched for a while, for longer each time. Requests still are.
+//! - After a failure of Google's nothing is fetched in advance for a while, for longer each time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use super::WorkloadSource;
 use crate::clock::{BootTime, sleep_until};
+use crate::failure::{ExchangeFailure, TokenFailure};
 use crate::metadata::WorkloadId;
 use crate::tokens::NoToken;
 use crate::workloads::{Prefetch, Workload};
@@ -32,15 +33,18 @@ use crate::workloads::{Prefetch, Workload};
 /// Maximum accounts for which tokens are fetched at once.
 const MAX_AT_ONCE: usize = 4;
 
-/// Over how long accounts are spread whose pods ran before the proxy did. 1,000 nodes with 50 accounts each take 5,000
-/// of the 6,000 exchanges that Google allows a minute.
+/// Over how long accounts are spread whose pods were scheduled before the proxy started. 1,000 nodes with 50 accounts
+/// each take 5,000 of the 6,000 exchanges that Google allows a minute.
 pub(super) const START_SPREAD: Duration = Duration::from_secs(600);
 
 /// New accounts whose tokens are fetched at once, and over how long others are spread.
 const BURST: usize = 20;
 const BURST_SPREAD: Duration = Duration::from_secs(30);
 
-/// First and longest pauses after a failure.
+/// Pause of an account for which the API server issues nothing.
+const OWN_PAUSE: Duration = Duration::from_secs(120);
+
+/// First and longest pauses of all after a failure of Google's.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
 /// Maximum accounts without a link that are remembered to have asked.
@@ -57,9 +61,12 @@ impl Askers {
     /// A pod of this account asks.
     pub(super) fn saw(&self, workload: &Workload) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() < MAX_ASKERS {
-            seen.insert(key_of(workload));
+        let key = key_of(workload);
+        if seen.len() >= MAX_ASKERS && !seen.contains(&key) {
+            // Most are of accounts that are gone. Those in use are seen again.
+            seen.clear();
         }
+        seen.insert(key);
     }
 
     pub(super) fn has(&self, workload: &Workload) -> bool {
@@ -77,7 +84,8 @@ pub async fn prefetch(source: Arc<WorkloadSource>) -> Infallible {
         return pending().await;
     }
     let mut changes = source.means.workloads.subscribe();
-    let mut plan = Plan::new(running(&source).await);
+    let running = running(&source).await;
+    let mut plan = Plan::new(running, BootTime::now());
     let mut fetching = JoinSet::new();
     loop {
         plan.take_in(&wanted(&source), BootTime::now(), fastrand::f64);
@@ -90,9 +98,11 @@ pub async fn prefetch(source: Arc<WorkloadSource>) -> Infallible {
                     fetching.spawn(async move { (number, source.prepare(number).await) });
                 }
             }
-            Some(Ok((number, outcome))) = fetching.join_next() => {
-                let is_of_use = source.means.workloads.has(number);
-                plan.ended(number, outcome.as_ref().err().filter(|_| is_of_use), BootTime::now(), fastrand::f64());
+            Some(ended) = fetching.join_next() => {
+                // What became of an account that is gone says nothing about the servers.
+                if let Ok((number, outcome)) = ended && source.means.workloads.has(number) {
+                    plan.ended(number, outcome, BootTime::now(), fastrand::f64());
+                }
             }
         }
     }
@@ -113,7 +123,8 @@ async fn running(source: &WorkloadSource) -> HashSet<AccountKey> {
         // The sender is in `pods`.
         let _ = changes.changed().await;
     }
-    pods.all().iter().map(|pod| (Arc::clone(&pod.namespace), Arc::clone(&pod.account))).collect()
+    let pods = pods.all();
+    pods.iter().filter(|pod| !pod.ended).map(|pod| (Arc::clone(&pod.namespace), Arc::clone(&pod.account))).collect()
 }
 
 /// The accounts whose tokens are to be fetched.
@@ -130,8 +141,9 @@ fn wanted(source: &WorkloadSource) -> Vec<(WorkloadId, AccountKey)> {
 /// What is fetched when.
 #[derive(Debug, Default)]
 struct Plan {
-    /// The accounts whose pods ran before the proxy did.
+    /// The accounts whose pods were scheduled before the proxy started, for a while after that.
     running: HashSet<AccountKey>,
+    began: Option<BootTime>,
     /// Those that are planned, or were.
     taken_in: HashSet<WorkloadId>,
     queue: BinaryHeap<Reverse<(BootTime, WorkloadId)>>,
@@ -143,8 +155,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(running: HashSet<AccountKey>) -> Self {
-        Self { running, ..Self::default() }
+    fn new(running: HashSet<AccountKey>, now: BootTime) -> Self {
+        Self { running, began: Some(now), ..Self::default() }
     }
 
     /// Plans those that are new among `wanted`, which are all there are. `jitter` is between 0 and 1.
@@ -152,6 +164,9 @@ impl Plan {
         let numbers: HashSet<_> = wanted.iter().map(|(number, _)| *number).collect();
         self.taken_in.retain(|number| numbers.contains(number));
         self.queue.retain(|Reverse((_, number))| numbers.contains(number));
+        if self.began.is_some_and(|began| now.since(began) >= START_SPREAD) {
+            self.running.clear();
+        }
         self.burst.retain(|taken| now.since(*taken) < BURST_SPREAD);
         for (number, account) in wanted {
             if !self.taken_in.insert(*number) {
@@ -181,11 +196,15 @@ impl Plan {
     }
 
     /// Records how it ended. What failed is tried again; what was refused is left to who asks, and is told why.
-    fn ended(&mut self, number: WorkloadId, failure: Option<&NoToken>, now: BootTime, jitter: f64) {
-        match failure {
-            None => self.failures = 0,
-            Some(NoToken::Refused(refused)) if refused.status.is_client_error() => {}
-            Some(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
+    fn ended(&mut self, number: WorkloadId, outcome: Result<Prepared, NoToken>, now: BootTime, jitter: f64) {
+        match outcome {
+            Ok(Prepared::Fetched) => self.failures = 0,
+            Ok(Prepared::Needless) => {}
+            Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {}
+            Err(NoToken::Failed(failure)) if is_its_own(&failure) => {
+                self.queue.push(Reverse((now + OWN_PAUSE.mul_f64(1.0 + 0.5 * jitter), number)));
+            }
+            Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
                 let pause = PAUSES.0.saturating_mul(1 << self.failures.min(16)).min(PAUSES.1);
                 // Those that were under way together count once.
                 if self.paused_until.is_none_or(|until| until <= now) {
@@ -198,12 +217,29 @@ impl Plan {
     }
 }
 
+/// What became of an account's first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prepared {
+    Fetched,
+    /// Its pods have asked already.
+    Needless,
+}
+
+/// Whether a failure is of one account: of what the API server says about it.
+fn is_its_own(failure: &TokenFailure) -> bool {
+    matches!(failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
+}
+
 impl WorkloadSource {
-    /// Has the token fetched that an account's pods ask for first.
-    async fn prepare(&self, number: WorkloadId) -> Result<(), NoToken> {
+    /// Has the token fetched that an account's pods ask for first, unless they have asked already.
+    async fn prepare(&self, number: WorkloadId) -> Result<Prepared, NoToken> {
         let steps = self.steps(number).await?;
+        if steps.stages.were_asked() {
+            return Ok(Prepared::Needless);
+        }
+        steps.prepare().await?;
         steps.stages.asked(BootTime::now());
-        steps.prepare().await
+        Ok(Prepared::Fetched)
     }
 }
 

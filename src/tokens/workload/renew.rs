@@ -11,33 +11,63 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::WorkloadSource;
+use super::halt::no_token;
 use super::secret::Want;
+use super::stage::MAX_FLIGHT;
 use super::steps::patiently;
 use crate::clock::BootTime;
+use crate::failure::ExchangeFailure;
+use crate::metadata::WorkloadId;
+use crate::tokens::NoToken;
 
 /// Interval between looks for tokens that are past half of their life.
 const INTERVAL: Duration = Duration::from_secs(15);
 
+/// Longest interval, after failures. With jitter, so that not all nodes ask at once when a server is back.
+const MAX_INTERVAL: Duration = Duration::from_secs(240);
+
 /// Maximum workloads whose tokens are renewed at once.
 const MAX_AT_ONCE: usize = 4;
 
-/// Renews what is in use, for ever. What fails is tried again after the step's rest.
+/// Renews what is in use, for ever.
 pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
+    let mut interval = INTERVAL;
     loop {
-        sleep(INTERVAL).await;
-        let mut renewing = JoinSet::new();
-        for number in source.kept.aging(BootTime::now()) {
-            if renewing.len() >= MAX_AT_ONCE {
-                renewing.join_next().await;
-            }
-            let source = Arc::clone(&source);
-            renewing.spawn(async move {
-                if let Ok(steps) = source.steps(number).await {
-                    // Its own failure is logged.
-                    let _ = steps.federated(Want::Young, patiently()).await;
-                }
-            });
+        sleep(interval.mul_f64(1.0 + 0.25 * fastrand::f64())).await;
+        let has_failed = renew_all(&source).await;
+        interval = if has_failed { (interval * 2).min(MAX_INTERVAL) } else { INTERVAL };
+    }
+}
+
+/// Renews what is due. Returns whether some of it failed.
+async fn renew_all(source: &Arc<WorkloadSource>) -> bool {
+    let (mut renewing, mut has_failed) = (JoinSet::new(), false);
+    for number in source.kept.aging(BootTime::now()) {
+        if renewing.len() >= MAX_AT_ONCE {
+            has_failed |= !matches!(renewing.join_next().await, Some(Ok(Ok(()))));
         }
-        renewing.join_all().await;
+        let source = Arc::clone(source);
+        renewing.spawn(async move { source.renew(number).await });
+    }
+    while let Some(renewed) = renewing.join_next().await {
+        has_failed |= !matches!(renewed, Ok(Ok(())));
+    }
+    has_failed
+}
+
+impl WorkloadSource {
+    /// Renews the tokens of a workload that are past half of their life. Failures are logged by the steps.
+    async fn renew(&self, number: WorkloadId) -> Result<(), NoToken> {
+        let steps = self.steps(number).await?;
+        // First, because a federated token ends with the Kubernetes token that it was given for.
+        steps.subject().await?;
+        steps.stages.subject.settled().await;
+        if steps.stages.subject.is_aging(BootTime::now()) {
+            // It was not renewed, and neither would a federated token be.
+            return Err(no_token(ExchangeFailure::Slow(MAX_FLIGHT)));
+        }
+        steps.federated(Want::Young, patiently()).await?;
+        steps.stages.federated.settled().await;
+        Ok(())
     }
 }

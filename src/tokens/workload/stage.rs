@@ -157,6 +157,15 @@ impl Stage {
         self.lock().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
     }
 
+    /// Waits until no flight is under way.
+    pub(super) async fn settled(&self) {
+        let flight = self.lock().flight.clone();
+        if let Some(mut flight) = flight {
+            // An error is a flight that panicked.
+            let _ = flight.wait_for(Option::is_some).await;
+        }
+    }
+
     /// Whether a flight is under way.
     pub(super) fn is_flying(&self) -> bool {
         self.lock().flight.is_some()

@@ -64,7 +64,7 @@ pub(super) fn patiently() -> Instant {
 
 impl Steps {
     /// The workload's Kubernetes token.
-    async fn subject(&self) -> Result<Arc<Secret>, NoToken> {
+    pub(super) async fn subject(&self) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
         let work = || async move { steps.counted(Step::Kubernetes, steps.ask_for_subject().await) };
         self.stages.subject.get(Want::Young, patiently(), work).await

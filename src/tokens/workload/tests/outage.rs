@@ -42,13 +42,18 @@ struct Pod {
 }
 
 impl Pod {
-    fn new(annotation: &'static str) -> Self {
+    /// A pod that has tokens.
+    async fn warm(annotation: &'static str) -> Self {
         let lab = Lab::new(annotation);
         let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
         let tokens = Tokens::new(store, Source(Arc::clone(&lab.source)));
         let source = Arc::clone(&lab.source);
         tokio::spawn(async move { match renew(source).await {} });
-        Self { lab, tokens }
+        let pod = Self { lab, tokens };
+        for what in WARM {
+            assert_eq!(pod.ask(what).await.expect("a token").status(), StatusCode::OK);
+        }
+        pod
     }
 
     async fn ask(&self, what: &str) -> Result<Response<Body>, Error> {
@@ -76,10 +81,7 @@ impl Pod {
 /// Has the servers fail after so many minutes for so many. Returns how long it took after that until tokens with other
 /// scopes were there.
 async fn outage(annotation: &'static str, after: u64, minutes: u64, away: impl FnOnce(&mut Script)) -> Duration {
-    let pod = Pod::new(annotation);
-    for what in WARM {
-        assert_eq!(pod.ask(what).await.expect("a token").status(), StatusCode::OK);
-    }
+    let pod = Pod::warm(annotation).await;
     pod.go_on(after, "before").await;
     pod.lab.servers.change(away);
     pod.go_on(minutes, &format!("minutes {after} to {}", after + minutes)).await;
@@ -108,6 +110,21 @@ async fn google_may_be_away_for_ten_minutes() {
             assert!(recovered <= Duration::from_millis(1_400), "{annotation:?} after {after} minutes: {recovered:?}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_absence_of_the_api_server_takes_nothing_from_the_next() {
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    pod.go_on(29, "before").await;
+    pod.lab.servers.change(|script| script.kubernetes = Does::Fail);
+    pod.go_on(2, "the first").await;
+    pod.lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    // What pauses after a failure goes on by then.
+    pod.go_on(5, "between").await;
+    pod.lab.servers.change(|script| script.kubernetes = Does::Fail);
+    pod.go_on(29, "the second").await;
+    let other = pod.ask("default/token?scopes=b").await.expect("its Kubernetes token was renewed between");
+    assert_eq!(other.status(), StatusCode::OK);
 }
 
 #[tokio::test(start_paused = true)]

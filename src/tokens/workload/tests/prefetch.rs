@@ -30,6 +30,27 @@ async fn the_first_request_finds_a_token_and_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_failed_is_tried_again() {
+    let lab = prefetching(GOOGLE_ACCOUNT);
+    lab.servers.change(|script| script.iam = Does::Fail);
+    sleep(START_SPREAD + Duration::from_secs(10)).await;
+    lab.servers.change(|script| script.iam = Does::Issue(3600));
+    // The longest pause.
+    sleep(Duration::from_secs(900)).await;
+    let began = Instant::now();
+    lab.token("default/token").await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_is_not_fetched_again() {
+    let lab = prefetching(GOOGLE_ACCOUNT);
+    assert_eq!(lab.token("default/token").await, "google-1");
+    sleep(START_SPREAD + Duration::from_secs(1)).await;
+    assert_eq!(lab.servers.counts(), [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_without_a_link_is_left_alone_until_it_asks() {
     let lab = prefetching("");
     sleep(START_SPREAD * 2).await;

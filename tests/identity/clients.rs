@@ -1,0 +1,143 @@
+//! Google's client libraries in pods: each gets tokens of its own pod's account.
+
+#[allow(dead_code, reason = "a part of the programs is used")]
+#[path = "../clients/client/install.rs"]
+mod install;
+#[allow(dead_code, reason = "a part of the programs is used")]
+#[path = "../clients/client/program.rs"]
+mod program;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use gce_metadata_proxy::mock::google::Subject;
+use serde_json::Value;
+use tokio::runtime::Builder;
+
+use crate::google::Cloud;
+use crate::kube::NODE;
+use crate::pod::Pod;
+use crate::support::needs::{Test, tests};
+use crate::tokens::{email, linked_accounts, proxy};
+use crate::world::World;
+use program::Program::{self, Go, Java, Node, Python};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![real_clients_get_tokens_of_their_own_account];
+
+/// What they need besides what all tests here do.
+pub const NEEDS: [&str; 5] = ["python3", "go", "node", "java", "maven"];
+
+/// A program that hangs fails its test. In seconds.
+const PATIENCE: &str = "90";
+
+/// Accounts. Each client runs in a pod of each.
+const ACCOUNTS: u8 = 3;
+
+/// Programs of `tests/clients`, and what each does there, in order.
+const CLIENTS: [(Program, &[&str]); 6] = [
+    (
+        Python { lock: "google-auth", module: "with_google_auth" },
+        &["project", "token", "account", "scoped", "refresh", "identity"],
+    ),
+    (Go { module: "current", library: "metadata" }, &["token", "account", "scoped", "refresh", "identity"]),
+    (Go { module: "current", library: "auth" }, &["scoped", "refresh"]),
+    (Node { lock: "current", library: "gcp-metadata" }, &["token", "account", "scoped", "refresh", "identity"]),
+    (Node { lock: "current", library: "google-auth-library" }, &["token", "account", "scoped", "refresh"]),
+    (
+        Java { lock: "current", library: "WithGoogleAuth" },
+        &["detect", "token", "account", "scoped", "refresh", "identity"],
+    ),
+];
+
+/// Steps that come to a token.
+const TOKENS: [&str; 4] = ["token", "scoped", "refresh", "identity"];
+
+fn real_clients_get_tokens_of_their_own_account() {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    for (program, _) in CLIENTS {
+        runtime.block_on(program.install()).unwrap_or_else(|error| panic!("{program:?}: {error}"));
+    }
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Arc::new(Cloud::start(&world, &mut api));
+    linked_accounts(&mut api, &google, ACCOUNTS);
+    let _proxy = proxy(&world, &google, &[]);
+    let mut seen = 0;
+    for (number, (program, steps)) in (0u8..).zip(CLIENTS) {
+        // Pods of all accounts at once, each with the same program.
+        let pods: Vec<_> = (0..ACCOUNTS)
+            .map(|account| {
+                let name = format!("client-{number}-{account}");
+                let object = api.create_pod("team-0", &name, &format!("app-{account}"), NODE);
+                Pod::start(&world.node, object, world.address(number * ACCOUNTS + account))
+            })
+            .collect();
+        let running: Vec<_> = pods
+            .into_iter()
+            .map(|pod| {
+                // Its thread enters the pod's network, and programs that it starts are there, too.
+                std::thread::spawn(move || (Arc::clone(&pod), pod.inside(move |pod| run(program, steps, pod))))
+            })
+            .collect();
+        for client in running {
+            let (pod, told) = client.join().expect("no panic");
+            seen += check(&pod, steps, &told, &google);
+        }
+    }
+    println!("{seen} tokens of {} programs in {ACCOUNTS} pods each, all their own", CLIENTS.len());
+}
+
+/// Runs a program in a pod's network, and returns what it tells.
+fn run(program: Program, steps: &[&str], pod: &Pod) -> Value {
+    let command = program.command();
+    let command = command.as_std();
+    let mut client = Command::new("timeout");
+    client.arg(PATIENCE).arg(command.get_program()).args(command.get_args()).arg("session").args(steps);
+    for (name, value) in command.get_envs() {
+        client.env(name, value.expect("none is removed"));
+    }
+    // Not at home, where other credentials may be, and without a proxy for the proxy.
+    client.env("HOME", "/nonexistent").env_remove("GOOGLE_APPLICATION_CREDENTIALS").env_remove("GOOGLE_CLOUD_PROJECT");
+    for variable in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        client.env_remove(variable);
+    }
+    for variable in ["GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT"] {
+        client.env(variable, pod.proxy().to_string());
+    }
+    let output = client.output().expect("timeout is here");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&printed)
+        .unwrap_or_else(|error| panic!("{client:?}: {error}: {printed}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Checks that all tokens are the pod's own. Returns their number.
+fn check(pod: &Pod, steps: &[&str], told: &Value, google: &Cloud) -> usize {
+    let own = email(&pod.object.account);
+    let outcome = |step: &str| {
+        let outcome = &told["steps"][step]["ok"];
+        assert!(!outcome.is_null(), "{pod}: {step}: {told}");
+        outcome
+    };
+    for step in steps {
+        match *step {
+            "account" => assert_eq!(outcome(step), &own, "{pod}: {told}"),
+            step if TOKENS.contains(&step) => {
+                let subject = subject(outcome(step), google);
+                let subject = subject.unwrap_or_else(|| panic!("{pod}: {step} is no token of the fake Google: {told}"));
+                assert_eq!(subject.workload.to_string(), format!("team-0/{}", pod.object.account), "{pod}: {step}");
+                assert_eq!(subject.email.as_deref(), Some(&*own), "{pod}: {step}");
+            }
+            step => {
+                outcome(step);
+            }
+        }
+    }
+    steps.iter().filter(|step| TOKENS.contains(step)).count()
+}
+
+/// Whose token it is.
+fn subject(told: &Value, google: &Cloud) -> Option<Subject> {
+    let token = told.as_str()?;
+    Subject::read(token).or_else(|| google.subject_of(token))
+}
