@@ -1,5 +1,8 @@
 //! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
+#[cfg(feature = "workload-identity")]
+mod following;
+
 use std::fs;
 use std::future::Future;
 use std::io;
@@ -19,8 +22,6 @@ use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
-#[cfg(feature = "workload-identity")]
-use crate::pods;
 use crate::pods::{ProcError, Sandboxes};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
 use crate::redirect::Redirect;
@@ -30,11 +31,9 @@ use crate::stack;
 use crate::telemetry::Registry;
 use crate::telemetry::otlp;
 #[cfg(feature = "workload-identity")]
-use crate::tokens::workload::{Google, prefetch, renew};
+use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
 use crate::warm::WarmStart;
-#[cfg(feature = "workload-identity")]
-use crate::workloads;
 
 /// A proxy with bound sockets that is not serving yet.
 #[derive(Debug)]
@@ -174,7 +173,7 @@ impl App {
         let mut background = start_background(&shared);
         #[cfg(feature = "workload-identity")]
         if let Some(cluster) = cluster {
-            follow_cluster(cluster, &shared, &mut background);
+            following::follow(cluster, &shared, &mut background);
         }
 
         shutdown.await;
@@ -194,24 +193,6 @@ impl App {
             exchange: self.cluster.clone().zip(self.google.take()),
         })
     }
-}
-
-/// Follows this node's pods and their accounts.
-#[cfg(feature = "workload-identity")]
-fn follow_cluster(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
-    let Some(identity) = &shared.identity else { return };
-    let (pods, workloads) = (Arc::clone(identity.pods()), Arc::clone(identity.workloads()));
-    if workloads.federation().is_some() {
-        let cluster = cluster.clone();
-        background.spawn(async move { match workloads::follow(cluster, workloads).await {} });
-    }
-    if let Some(source) = shared.tokens.source().of_workloads() {
-        let (prefetched, renewed) = (Arc::clone(source), Arc::clone(source));
-        background.spawn(async move { match prefetch(prefetched).await {} });
-        background.spawn(async move { match renew(renewed).await {} });
-    }
-    // The log says what happens to the watch, and the metrics how old its news is.
-    background.spawn(async move { match pods::follow(cluster, pods, |_| {}).await {} });
 }
 
 /// Accepts connections of pods until the drain begins.

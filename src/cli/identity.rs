@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::federation::FederationArgs;
 use super::given::{Given, Mistakes, Syntax};
 use super::syntax::{self, Choice};
-use crate::cluster::{self, Credential, NodeName};
+use crate::cluster::{self, Acting, Credential, NodeName};
 use crate::identity::{AccountName, Settings};
 use crate::pods::owners::Attest;
 
@@ -27,10 +27,22 @@ pub(super) struct IdentityArgs {
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<Given<Node>>,
 
-    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account and
-    /// acts as its node, which requires Kubernetes 1.36
+    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
     #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
     kubeconfig: Option<String>,
+
+    /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
+    /// 1.36. `false` only where an admission policy fences the account. Without effect if --kubeconfig is given
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "METADATA_PROXY_IMPERSONATE_NODE",
+        default_value = "true",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    impersonate_node: Given<Impersonation>,
 
     /// Directory where the node's /proc is mounted. Read-only is enough
     #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
@@ -61,6 +73,7 @@ impl IdentityArgs {
         let node = mistakes.optional(self.node_name);
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
+        let acting = mistakes.value(self.impersonate_node);
         if !self.workload_identity {
             return None;
         }
@@ -69,7 +82,10 @@ impl IdentityArgs {
             mistakes.add("--workload-identity requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
         let kubeconfig = self.kubeconfig.filter(|file| !file.is_empty());
-        let credential = kubeconfig.map_or(Credential::OwnAccount, |file| Credential::Kubeconfig(file.into()));
+        let credential = match kubeconfig {
+            Some(file) => Credential::Kubeconfig(file.into()),
+            None => Credential::OwnAccount(acting?),
+        };
         Some(Settings {
             host_proc: self.host_proc,
             attest: attest?,
@@ -87,7 +103,11 @@ impl IdentityArgs {
             node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
             kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
                 Credential::Kubeconfig(file) => Some(file.display().to_string()),
-                Credential::OwnAccount => None,
+                Credential::OwnAccount(_) => None,
+            }),
+            impersonate_node: Given::from_value(match cluster.map(|cluster| &cluster.credential) {
+                Some(Credential::OwnAccount(acting)) => *acting,
+                _ => Acting::default(),
             }),
             host_proc: settings.map_or_else(|| HOST_PROC.into(), |settings| settings.host_proc.clone()),
             attest: Choice::from_value(settings.map(|settings| settings.attest).unwrap_or_default()),
@@ -119,6 +139,33 @@ impl Syntax for Node {
     }
 }
 
+/// Whether the account acts as its node.
+#[derive(Debug, Clone)]
+struct Impersonation;
+
+impl Syntax for Impersonation {
+    type Value = Acting;
+
+    fn expected() -> String {
+        "true or false".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Acting> {
+        match text {
+            "true" => Some(Acting::AsItsNode),
+            "false" => Some(Acting::AsItself),
+            _ => None,
+        }
+    }
+
+    fn show(value: &Acting) -> String {
+        match value {
+            Acting::AsItsNode => "true".to_owned(),
+            Acting::AsItself => "false".to_owned(),
+        }
+    }
+}
+
 /// A Kubernetes service account.
 #[derive(Debug, Clone)]
 struct Account;
@@ -142,29 +189,56 @@ impl Syntax for Account {
 #[cfg(test)]
 mod tests {
     use crate::cli::Command;
-    use crate::cli::tests::{mistakes, parse_line};
+    use crate::cli::tests::{mistakes, parse_line, serve};
+    use crate::cluster::{Acting, Credential};
 
     fn shown(line: &str) -> Vec<String> {
         let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
         let flags = crate::cli::flags(&config).into_iter();
         let is_ours = |name: &str| {
-            ["--workload-identity", "--node-name", "--kubeconfig", "--host-proc", "--attest", "--passthrough"]
-                .contains(&name)
+            [
+                "--workload-identity",
+                "--node-name",
+                "--kubeconfig",
+                "--impersonate-node",
+                "--host-proc",
+                "--attest",
+                "--passthrough",
+            ]
+            .contains(&name)
         };
         flags.filter(|(name, _)| is_ours(name)).map(|(_, value)| value).collect()
     }
 
     #[test]
     fn it_is_off_by_default_and_the_other_flags_have_no_effect() {
-        assert_eq!(shown(""), ["false", "", "", "/host/proc", "prefer", ""]);
-        assert_eq!(shown("--node-name n1 --attest kernel"), ["false", "", "", "/host/proc", "prefer", ""]);
+        let off = ["false", "", "", "true", "/host/proc", "prefer", ""];
+        assert_eq!(shown(""), off);
+        assert_eq!(shown("--node-name n1 --attest kernel --impersonate-node=false"), off);
     }
 
     #[test]
     fn flags_are_shown_as_they_are_in_force() {
         let line = "--workload-identity --node-name=n1 --kubeconfig /k --host-proc /proc --attest=kernel \
                     --passthrough kube-system/a,b/c";
-        assert_eq!(shown(line), ["true", "n1", "/k", "/proc", "kernel", "kube-system/a,b/c"]);
+        assert_eq!(shown(line), ["true", "n1", "/k", "true", "/proc", "kernel", "kube-system/a,b/c"]);
+    }
+
+    #[test]
+    fn the_account_acts_as_its_node_unless_told_otherwise() {
+        let credential = |flags: &str| {
+            let identity = serve(&format!("--workload-identity --node-name=n {flags}")).identity;
+            identity.expect("it is on").cluster.credential
+        };
+        for (flags, acting) in [
+            ("", Acting::AsItsNode),
+            ("--impersonate-node", Acting::AsItsNode),
+            ("--impersonate-node=true", Acting::AsItsNode),
+            ("--impersonate-node=false", Acting::AsItself),
+        ] {
+            assert_eq!(credential(flags), Credential::OwnAccount(acting), "{flags}");
+        }
+        assert_eq!(credential("--kubeconfig=/k --impersonate-node=false"), Credential::Kubeconfig("/k".into()));
     }
 
     #[test]
@@ -174,6 +248,7 @@ mod tests {
             ("--node-name=Node_1", "--node-name: \"Node_1\" is not valid; expected the name of a node"),
             ("--attest=api", "--attest: \"api\" is not valid; expected prefer or kernel"),
             ("--passthrough=a", "--passthrough: \"a\" is not valid; expected NAMESPACE/ACCOUNT"),
+            ("--impersonate-node=no", "--impersonate-node: \"no\" is not valid; expected true or false"),
             ("--passthrough=A/b", "--passthrough: \"A/b\" is not valid; expected NAMESPACE/ACCOUNT"),
         ] {
             let said = mistakes(line);

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tower::{BoxError, ServiceBuilder};
 
 use super::error::ClusterError;
-use super::{Credential, NodeName, Settings};
+use super::{Acting, Credential, NodeName, Settings};
 
 /// Maximum age of a client that new requests use. A kubelet's client certificate is replaced on disk long before it
 /// expires, and is read only when a client is made.
@@ -74,6 +74,16 @@ impl Clients {
         Self { settings, current: Mutex::new(Current { renew_at: None, ..Current::new(String::new(), client) }) }
     }
 
+    /// A client with the same credential that acts as nobody else, and as whom the others act.
+    pub(super) async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
+        let mut config = config(&self.settings).await?;
+        let acts_as = config.auth_info.impersonate.take();
+        config.auth_info.impersonate_groups = None;
+        // Used at once, and dropped.
+        let current = Current { renew_at: None, ..made(config)? };
+        Ok((Self { settings: self.settings.clone(), current: Mutex::new(current) }, acts_as))
+    }
+
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -118,7 +128,10 @@ impl Clients {
 }
 
 async fn current(settings: &Settings) -> Result<Current, ClusterError> {
-    let config = config(settings).await?;
+    made(config(settings).await?)
+}
+
+fn made(config: Config) -> Result<Current, ClusterError> {
     let server = config.cluster_url.to_string();
     match connect(config) {
         Ok(client) => Ok(Current::new(server, client)),
@@ -139,9 +152,11 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
                 None => Ok(config),
             }
         }
-        Credential::OwnAccount => {
+        Credential::OwnAccount(acting) => {
             let mut config = Config::incluster_env().map_err(ClusterError::NoAccount)?;
-            act_as(&mut config, &settings.node);
+            if *acting == Acting::AsItsNode {
+                act_as(&mut config, &settings.node);
+            }
             Ok(config)
         }
     }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::Credential;
+use super::{Acting, Credential};
 
 /// What to do about a status.
 pub(super) type Hint = fn(StatusCode) -> &'static str;
@@ -13,6 +13,8 @@ pub(super) enum Resource {
     Pods,
     Accounts,
     Tokens,
+    /// Reviews of what the credential may do. Whoever asks says what to do.
+    Rights,
 }
 
 /// What to do about a refusal because of the audience of a token.
@@ -22,62 +24,107 @@ pub(super) const AUDIENCE: &str = ". The group system:nodes needs a ClusterRole 
 /// What to do when this credential is refused.
 pub(super) fn hint(credential: &Credential, resource: Resource) -> Hint {
     match credential {
-        Credential::Kubeconfig(_) => match resource {
-            Resource::Pods => |status| match status {
-                StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
-                StatusCode::FORBIDDEN => {
-                    ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
-                     or of an account that may list and watch pods"
-                }
-                _ => "",
-            },
-            Resource::Accounts => |status| match status {
-                StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
-                StatusCode::FORBIDDEN => {
-                    ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
-                     or of an account that may get serviceaccounts"
-                }
-                _ => "",
-            },
-            Resource::Tokens => |status| match status {
-                StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
-                StatusCode::FORBIDDEN => {
-                    ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
-                     or of an account that may create serviceaccounts/token"
-                }
-                _ => "",
-            },
-        },
-        Credential::OwnAccount => match resource {
-            Resource::Pods => |status| match status {
-                StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
-                StatusCode::FORBIDDEN => {
-                    ". The proxy's account needs a ClusterRole with the verb impersonate:associated-node for \
-                     nodes in authentication.k8s.io, and with impersonate-on:associated-node:list and \
-                     impersonate-on:associated-node:watch for pods; the API server needs Kubernetes 1.36, \
-                     or 1.35 with the feature gate ConstrainedImpersonation; and --node-name must be the node \
-                     of this pod"
-                }
-                _ => "",
-            },
-            Resource::Accounts => |status| match status {
-                StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
-                StatusCode::FORBIDDEN => {
-                    ". The proxy's account needs a ClusterRole with the verb impersonate-on:associated-node:get for \
-                     serviceaccounts"
-                }
-                _ => "",
-            },
-            Resource::Tokens => |status| match status {
-                StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
-                StatusCode::FORBIDDEN => {
-                    ". The proxy's account needs a ClusterRole with the verb impersonate-on:associated-node:create \
-                     for serviceaccounts/token"
-                }
-                _ => "",
-            },
-        },
+        Credential::Kubeconfig(_) => of_kubeconfig(resource),
+        Credential::OwnAccount(Acting::AsItsNode) => of_node(resource),
+        Credential::OwnAccount(Acting::AsItself) => of_account(resource),
     }
+}
+
+fn of_kubeconfig(resource: Resource) -> Hint {
+    match resource {
+        Resource::Pods => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
+            StatusCode::FORBIDDEN => {
+                ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
+                 or of an account that may list and watch pods"
+            }
+            _ => "",
+        },
+        Resource::Accounts => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
+            StatusCode::FORBIDDEN => {
+                ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
+                 or of an account that may get serviceaccounts"
+            }
+            _ => "",
+        },
+        Resource::Tokens => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
+            StatusCode::FORBIDDEN => {
+                ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
+                 or of an account that may create serviceaccounts/token"
+            }
+            _ => "",
+        },
+        Resource::Rights => |status| if status == StatusCode::UNAUTHORIZED { INVALID_KUBECONFIG } else { "" },
+    }
+}
+
+fn of_node(resource: Resource) -> Hint {
+    match resource {
+        Resource::Pods => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". The proxy's account needs a ClusterRole with the verb impersonate:associated-node for \
+                 nodes in authentication.k8s.io, and with impersonate-on:associated-node:list and \
+                 impersonate-on:associated-node:watch for pods; the API server needs Kubernetes 1.36, \
+                 or 1.35 with the feature gate ConstrainedImpersonation; and --node-name must be the node \
+                 of this pod"
+            }
+            _ => "",
+        },
+        Resource::Accounts => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". The proxy's account needs a ClusterRole with the verb impersonate-on:associated-node:get for \
+                 serviceaccounts"
+            }
+            _ => "",
+        },
+        Resource::Tokens => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". The proxy's account needs a ClusterRole with the verb impersonate-on:associated-node:create \
+                 for serviceaccounts/token"
+            }
+            _ => "",
+        },
+        Resource::Rights => invalid_account,
+    }
+}
+
+fn of_account(resource: Resource) -> Hint {
+    match resource {
+        Resource::Pods => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". With --impersonate-node=false, the proxy's account must be able to list and watch pods"
+            }
+            _ => "",
+        },
+        Resource::Accounts => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". With --impersonate-node=false, the proxy's account must be able to get serviceaccounts"
+            }
+            _ => "",
+        },
+        Resource::Tokens => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". With --impersonate-node=false, the proxy's account must be able to create serviceaccounts/token"
+            }
+            StatusCode::UNPROCESSABLE_ENTITY => {
+                ". The audience in deploy/components/identity-fenced/admission.yaml must be the proxy's"
+            }
+            _ => "",
+        },
+        Resource::Rights => invalid_account,
+    }
+}
+
+fn invalid_account(status: StatusCode) -> &'static str {
+    if status == StatusCode::UNAUTHORIZED { INVALID_ACCOUNT } else { "" }
 }
 
 const INVALID_KUBECONFIG: &str = ". The kubeconfig's certificate or token is not valid, or has expired";

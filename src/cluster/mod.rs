@@ -2,7 +2,8 @@
 //!
 //! Everything is asked in the name of this node, so that the API server itself refuses what is about another one:
 //! either with the kubelet's own credential, or with the proxy's account, which then acts as its node
-//! (`Impersonate-User`).
+//! (`Impersonate-User`). As a last resort that account acts as itself, and an admission policy bounds it. [`rights`] finds
+//! out what the credential may do.
 
 mod account;
 mod client;
@@ -12,6 +13,7 @@ mod hints;
 mod node_name;
 mod object;
 mod prune;
+pub mod rights;
 mod token_request;
 
 use std::fmt;
@@ -61,8 +63,18 @@ pub struct Settings {
 pub enum Credential {
     /// What a kubeconfig says. The kubelet's own will do.
     Kubeconfig(PathBuf),
-    /// This pod's service account, acting as its node: Kubernetes 1.36, or 1.35 with a feature gate.
-    OwnAccount,
+    /// This pod's service account.
+    OwnAccount(Acting),
+}
+
+/// As whom this pod's service account asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Acting {
+    /// As its node: Kubernetes 1.36, or 1.35 with a feature gate.
+    #[default]
+    AsItsNode,
+    /// As itself: an admission policy must bound it.
+    AsItself,
 }
 
 /// Where a watch begins.
@@ -95,6 +107,12 @@ impl Cluster {
     /// Outside a runtime.
     pub async fn connect(settings: &Settings) -> Result<Self, ClusterError> {
         Ok(Self { clients: Arc::new(Clients::new(settings.clone()).await?) })
+    }
+
+    /// The same credential acting as nobody else, and as whom it acts here.
+    async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
+        let (clients, acts_as) = self.clients.bare().await?;
+        Ok((Self { clients: Arc::new(clients) }, acts_as))
     }
 
     /// This node.

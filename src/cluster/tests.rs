@@ -51,7 +51,8 @@ impl Fake {
             let _ = sender.send(Asked { request, answer });
             async move { answered.await.map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused)) }
         });
-        let settings = Settings { node: node.parse().expect("a name"), credential: Credential::OwnAccount };
+        let settings =
+            Settings { node: node.parse().expect("a name"), credential: Credential::OwnAccount(Acting::AsItsNode) };
         let clients = Arc::new(Clients::fixed(settings, Client::new(service, "default")));
         (Self { requests }, Cluster { clients })
     }
@@ -371,7 +372,7 @@ async fn what_cannot_be_used_is_named() {
     let missing = Cluster::connect(&settings(&file.0)).await.expect_err("missing");
     assert!(missing.to_string().contains("/nonexistent/cert") || missing.to_string().contains("No such file"));
     let (port, _) = server(200).await;
-    let own = Settings { credential: Credential::OwnAccount, ..settings("".as_ref()) };
+    let own = Settings { credential: Credential::OwnAccount(Acting::AsItsNode), ..settings("".as_ref()) };
     // Not where the tests run in a pod.
     if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
         let error = Cluster::connect(&own).await.expect_err("no account");

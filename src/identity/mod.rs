@@ -6,6 +6,7 @@
 //! connection cannot change hands, only an address can. When an address does, its connections are reset.
 
 mod caller;
+mod credential;
 mod explain;
 mod hooks;
 mod metrics;
@@ -34,6 +35,7 @@ use crate::workloads::Workloads;
 
 pub use caller::Caller;
 use caller::{KnownPod, Role, witness};
+pub use credential::{CredentialBoard, CredentialState, CredentialStatus};
 pub use hooks::{CutFrom, Forget};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;
@@ -76,6 +78,7 @@ pub struct Identity {
     cut_from: CutFrom,
     forget: Forget,
     metrics: IdentityMetrics,
+    credential: CredentialBoard,
 }
 
 /// The last look at the node's processes.
@@ -132,6 +135,7 @@ impl Identity {
             cut_from,
             forget,
             metrics: IdentityMetrics::new(registry),
+            credential: CredentialBoard::new(registry),
         });
         identity.observe(registry);
         identity
@@ -305,6 +309,11 @@ impl Identity {
     /// The accounts of this node's pods. Whoever reads them writes here.
     pub fn workloads(&self) -> &Arc<Workloads> {
         &self.workloads
+    }
+
+    /// What the proxy's credential for the API server was found to allow. Whoever finds that out writes here.
+    pub fn credential(&self) -> &CredentialBoard {
+        &self.credential
     }
 
     /// The identified pods, by address.

@@ -70,7 +70,7 @@ impl Node {
             #[cfg(feature = "workload-identity")]
             cluster: crate::cluster::Settings {
                 node: "n".parse().expect("a name"),
-                credential: crate::cluster::Credential::OwnAccount,
+                credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
             },
         };
         let identity = Identity::new(&settings, proc.open(), cut_from, forget, &Registry::default());

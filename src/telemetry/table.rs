@@ -55,6 +55,10 @@ table! {
     IDENTITY_CUT = "metadata_proxy_identity_cut_connections_total" []
         "Connections that were reset because their pod ended or their address changed hands. Absent without \
          --workload-identity.";
+    IDENTITY_RIGHTS = "metadata_proxy_identity_rights" ["state"]
+        "1 for what the proxy's own credential for the API server allows, 0 for the others: confined (to its node), \
+         last_resort (an admission policy bounds it), missing (a right that the proxy needs), dangerous (tokens of others), \
+         unknown. Absent without --workload-identity.";
     TOKEN_EXCHANGES = "metadata_proxy_token_exchanges_total" ["step", "result"]
         "Requests for pods' own tokens, by whom was asked (kubernetes: the API server, sts, iam) and result: issued, refused, \
          throttled (429) or failed. Absent without --workload-identity, and where pods have no tokens of their own.";

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::identity::{CallerRow, Summary};
+use crate::identity::{CallerRow, CredentialStatus, Summary};
 use crate::readiness;
 use crate::telemetry::talkers::Talker;
 
@@ -216,6 +216,8 @@ pub struct PodsStatus {
     /// In numbers.
     #[serde(flatten)]
     pub summary: Summary,
+    /// What the proxy's own credential for the API server allows.
+    pub credential: CredentialStatus,
     /// The pods that sent requests and still run.
     pub callers: Vec<CallerRow>,
 }

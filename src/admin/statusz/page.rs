@@ -219,6 +219,14 @@ fn pods(pods: &PodsStatus) -> Markup {
             }
             "; " (pods.summary.sandboxes) " with live processes"
         }
+        p {
+            "the proxy's credential: "
+            @let is_good = matches!(pods.credential.state, "confined" | "last_resort" | "unknown");
+            span class=(if is_good { "good" } else { "bad" }) { (pods.credential.state) }
+        }
+        @for finding in &pods.credential.findings {
+            p class="dim" { (finding) }
+        }
         (table(&["address", "pod", "service account", "evidence", "UID"], &rows))
     }
 }

@@ -98,7 +98,7 @@ fn tokens(rows: &[TokenRow]) -> Vec<TokenStatus> {
 
 impl PodsStatus {
     fn from_identity(identity: &Identity) -> Self {
-        Self { summary: identity.summary(), callers: identity.rows() }
+        Self { summary: identity.summary(), credential: identity.credential().get(), callers: identity.rows() }
     }
 }
 

@@ -88,7 +88,7 @@ fn settings() -> Settings {
         federation: Some(federation()),
         cluster: crate::cluster::Settings {
             node: "n".parse().expect("a name"),
-            credential: crate::cluster::Credential::OwnAccount,
+            credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
         },
     }
 }

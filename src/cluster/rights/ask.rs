@@ -1,0 +1,239 @@
+//! Asks the API server for [`Facts`].
+
+use http::header::CONTENT_TYPE;
+use http::{Request, StatusCode};
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::facts::{Attempt, Facts, NODE_PREFIX, Outcome, User, Way};
+use super::judge;
+use super::right::{CREATE_TOKENS, Right};
+use crate::cluster::hints::Resource;
+use crate::cluster::{Cluster, JSON, RequestError, escaped, events, token_request};
+
+/// Maximum bytes of a review. It has some hundred, and the reason, which names roles.
+const MAX_BYTES: usize = 32 << 10;
+
+/// Another UID than any pod's.
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Too short for every API server, which finds that out after it has judged a node's request.
+const TOO_SHORT_SECONDS: u32 = 1;
+
+/// Longer than the proxy asks for.
+const TOO_LONG_SECONDS: u32 = 10 * 3600;
+
+/// How names of service accounts begin, as users.
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+/// Asks for all that matters: a question for each right, and some requests for tokens that give none.
+pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<Facts, RequestError> {
+    let (bare, acts_as) = cluster.bare().await?;
+    let (user, own_pod) = whoami(&bare).await?;
+    let way = match acts_as {
+        Some(name) if name.starts_with(NODE_PREFIX) => Way::OwnNode,
+        _ if user.is_node() => Way::Kubelet,
+        _ => Way::Itself,
+    };
+    let mut allowed = Vec::new();
+    for right in judge::questions(way, audience.is_some()) {
+        if may(&bare, right).await? {
+            allowed.push(right);
+        }
+    }
+    let subject = match own_pod {
+        Some(own) => Some(own),
+        // Any pod that this node has. Whoever may not list them has other worries, which are judged.
+        None if way != Way::OwnNode => match any_pod(cluster).await {
+            Err(RequestError::Refused { .. }) => None,
+            found => found?,
+        },
+        None => None,
+    };
+    let mut attempts = Vec::new();
+    if let Some(subject) = &subject {
+        let asker = Asker { bare: &bare, cluster, subject, audience };
+        let of_itself = allowed.contains(&CREATE_TOKENS) && way != Way::Kubelet;
+        for attempt in attempts_of(way, of_itself) {
+            if let Some(outcome) = asker.attempt(attempt).await? {
+                attempts.push((attempt, outcome));
+            }
+        }
+    }
+    let node = cluster.node().clone();
+    Ok(Facts { node, has_tokens: audience.is_some(), user, way, allowed, attempts })
+}
+
+/// What is tried. As itself only what RBAC allows: all else is known to be refused.
+fn attempts_of(way: Way, of_itself: bool) -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    if way != Way::Itself {
+        attempts.extend([Attempt::AsNode, Attempt::UnboundAsNode]);
+    }
+    if of_itself {
+        attempts.extend([Attempt::AsAsked, Attempt::ForTheApiServer, Attempt::ForHours, Attempt::BoundToNoPod]);
+    }
+    attempts
+}
+
+/// A pod of this node, in whose name tokens are asked for.
+#[derive(Debug)]
+struct Subject {
+    namespace: String,
+    account: String,
+    pod: String,
+    uid: String,
+}
+
+/// Makes attempts.
+struct Asker<'a> {
+    bare: &'a Cluster,
+    cluster: &'a Cluster,
+    subject: &'a Subject,
+    audience: Option<&'a str>,
+}
+
+impl Asker<'_> {
+    /// `None` if it says nothing, because the pod has just ended.
+    async fn attempt(&self, attempt: Attempt) -> Result<Option<Outcome>, RequestError> {
+        let is_node = matches!(attempt, Attempt::AsNode | Attempt::UnboundAsNode);
+        let by = if is_node { self.cluster } else { self.bare };
+        let path = format!(
+            "/api/v1/namespaces/{}/serviceaccounts/{}/token",
+            escaped(&self.subject.namespace),
+            escaped(&self.subject.account)
+        );
+        match post(by, &path, &self.token_request(attempt)).await {
+            // Something changes requests on their way: it was minted. It is wiped with the connection's buffers.
+            Ok(_) => Ok(Some(Outcome::Passed)),
+            Err(RequestError::Refused { status, message, .. }) => Ok(match status {
+                StatusCode::UNPROCESSABLE_ENTITY if is_node => Some(Outcome::Passed),
+                StatusCode::NOT_FOUND if is_node => None,
+                StatusCode::NOT_FOUND | StatusCode::CONFLICT => Some(Outcome::Passed),
+                _ => Some(Outcome::Refused(message)),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn token_request(&self, attempt: Attempt) -> Value {
+        let pod = |uid| json!({"apiVersion": "v1", "kind": "Pod", "name": self.subject.pod, "uid": uid});
+        let bound = match attempt {
+            Attempt::AsNode => pod(self.subject.uid.as_str()),
+            Attempt::UnboundAsNode => Value::Null,
+            Attempt::AsAsked | Attempt::ForTheApiServer | Attempt::ForHours => pod(NO_UID),
+            Attempt::BoundToNoPod => {
+                json!({"apiVersion": "v1", "kind": "Secret", "name": "gce-metadata-proxy-none", "uid": NO_UID})
+            }
+        };
+        let seconds = match attempt {
+            Attempt::AsNode | Attempt::UnboundAsNode => TOO_SHORT_SECONDS,
+            Attempt::ForHours => TOO_LONG_SECONDS,
+            Attempt::AsAsked | Attempt::ForTheApiServer | Attempt::BoundToNoPod => token_request::LIFE_SECONDS,
+        };
+        let audience = self.audience.filter(|_| attempt != Attempt::ForTheApiServer);
+        let audiences: Vec<&str> = audience.into_iter().collect();
+        json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": audiences, "expirationSeconds": seconds, "boundObjectRef": bound},
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Reviewed<S> {
+    status: S,
+}
+
+#[derive(Deserialize)]
+struct Access {
+    #[serde(default)]
+    allowed: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Subjected {
+    user_info: UserInfo,
+}
+
+#[derive(Deserialize)]
+struct UserInfo {
+    username: String,
+    #[serde(default)]
+    extra: Extra,
+}
+
+/// What a token that is bound to a pod says about it. Each is a list of one.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Extra {
+    #[serde(rename = "authentication.kubernetes.io/node-name")]
+    node: Vec<String>,
+    #[serde(rename = "authentication.kubernetes.io/pod-name")]
+    pod: Vec<String>,
+    #[serde(rename = "authentication.kubernetes.io/pod-uid")]
+    uid: Vec<String>,
+}
+
+/// Whose credential it is, and the pod that it is bound to.
+async fn whoami(bare: &Cluster) -> Result<(User, Option<Subject>), RequestError> {
+    let question = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let UserInfo { username, extra } = review::<Subjected>(bare, path, &question).await?.user_info;
+    let [node, pod, uid] = [extra.node, extra.pod, extra.uid].map(|values| values.into_iter().next());
+    let account = username.strip_prefix(ACCOUNT_PREFIX).and_then(|account| account.split_once(':'));
+    let subject = account.zip(pod.zip(uid)).map(|((namespace, account), (pod, uid))| Subject {
+        namespace: namespace.to_owned(),
+        account: account.to_owned(),
+        pod,
+        uid,
+    });
+    let node = username.strip_prefix(NODE_PREFIX).map(str::to_owned).or(node);
+    Ok((User { name: username, node }, subject))
+}
+
+/// Whether whoever asks has a right.
+async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    Ok(review::<Access>(bare, path, &right.review()).await?.allowed)
+}
+
+/// A pod of this node that lives and has an account.
+async fn any_pod(cluster: &Cluster) -> Result<Option<Subject>, RequestError> {
+    let (pods, _) = cluster.list().await?;
+    let mut able = pods
+        .into_iter()
+        .filter(|pod| !pod.spec.service_account_name.is_empty() && !pod.has_ended() && !pod.is_terminating());
+    Ok(able.next().map(|pod| Subject {
+        namespace: pod.metadata.namespace,
+        account: pod.spec.service_account_name,
+        pod: pod.metadata.name,
+        uid: pod.metadata.uid,
+    }))
+}
+
+async fn review<S: DeserializeOwned>(by: &Cluster, path: &str, question: &impl Serialize) -> Result<S, RequestError> {
+    let body = events::read_whole(post(by, path, question).await?, MAX_BYTES).await?;
+    let reviewed: Reviewed<S> =
+        serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(format!("a review: {error}")))?;
+    Ok(reviewed.status)
+}
+
+/// Sends an object. What is wrong with the server for now is an error; what it refuses is, too, with its words.
+async fn post(by: &Cluster, path: &str, object: &impl Serialize) -> Result<Body, RequestError> {
+    let object = serde_json::to_vec(object).map_err(|error| RequestError::Invalid(error.to_string()))?;
+    let request = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object));
+    match by.send(request, Resource::Rights).await {
+        Err(RequestError::Refused { status, message, hint })
+            if status.is_server_error()
+                || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::UNAUTHORIZED) =>
+        {
+            let status_and_message = format!("{status}: {message}{hint}");
+            Err(RequestError::Unreachable(status_and_message))
+        }
+        sent => sent,
+    }
+}

@@ -1,0 +1,48 @@
+//! What the proxy's credential may do: whether a thief of the node would get more than the node's, and whether the proxy
+//! lacks what it needs.
+//!
+//! The API server is asked as whoever the credential is of, without acting as the node: to ask as the node would take one
+//! more right. RBAC's answer is not all. An admission policy may refuse what RBAC allows, and a node may lack the right to
+//! an audience. Both show only when a token is asked for, so it is: in ways that give none ([`facts::Attempt`]).
+//!
+//! `ask` gathers the facts, `judge` decides what they mean, [`Finding`] says it. Nothing depends on the outcome: pods are
+//! served, and the proxy is ready, before and after.
+
+mod ask;
+mod facts;
+mod finding;
+mod follow;
+mod judge;
+mod right;
+
+use super::{Cluster, RequestError};
+
+pub use finding::{Danger, Finding, Lack, Severity};
+pub use follow::follow;
+pub use right::Right;
+
+/// What was found about a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Whose it is, such as `system:serviceaccount:kube-system:gce-metadata-proxy`.
+    pub user: String,
+    /// What is to be known about it, the worst first. None if it is confined to its node and lacks nothing.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The worst of the findings.
+    pub fn severity(&self) -> Option<Severity> {
+        self.findings.iter().map(Finding::severity).max()
+    }
+}
+
+impl Cluster {
+    /// Asks what the credential may do, in some 20 requests, one after another. `audience` is that of pods' tokens; `None`
+    /// if they have none. Mints no token.
+    pub async fn rights(&self, audience: Option<&str>) -> Result<Report, RequestError> {
+        let facts = ask::facts(self, audience).await?;
+        let findings = judge::judge(&facts);
+        Ok(Report { user: facts.user.name, findings })
+    }
+}
