@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::kube::{ApiServer, Client, NODE};
+use crate::kube::{ApiServer, Client, NODE, OWN_NODE};
 use crate::pod::PORT;
 use crate::sandbox::{Address, Node, Sandbox};
 use crate::support::needs::{Test, tests};
@@ -98,8 +98,10 @@ fn a_node_sees_its_own_pods_until_they_are_deleted_for_good() {
 
 fn the_proxy_s_own_account_may_act_as_its_own_node_only() {
     let server = ApiServer::start(None);
-    let token = server.admin().allow_own_account(NODE);
-    assert_eq!(names(&server.own_account(&token, NODE).pods_of(NODE).body), ["proxy"]);
+    let mut admin = server.admin();
+    let token = admin.own_token(NODE);
+    admin.apply(OWN_NODE, "p.svc.id.goog");
+    assert_eq!(names(&server.own_account(&token, NODE).pods_of(NODE).body), ["proxy-node-1"]);
     assert_eq!(server.own_account(&token, "node-2").pods_of("node-2").status, 403);
 }
 

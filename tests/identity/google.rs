@@ -9,7 +9,7 @@ use gce_metadata_proxy::mock::google::{Google, Handle, Jwks, Pool, Settings};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use crate::kube::Client;
+use crate::kube::{Client, KUBELET};
 use crate::world::World;
 
 /// The pool of the cluster's project.
@@ -27,7 +27,7 @@ pub struct Cloud {
 impl Cloud {
     /// Starts it, and lets nodes ask for tokens for the pool.
     pub fn start(world: &World, api: &mut Client) -> Self {
-        api.allow_audience(POOL);
+        api.apply(KUBELET, POOL);
         let jwks = api.patiently("GET", "/openid/v1/jwks", None).body.to_string();
         let pool = Pool::gke(POOL, CLUSTER).issued_by("https://issuer.example");
         let settings = Settings { jwks: Jwks::parse(&jwks).expect("the API server's keys"), ..Settings::new(pool) };

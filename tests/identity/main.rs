@@ -23,6 +23,7 @@ mod naive;
 mod operators;
 mod pod;
 mod reporter;
+mod rights;
 mod sandbox;
 mod tally;
 mod tokens;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         ("first", first::TESTS),
         ("dead", dead::TESTS),
         ("operators", operators::TESTS),
+        ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),

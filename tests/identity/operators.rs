@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::kube::NODE;
 use crate::pod::{Asked, Pod};
 use crate::process::BINARY;
+use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
 use gce_metadata_proxy::telemetry::table::TABLE;
@@ -21,11 +22,12 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     for account in ["app-0", "agent"] {
         api.create_account("team-0", account);
     }
+    // Before the proxy, which asks in the name of some pod what its credential may do.
+    let shop = api.create_pod("team-0", "shop", "app-0", NODE);
+    let agent = api.create_pod("team-0", "agent", "agent", NODE);
     let proxy = world.proxy(&["--passthrough=team-0/agent", "--audit"]);
-    let [pod, agent] = [("shop", "app-0", 0), ("agent", "agent", 1)].map(|(name, account, number)| {
-        let object = api.create_pod("team-0", name, account, NODE);
-        Pod::start(&world.node, object, world.address(number))
-    });
+    let pod = Pod::start(&world.node, shop, world.address(0));
+    let agent = Pod::start(&world.node, agent, world.address(1));
     assert!(get(&pod, "/whoami").contains(r#""pod":"shop""#));
     assert!(get(&agent, "/whoami").contains(r#""pod":"agent""#));
 
@@ -45,8 +47,13 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
         assert!(metrics.contains(&format!("\n{}", row.name)), "{} is missing from\n{metrics}", row.name);
     }
     assert!(metrics.contains("\nmetadata_proxy_identity_sandboxes 2\n"), "{metrics}");
+    // It asks in the background.
+    eventually(|| match namespace.curl(&format!("{PAGES}/metrics")).text {
+        metrics if metrics.contains("\nmetadata_proxy_identity_rights{state=\"confined\"} 1\n") => Ok(()),
+        metrics => Err(metrics),
+    });
     let page = namespace.curl(&format!("{PAGES}/statusz")).text;
-    for shown in ["team-0/shop", "team-0/agent", "(acts as the node)"] {
+    for shown in ["the proxy's credential: ", ">confined<", "team-0/shop", "team-0/agent", "(acts as the node)"] {
         assert!(page.contains(shown), "{shown} is missing from\n{page}");
     }
     let explained = namespace.sh(&format!("{BINARY} explain --pod team-0/shop"));

@@ -20,6 +20,8 @@ pub struct ApiAnswer {
     pub status: u16,
     /// `Null` if it is not JSON.
     pub body: Value,
+    /// If it is not.
+    pub text: String,
 }
 
 /// Who a client is.
@@ -56,6 +58,13 @@ impl Client {
         // Without a length, the answer ended with its connection.
         self.connection = connection.is_kept.then_some(connection);
         Ok(answer)
+    }
+
+    /// The text of a page.
+    pub fn text(&mut self, target: &str) -> String {
+        let answer = self.ask("GET", target, None).expect("the server lives");
+        assert_eq!(answer.status, 200, "{target}");
+        answer.text
     }
 
     /// Asks until there is an answer that does not speak of the server's own trouble.
@@ -134,7 +143,10 @@ impl Connection {
             self.answers.read_to_end(&mut body)?;
         }
         let status = status.ok_or(ErrorKind::InvalidData)?;
-        Ok(ApiAnswer { status, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+        Ok(match serde_json::from_slice(&body) {
+            Ok(body) => ApiAnswer { status, body, text: String::new() },
+            Err(_) => ApiAnswer { status, body: Value::Null, text: String::from_utf8_lossy(&body).into_owned() },
+        })
     }
 }
 

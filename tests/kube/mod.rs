@@ -7,6 +7,7 @@
 mod client;
 mod forwarder;
 mod keys;
+mod manifests;
 mod objects;
 
 use std::fs::{self, File};
@@ -26,6 +27,7 @@ use client::User;
 
 pub use client::Client;
 pub use forwarder::Forwarder;
+pub use manifests::{FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, objects as manifest};
 pub use objects::PodObject;
 
 /// The node whose name the certificate of [`ApiServer::node_kubeconfig`] bears.
@@ -46,6 +48,8 @@ pub struct ApiServer {
     etcd_port: u16,
     etcd: Child,
     server: Option<Child>,
+    /// Whether nodes are confined to their own pods.
+    confines_nodes: bool,
 }
 
 impl ApiServer {
@@ -61,9 +65,15 @@ impl ApiServer {
         etcd.arg("--data-dir").arg(dir.join("etcd")).args(etcd_flags(etcd_port, peer_port));
         let etcd = etcd.spawn().expect("it was built");
         let addr = (Ipv4Addr::LOCALHOST, port).into();
-        let mut server = Self { dir, place, addr, etcd_port, etcd, server: None };
+        let mut server = Self { dir, place, addr, etcd_port, etcd, server: None, confines_nodes: true };
         server.restart();
         server
+    }
+
+    /// Starts it again without the admission plugin that confines nodes to their own pods.
+    pub fn restart_with_free_nodes(&mut self) {
+        self.confines_nodes = false;
+        self.restart();
     }
 
     /// Its address, in the namespace where it runs.
@@ -88,6 +98,7 @@ impl ApiServer {
         self.kill();
         let mut server = command(self.place.as_ref(), &programs().join("kube-apiserver"), &self.dir, "apiserver.log");
         server.args(flags(self.addr, self.etcd_port));
+        server.args(self.confines_nodes.then_some("--enable-admission-plugins=NodeRestriction"));
         self.server = Some(server.spawn().expect("it was built"));
         let began = Instant::now();
         let mut admin = self.admin();
@@ -120,6 +131,11 @@ impl ApiServer {
         self.client(self.addr, User::Head(head))
     }
 
+    /// A client with a token of the proxy's own account, which acts as itself.
+    pub fn own_account_itself(&self, token: &str) -> Client {
+        self.client(self.addr, User::Head(format!("Authorization: Bearer {token}\r\n")))
+    }
+
     fn client(&self, addr: SocketAddr, user: User) -> Client {
         Client::new(self.place.clone(), addr, &self.dir, user)
     }
@@ -134,12 +150,13 @@ impl ApiServer {
         keys::kubeconfig(&self.dir, "node", addr, &self.certificate("node"))
     }
 
-    /// A kubeconfig with a token of the proxy's own account, which acts as [`NODE`]. Needs [`Client::allow_own_account`].
-    pub fn own_account_kubeconfig(&self, addr: SocketAddr, token: &str) -> PathBuf {
+    /// A kubeconfig with a token of the proxy's own account ([`Client::own_token`]), which acts as [`NODE`] or as itself.
+    pub fn own_account_kubeconfig(&self, addr: SocketAddr, token: &str, acts_as_node: bool) -> PathBuf {
         let file = self.dir.join("own-account.token");
         fs::write(&file, token).expect("target/tmp can be written");
-        let user = format!("{{tokenFile: {}, as: \"system:node:{NODE}\"}}", file.display());
-        keys::kubeconfig(&self.dir, "own-account", addr, &user)
+        let acting = if acts_as_node { format!(", as: \"system:node:{NODE}\"") } else { String::new() };
+        let user = format!("{{tokenFile: {}{acting}}}", file.display());
+        keys::kubeconfig(&self.dir, if acts_as_node { "own-node" } else { "itself" }, addr, &user)
     }
 
     fn certificate(&self, name: &str) -> String {
@@ -212,7 +229,6 @@ fn flags(addr: SocketAddr, etcd_port: u16) -> Vec<String> {
         "--service-account-key-file=accounts.pub",
         "--api-audiences=https://kubernetes.default.svc",
         "--authorization-mode=Node,RBAC",
-        "--enable-admission-plugins=NodeRestriction",
     ];
     flags.extend(fixed.map(str::to_owned));
     flags

@@ -1,4 +1,4 @@
-//! What tests do with objects: namespaces, accounts, pods, and the rights of the proxy's own account.
+//! What tests do with objects: namespaces, accounts and pods.
 
 use std::net::IpAddr;
 
@@ -37,14 +37,27 @@ impl Client {
         );
     }
 
-    /// Creates a pod that is scheduled already.
+    /// Creates a pod that is scheduled already. As by default, it has a volume with a token for the API server.
     pub fn create_pod(&mut self, namespace: &str, name: &str, account: &str, node: &str) -> PodObject {
+        self.create_pod_with(namespace, name, account, node, true)
+    }
+
+    /// Creates a pod, with a volume for that token or without.
+    pub fn create_pod_with(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        account: &str,
+        node: &str,
+        mounts_token: bool,
+    ) -> PodObject {
         let collection = format!("/api/v1/namespaces/{namespace}/pods");
         let object = json!({
             "metadata": {"name": name},
             "spec": {
                 "nodeName": node,
                 "serviceAccountName": account,
+                "automountServiceAccountToken": mounts_token,
                 "containers": [{"name": "app", "image": "example.com/app"}],
             },
         });
@@ -95,50 +108,5 @@ impl Client {
         let target = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}");
         let answer = self.patiently("PATCH", &target, Some(&patch));
         assert_eq!(answer.status, 200, "{answer:?}");
-    }
-
-    /// Lets nodes ask for tokens for this audience, which since Kubernetes 1.33 they may not if no volume of a pod names it.
-    pub fn allow_audience(&mut self, audience: &str) {
-        let kind = "rbac.authorization.k8s.io";
-        let name = json!({"name": "metadata-proxy-audience"});
-        let rule =
-            json!({"apiGroups": [""], "resources": [audience], "verbs": ["request-serviceaccounts-token-audience"]});
-        self.create(&format!("/apis/{kind}/v1/clusterroles"), &json!({"metadata": name, "rules": [rule]}));
-        let binding = json!({
-            "metadata": name,
-            "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": name["name"]},
-            "subjects": [{"apiGroup": kind, "kind": "Group", "name": "system:nodes"}],
-        });
-        self.create(&format!("/apis/{kind}/v1/clusterrolebindings"), &binding);
-    }
-
-    /// Gives the account `kube-system/proxy` the right to act as the node that it runs on, for what the proxy does, and returns
-    /// a token of this account that is bound to a pod of that node.
-    pub fn allow_own_account(&mut self, node: &str) -> String {
-        self.create_account("kube-system", "proxy");
-        let kind = "rbac.authorization.k8s.io";
-        let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
-        let rules = [
-            rule("authentication.k8s.io", "nodes", &["impersonate:associated-node"]),
-            rule("", "serviceaccounts/token", &["impersonate-on:associated-node:create"]),
-            rule("", "pods", &["impersonate-on:associated-node:list", "impersonate-on:associated-node:watch"]),
-            rule("", "serviceaccounts", &["impersonate-on:associated-node:get"]),
-        ];
-        let name = json!({"name": "metadata-proxy-as-its-node"});
-        self.create(&format!("/apis/{kind}/v1/clusterroles"), &json!({"metadata": name, "rules": rules}));
-        let binding = json!({
-            "metadata": name,
-            "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": name["name"]},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "proxy"}],
-        });
-        self.create(&format!("/apis/{kind}/v1/clusterrolebindings"), &binding);
-        // The token names the node only if there is one.
-        self.create("/api/v1/nodes", &json!({"metadata": {"name": node}}));
-        let pod = self.create_pod("kube-system", "proxy", "proxy", node);
-        let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid});
-        let request = json!({"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}});
-        let target = "/api/v1/namespaces/kube-system/serviceaccounts/proxy/token";
-        let answer = self.patiently("POST", target, Some(&request));
-        answer.body["status"]["token"].as_str().unwrap_or_else(|| panic!("no token: {answer:?}")).to_owned()
     }
 }

@@ -1,0 +1,32 @@
+//! Pods that were created on another node a moment ago: whatever decides must not take what it does not know yet for allowed.
+
+use super::{AUDIENCE, ELSEWHERE, WAYS, Way, ask, bound};
+use crate::is_full_size;
+use crate::kube::{ApiServer, NODE};
+
+/// Pods that are created and asked for, for each way.
+fn pods() -> usize {
+    if is_full_size() { 1000 } else { 200 }
+}
+
+pub(super) fn pods_that_were_just_created_elsewhere_get_no_tokens() {
+    let server = ApiServer::start(None);
+    let mut admin = server.admin();
+    let token = admin.own_token(NODE);
+    admin.create_account("a", "app");
+    // The account has a pod here, so what refuses is what knows where each pod is.
+    let own = admin.create_pod("a", "own", "app", NODE);
+    for way in WAYS {
+        let mut client = way.client(&server, &token);
+        way.apply(&mut admin, &mut client, &own);
+        let minted = (0..pods()).filter(|number| {
+            let pod = admin.create_pod("a", &format!("{way:?}-{number}").to_lowercase(), "app", ELSEWHERE);
+            ask(&mut client, &pod, &bound(&pod, AUDIENCE)) == 201
+        });
+        let minted = minted.count();
+        println!("{way:?}: tokens of {minted} of {} pods that were just created on another node", pods());
+        let expected = if way == Way::Fenced { pods() } else { 0 };
+        assert_eq!(minted, expected, "{way:?}");
+        admin.unapply(way.files());
+    }
+}
