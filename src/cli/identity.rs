@@ -24,12 +24,12 @@ pub(super) struct IdentityArgs {
     workload_identity: bool,
 
     /// Name of this node, as `kubectl get nodes` prints it
-    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", global = true)]
     node_name: Option<Given<Node>>,
 
     /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account and
     /// acts as its node, which requires Kubernetes 1.36
-    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG", global = true)]
     kubeconfig: Option<String>,
 
     /// Directory where the node's /proc is mounted. Read-only is enough
@@ -68,15 +68,19 @@ impl IdentityArgs {
         if node.is_none() {
             mistakes.add("--workload-identity requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
-        let kubeconfig = self.kubeconfig.filter(|file| !file.is_empty());
-        let credential = kubeconfig.map_or(Credential::OwnAccount, |file| Credential::Kubeconfig(file.into()));
         Some(Settings {
             host_proc: self.host_proc,
             attest: attest?,
             passthrough,
             federation,
-            cluster: cluster::Settings { node: node?, credential },
+            cluster: cluster::Settings { node: node?, credential: credential(self.kubeconfig) },
         })
+    }
+
+    /// This node, and the credential as which the API server is asked about it. `None` without a name.
+    pub(super) fn direct_access(self, mistakes: &mut Mistakes) -> Option<cluster::Settings> {
+        let node = mistakes.optional(self.node_name)?;
+        Some(cluster::Settings { node, credential: credential(self.kubeconfig) })
     }
 
     /// The flags that result in these settings.
@@ -97,6 +101,11 @@ impl IdentityArgs {
             federation: FederationArgs::from_federation(settings.and_then(|settings| settings.federation.as_ref())),
         }
     }
+}
+
+fn credential(kubeconfig: Option<String>) -> Credential {
+    let kubeconfig = kubeconfig.filter(|file| !file.is_empty());
+    kubeconfig.map_or(Credential::OwnAccount, |file| Credential::Kubeconfig(file.into()))
 }
 
 /// The name of a node.

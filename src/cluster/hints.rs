@@ -13,6 +13,7 @@ pub(super) enum Resource {
     Pods,
     Accounts,
     Tokens,
+    Node,
 }
 
 /// What to do about a refusal because of the audience of a token.
@@ -47,6 +48,13 @@ pub(super) fn hint(credential: &Credential, resource: Resource) -> Hint {
                 }
                 _ => "",
             },
+            Resource::Node => |status| match status {
+                StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
+                StatusCode::FORBIDDEN => {
+                    ". The kubeconfig must be of an account that may get and patch nodes; a node may not change its own taints"
+                }
+                _ => "",
+            },
         },
         Credential::OwnAccount => match resource {
             Resource::Pods => |status| match status {
@@ -73,6 +81,14 @@ pub(super) fn hint(credential: &Credential, resource: Resource) -> Hint {
                 StatusCode::FORBIDDEN => {
                     ". The proxy's account needs a ClusterRole with the verb impersonate-on:associated-node:create \
                      for serviceaccounts/token"
+                }
+                _ => "",
+            },
+            Resource::Node => |status| match status {
+                StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+                StatusCode::FORBIDDEN => {
+                    ". The account needs a ClusterRole with the verbs get and patch for nodes: \
+                     deploy/components/startup-taint has it"
                 }
                 _ => "",
             },

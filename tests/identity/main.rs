@@ -24,6 +24,7 @@ mod operators;
 mod pod;
 mod reporter;
 mod sandbox;
+mod startup_taint;
 mod tally;
 mod tokens;
 mod world;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     // Each has a hundred clients and looks at the time.
     arguments.test_threads = Some(1);
     support::open_many_files();
+    let with_nft = [&NEEDS[..], &startup_taint::NEEDS].concat();
     let with_clients = [&NEEDS[..], &clients::NEEDS].concat();
     let modules = [
         ("environment", environment::TESTS),
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         ("churn", churn::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
+    let trials = trials.chain(needs::trials("startup_taint", &with_nft, startup_taint::TESTS));
     let trials: Vec<Trial> = trials.chain(needs::trials("clients", &with_clients, clients::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -34,6 +34,11 @@ impl World {
         Self { watch, server, node }
     }
 
+    /// Where the proxy listens for pods.
+    pub fn proxy_address(&self) -> SocketAddr {
+        SocketAddr::new(self.node.network.node().v4.into(), PORT)
+    }
+
     /// The address of a pod, by its number from 0.
     pub fn address(&self, number: u8) -> Address {
         self.node.network.address(number + 2)

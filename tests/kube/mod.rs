@@ -7,6 +7,7 @@
 mod client;
 mod forwarder;
 mod keys;
+mod manifests;
 mod objects;
 
 use std::fs::{self, File};
@@ -120,6 +121,11 @@ impl ApiServer {
         self.client(self.addr, User::Head(head))
     }
 
+    /// A client with a token of an account.
+    pub fn account(&self, token: &str) -> Client {
+        self.client(self.addr, User::Head(format!("Authorization: Bearer {token}\r\n")))
+    }
+
     fn client(&self, addr: SocketAddr, user: User) -> Client {
         Client::new(self.place.clone(), addr, &self.dir, user)
     }
@@ -140,6 +146,13 @@ impl ApiServer {
         fs::write(&file, token).expect("target/tmp can be written");
         let user = format!("{{tokenFile: {}, as: \"system:node:{NODE}\"}}", file.display());
         keys::kubeconfig(&self.dir, "own-account", addr, &user)
+    }
+
+    /// A kubeconfig with a token of an account.
+    pub fn account_kubeconfig(&self, token: &str) -> PathBuf {
+        let file = self.dir.join("account.token");
+        fs::write(&file, token).expect("target/tmp can be written");
+        keys::kubeconfig(&self.dir, "account", self.addr, &format!("{{tokenFile: {}}}", file.display()))
     }
 
     fn certificate(&self, name: &str) -> String {

@@ -126,19 +126,39 @@ impl Client {
         ];
         let name = json!({"name": "metadata-proxy-as-its-node"});
         self.create(&format!("/apis/{kind}/v1/clusterroles"), &json!({"metadata": name, "rules": rules}));
-        let binding = json!({
-            "metadata": name,
-            "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": name["name"]},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "proxy"}],
-        });
-        self.create(&format!("/apis/{kind}/v1/clusterrolebindings"), &binding);
+        self.bind("metadata-proxy-as-its-node", "kube-system", "proxy");
         // The token names the node only if there is one.
         self.create("/api/v1/nodes", &json!({"metadata": {"name": node}}));
         let pod = self.create_pod("kube-system", "proxy", "proxy", node);
+        self.token_of(&pod)
+    }
+
+    /// A token of a pod's account that is bound to the pod, as the kubelet gets one.
+    pub fn token_of(&mut self, pod: &PodObject) -> String {
         let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid});
         let request = json!({"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}});
-        let target = "/api/v1/namespaces/kube-system/serviceaccounts/proxy/token";
-        let answer = self.patiently("POST", target, Some(&request));
+        self.request_token(&pod.namespace, &pod.account, &request)
+    }
+
+    /// A token of an account that is bound to no pod, as `kubectl create token` gets one.
+    pub fn token_without_pod(&mut self, namespace: &str, account: &str) -> String {
+        self.request_token(namespace, account, &json!({"spec": {"expirationSeconds": 3600}}))
+    }
+
+    fn request_token(&mut self, namespace: &str, account: &str, request: &Value) -> String {
+        let target = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let answer = self.patiently("POST", &target, Some(request));
         answer.body["status"]["token"].as_str().unwrap_or_else(|| panic!("no token: {answer:?}")).to_owned()
+    }
+
+    /// Gives an account the rights of a cluster role.
+    pub fn bind(&mut self, role: &str, namespace: &str, account: &str) {
+        let kind = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
+        });
+        self.create(&format!("/apis/{kind}/v1/clusterrolebindings"), &binding);
     }
 }
