@@ -15,6 +15,8 @@ mod otlp;
 mod policy;
 mod redirect;
 mod serve;
+#[cfg(feature = "workload-identity")]
+mod startup_taint;
 mod syntax;
 mod values;
 
@@ -25,6 +27,8 @@ use clap::{Parser, Subcommand};
 
 use crate::config::Config;
 use crate::explain::Question;
+#[cfg(feature = "workload-identity")]
+use crate::startup_taint::StartupTaint;
 use crate::telemetry::logging::{Format, Levels};
 use given::Mistakes;
 
@@ -97,8 +101,16 @@ pub enum Command {
     },
     /// Check whether this pod or node is protected.
     Check(crate::check::Format),
-    /// Change or check the kernel's redirect rules, with this log format and these levels.
-    Redirect(crate::redirect::Command, Format, Levels),
+    /// Change or check the kernel's redirect rules.
+    Redirect {
+        /// What to do.
+        command: crate::redirect::Command,
+        /// Format of the log, and what is logged.
+        log: (Format, Levels),
+        /// What to remove from the node once its rules are installed.
+        #[cfg(feature = "workload-identity")]
+        startup_taint: Option<StartupTaint>,
+    },
     /// Serve as a mock metadata server.
     #[cfg(feature = "mock")]
     Mock(SocketAddr),
@@ -142,12 +154,23 @@ impl Args {
                 args.resolve(serve.policy.choice(mistakes), admin)
             }
             Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
-            Some(Subcommands::Redirect(args)) => {
+            #[cfg_attr(not(feature = "workload-identity"), expect(unused_mut))]
+            Some(Subcommands::Redirect(mut args)) => {
                 serve.policy.resolve(mistakes);
                 let log = serve.log.resolve(mistakes);
+                #[cfg(feature = "workload-identity")]
+                let startup_taint = {
+                    let admin = mistakes.value(serve.metrics_addr);
+                    let (taint, keeps_rules) = args.take_startup_taint();
+                    taint.resolve(keeps_rules, serve.identity, admin, mistakes)
+                };
                 let command = args.resolve(mistakes)?;
-                let (format, levels) = log?;
-                Command::Redirect(command, format, levels)
+                Command::Redirect {
+                    command,
+                    log: log?,
+                    #[cfg(feature = "workload-identity")]
+                    startup_taint,
+                }
             }
             Some(Subcommands::Check(args)) => {
                 serve.policy.resolve(mistakes);

@@ -52,6 +52,7 @@
 //! | the order of the layers | [`stack`] |
 //! | when the process ends | [`server::drain`] |
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
+//! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected | [`check`] |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
@@ -109,6 +110,8 @@ pub mod server;
 pub mod shared;
 pub mod shares;
 pub mod stack;
+#[cfg(feature = "workload-identity")]
+pub mod startup_taint;
 pub mod telemetry;
 pub mod threads;
 pub mod tokens;

@@ -49,9 +49,20 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 print(&report.render(format));
                 return Ok(ExitCode::from(report.exit_code()));
             }
-            Command::Redirect(command, format, levels) => {
+            Command::Redirect {
+                command,
+                log: (format, levels),
+                #[cfg(feature = "workload-identity")]
+                startup_taint,
+            } => {
                 logging::start(format, &levels);
-                let is_as_wanted = redirect::run(command, first_signal()?).await?;
+                let once_installed = async {
+                    #[cfg(feature = "workload-identity")]
+                    if let Some(taint) = startup_taint {
+                        taint.remove().await;
+                    }
+                };
+                let is_as_wanted = redirect::run(command, once_installed, first_signal()?).await?;
                 return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             #[cfg(feature = "mock")]

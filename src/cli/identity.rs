@@ -24,11 +24,11 @@ pub(super) struct IdentityArgs {
     workload_identity: bool,
 
     /// Name of this node, as `kubectl get nodes` prints it
-    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", global = true)]
     node_name: Option<Given<Node>>,
 
     /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
-    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG", global = true)]
     kubeconfig: Option<String>,
 
     /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
@@ -81,18 +81,19 @@ impl IdentityArgs {
         if node.is_none() {
             mistakes.add("--workload-identity requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
-        let kubeconfig = self.kubeconfig.filter(|file| !file.is_empty());
-        let credential = match kubeconfig {
-            Some(file) => Credential::Kubeconfig(file.into()),
-            None => Credential::OwnAccount(acting?),
-        };
         Some(Settings {
             host_proc: self.host_proc,
             attest: attest?,
             passthrough,
             federation,
-            cluster: cluster::Settings { node: node?, credential },
+            cluster: cluster::Settings { node: node?, credential: credential(self.kubeconfig, acting?) },
         })
+    }
+
+    /// This node, and the credential, which acts as itself. `None` without a name.
+    pub(super) fn direct_access(self, mistakes: &mut Mistakes) -> Option<cluster::Settings> {
+        let node = mistakes.optional(self.node_name)?;
+        Some(cluster::Settings { node, credential: credential(self.kubeconfig, Acting::AsItself) })
     }
 
     /// The flags that result in these settings.
@@ -117,6 +118,12 @@ impl IdentityArgs {
             federation: FederationArgs::from_federation(settings.and_then(|settings| settings.federation.as_ref())),
         }
     }
+}
+
+/// The kubeconfig if there is one, and otherwise the pod's account.
+fn credential(kubeconfig: Option<String>, acting: Acting) -> Credential {
+    let kubeconfig = kubeconfig.filter(|file| !file.is_empty());
+    kubeconfig.map_or(Credential::OwnAccount(acting), |file| Credential::Kubeconfig(file.into()))
 }
 
 /// The name of a node.

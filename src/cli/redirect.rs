@@ -7,6 +7,8 @@ use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
 use super::given::{Given, Mistakes, Syntax};
+#[cfg(feature = "workload-identity")]
+use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Address, Choice};
 use crate::config;
 use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, Tool};
@@ -25,6 +27,10 @@ pub(super) enum Subcommands {
         /// Print the rules without installing them
         #[arg(long)]
         dry_run: bool,
+
+        #[cfg(feature = "workload-identity")]
+        #[command(flatten)]
+        startup_taint: StartupTaintArgs,
     },
     /// Remove the redirect rules of any tool. Pods then reach the metadata server directly. First stop any `redirect install
     /// --keep` and any proxy with --redirect, which would restore the rules
@@ -94,6 +100,15 @@ pub(super) struct OpenedArgs {
 }
 
 impl Subcommands {
+    /// Takes out what is done besides the rules, and says whether they are kept.
+    #[cfg(feature = "workload-identity")]
+    pub(super) fn take_startup_taint(&mut self) -> (StartupTaintArgs, bool) {
+        match self {
+            Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),
+            Self::Remove | Self::Check { .. } => Default::default(),
+        }
+    }
+
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
         Some(match self {
             Self::Install { wanted, keep: true, .. } => Command::Keep(wanted.resolve(mistakes)?),
@@ -259,7 +274,7 @@ mod tests {
 
     fn redirect(line: &str) -> Command {
         match parse_line(line) {
-            Ok(Cli::Redirect(command, ..)) => command,
+            Ok(Cli::Redirect { command, .. }) => command,
             other => panic!("{line}: {other:?}"),
         }
     }

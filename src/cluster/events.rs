@@ -15,6 +15,7 @@ use super::error::{RequestError, root_cause};
 use super::hints::Hint;
 use super::object::{ListMetadata, PodList, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
+use super::taints::NodeTaints;
 
 /// Maximum bytes that are kept of an event: by far more than all fields of a pod take.
 const MAX_EVENT_BYTES: usize = 1 << 20;
@@ -24,6 +25,9 @@ const MAX_LIST_BYTES: usize = 4 << 20;
 
 /// Maximum bytes that are kept of a service account. All its annotations together have at most 256 KiB.
 const MAX_ACCOUNT_BYTES: usize = 512 << 10;
+
+/// Maximum bytes that are kept of a node. Its taints have some hundred.
+const MAX_NODE_BYTES: usize = 512 << 10;
 
 /// What happened.
 #[derive(Debug)]
@@ -112,6 +116,11 @@ pub(super) async fn read_list(body: Body) -> Result<(Vec<PodObject>, String), Re
 /// Reads a service account.
 pub(super) async fn read_account(body: Body) -> Result<AccountObject, RequestError> {
     read_pruned(body, Shape::Account, MAX_ACCOUNT_BYTES).await
+}
+
+/// Reads a node's taints.
+pub(super) async fn read_taints(body: Body) -> Result<NodeTaints, RequestError> {
+    read_pruned(body, Shape::Node, MAX_NODE_BYTES).await
 }
 
 /// Reads an object, of which at most so many bytes are kept.

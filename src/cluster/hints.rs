@@ -15,6 +15,7 @@ pub(super) enum Resource {
     Tokens,
     /// Reviews of what the credential may do. Whoever asks says what to do.
     Rights,
+    Node,
 }
 
 /// What to do about a refusal because of the audience of a token.
@@ -56,6 +57,13 @@ fn of_kubeconfig(resource: Resource) -> Hint {
             }
             _ => "",
         },
+        Resource::Node => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
+            StatusCode::FORBIDDEN => {
+                ". The kubeconfig must be of an account that may get and patch nodes; a node may not change its own taints"
+            }
+            _ => "",
+        },
         Resource::Rights => |status| if status == StatusCode::UNAUTHORIZED { INVALID_KUBECONFIG } else { "" },
     }
 }
@@ -89,7 +97,8 @@ fn of_node(resource: Resource) -> Hint {
             }
             _ => "",
         },
-        Resource::Rights => invalid_account,
+        // Nobody asks: a node may not change its own taints.
+        Resource::Node | Resource::Rights => invalid_account,
     }
 }
 
@@ -116,6 +125,13 @@ fn of_account(resource: Resource) -> Hint {
             }
             StatusCode::UNPROCESSABLE_ENTITY => {
                 ". The audience in deploy/components/identity-fenced/admission.yaml must be the proxy's"
+            }
+            _ => "",
+        },
+        Resource::Node => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". The account must be able to get and patch nodes: deploy/components/startup-taint has the ClusterRole"
             }
             _ => "",
         },

@@ -14,6 +14,7 @@ mod node_name;
 mod object;
 mod prune;
 pub mod rights;
+mod taints;
 mod token_request;
 
 use std::fmt;
@@ -35,6 +36,7 @@ pub use events::{Event, Events};
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
 pub use object::{Metadata, PodObject, Spec, Status};
+pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
 /// Maximum time from a request until its response begins.
@@ -162,6 +164,22 @@ impl Cluster {
         Ok(token_request::parse(&answer)?)
     }
 
+    /// This node's taints.
+    pub async fn taints(&self) -> Result<NodeTaints, RequestError> {
+        events::read_taints(self.get(&self.node_path(), Resource::Node).await?).await
+    }
+
+    /// Replaces this node's taints, unless the node has changed since they were read: then the API server answers 409
+    /// Conflict.
+    pub async fn set_taints(&self, taints: &NodeTaints) -> Result<(), RequestError> {
+        let patch = Request::patch(self.node_path()).header(CONTENT_TYPE, MERGE_PATCH);
+        self.send(patch.body(Body::from(taints.merge_patch())), Resource::Node).await.map(drop)
+    }
+
+    fn node_path(&self) -> String {
+        format!("/api/v1/nodes/{}", self.node())
+    }
+
     fn watch_query(&self, since: Since<'_>) -> String {
         let mut query = self.query(&[]);
         query.append_pair("watch", "true").append_pair("allowWatchBookmarks", "true");
@@ -225,6 +243,7 @@ impl Cluster {
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
 
 /// A segment of a path.
 fn escaped(segment: &str) -> PercentEncode<'_> {

@@ -17,6 +17,8 @@ pub(super) enum Shape {
     List,
     /// `{"metadata": {...}}`
     Account,
+    /// `{"metadata": {...}, "spec": {...}}`
+    Node,
 }
 
 impl Shape {
@@ -25,7 +27,7 @@ impl Shape {
         match self {
             Self::Event => 3,
             Self::List => 4,
-            Self::Account => 2,
+            Self::Account | Self::Node => 2,
         }
     }
 
@@ -37,6 +39,7 @@ impl Shape {
             Self::List => field == b"podIPs",
             // They say whom the account is at Google.
             Self::Account => field == b"annotations",
+            Self::Node => field == b"taints",
         }
     }
 }

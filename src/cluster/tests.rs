@@ -69,6 +69,13 @@ impl Asked {
         form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     }
 
+    /// Answers a patch with success, and returns its body.
+    pub(crate) async fn body(mut self) -> Value {
+        let body = std::mem::replace(self.request.body_mut(), Body::empty()).collect_bytes().await.expect("a body");
+        self.answer(200, &json!({}));
+        serde_json::from_slice(&body).expect("JSON")
+    }
+
     /// Answers, and goes on with the body.
     pub(crate) fn run(self, status: u16) -> Running {
         let (pieces, body) = mpsc::unbounded_channel();

@@ -20,7 +20,13 @@ pub enum Command {
 }
 
 /// Runs the command and reports on standard output. Returns whether the rules are as requested.
-pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<bool, Error> {
+///
+/// `once_installed` runs beside [`Command::Keep`], from when the rules are installed.
+pub async fn run(
+    command: Command,
+    once_installed: impl Future<Output = ()>,
+    stop: impl Future<Output = ()>,
+) -> Result<bool, Error> {
     match command {
         Command::Install(redirect) => {
             let tool = redirect.install().await?;
@@ -30,7 +36,7 @@ pub async fn run(command: Command, stop: impl Future<Output = ()>) -> Result<boo
             let tool = redirect.install().await?;
             tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
             tokio::select! {
-                () = redirect.keep() => {}
+                ((), ()) = async { tokio::join!(redirect.keep(), once_installed) } => {}
                 () = stop => tracing::info!("exiting; the redirect stays installed until 'redirect remove'"),
             }
         }

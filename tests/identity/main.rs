@@ -26,6 +26,7 @@ mod pod;
 mod reporter;
 mod rights;
 mod sandbox;
+mod startup_taint;
 mod tally;
 mod tokens;
 mod world;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     // Each has a hundred clients and looks at the time.
     arguments.test_threads = Some(1);
     support::open_many_files();
+    let with_nft = [&NEEDS[..], &startup_taint::NEEDS].concat();
     let with_clients = [&NEEDS[..], &clients::NEEDS].concat();
     let modules = [
         ("environment", environment::TESTS),
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         ("churn", churn::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
+    let trials = trials.chain(needs::trials("startup_taint", &with_nft, startup_taint::TESTS));
     let trials = trials.chain(needs::trials("clients", &with_clients, clients::TESTS));
     let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

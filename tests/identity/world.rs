@@ -34,6 +34,11 @@ impl World {
         Self { watch, server, node }
     }
 
+    /// Where the proxy listens for pods.
+    pub fn proxy_address(&self) -> SocketAddr {
+        SocketAddr::new(self.node.network.node().v4.into(), PORT)
+    }
+
     /// The address of a pod, by its number from 0.
     pub fn address(&self, number: u8) -> Address {
         self.node.network.address(number + 2)
@@ -67,11 +72,10 @@ impl World {
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
         let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
-        // It joins the group before it enters the namespace, where groups are not mounted.
         let doors =
             group.into_iter().flat_map(Cgroup::doors).map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
         let shell = format!(r#"{}exec "$0" "$@""#, doors.collect::<String>());
-        let inside = self.node.namespace.command(binary.to_str().expect("text"));
+        let inside = self.node.namespace.command_with_groups(binary.to_str().expect("text"));
         let mut command = Command::new("sh");
         command.args(["-c", &shell]).arg(inside.get_program()).args(inside.get_args());
         let process = Process::spawn(command.args(fixed).args(args));

@@ -19,11 +19,14 @@ pub const OWN_NODE: &[&str] = &["identity-own-node/rbac.yaml"];
 pub const KUBELET: &[&str] = &["identity-kubelet/rbac.yaml"];
 pub const FENCED: &[&str] = &["identity-fenced/admission.yaml", "identity-fenced/rbac.yaml"];
 
+/// The files that let the account remove the startup taint of its node. They have no audience.
+pub const STARTUP_TAINT: &[&str] = &["startup-taint/admission.yaml", "startup-taint/rbac.yaml"];
+
 /// The objects of a file below `deploy/components`, for this audience.
 pub fn objects(file: &str, audience: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/components").join(file);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
-    assert!(text.contains(PLACEHOLDER) || file == FENCED[1], "{file} has no audience");
+    assert!(text.contains(PLACEHOLDER) || file == FENCED[1] || STARTUP_TAINT.contains(&file), "{file} has no audience");
     serde_saphyr::from_multiple(&text.replace(PLACEHOLDER, audience)).expect("YAML")
 }
 

@@ -27,7 +27,7 @@ use client::User;
 
 pub use client::Client;
 pub use forwarder::Forwarder;
-pub use manifests::{FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, objects as manifest};
+pub use manifests::{FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, STARTUP_TAINT, objects as manifest};
 pub use objects::PodObject;
 
 /// The node whose name the certificate of [`ApiServer::node_kubeconfig`] bears.
@@ -157,6 +157,13 @@ impl ApiServer {
         let acting = if acts_as_node { format!(", as: \"system:node:{NODE}\"") } else { String::new() };
         let user = format!("{{tokenFile: {}{acting}}}", file.display());
         keys::kubeconfig(&self.dir, if acts_as_node { "own-node" } else { "itself" }, addr, &user)
+    }
+
+    /// A kubeconfig with a token of an account.
+    pub fn account_kubeconfig(&self, token: &str) -> PathBuf {
+        let file = self.dir.join("account.token");
+        fs::write(&file, token).expect("target/tmp can be written");
+        keys::kubeconfig(&self.dir, "account", self.addr, &format!("{{tokenFile: {}}}", file.display()))
     }
 
     fn certificate(&self, name: &str) -> String {

@@ -60,6 +60,15 @@ impl Namespace {
         command
     }
 
+    /// A command that runs in this network and sees the machine's file systems. `ip netns exec` hides the control groups, by
+    /// which a process knows its limits.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn command_with_groups(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);
+        command
+    }
+
     /// Runs a shell's line in here to its good end, and returns what it wrote.
     pub fn sh(&self, line: &str) -> String {
         let output = self.command("sh").args(["-c", line]).output().expect("ip is here");

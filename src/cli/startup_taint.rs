@@ -1,0 +1,94 @@
+//! The flag `--startup-taint` of `redirect install --keep`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use super::given::{Given, Mistakes, Syntax};
+use super::identity::IdentityArgs;
+use crate::startup_taint::{StartupTaint, TaintKey};
+
+#[derive(Debug, Default, Args)]
+pub(super) struct StartupTaintArgs {
+    /// Key of a taint to remove from this node once the rules are installed and the proxy at --metrics-addr is ready, so that
+    /// no pod starts on a new node before. Requires --keep and --node-name, and an account that may get and patch nodes
+    #[arg(long, value_name = "KEY", env = "METADATA_PROXY_STARTUP_TAINT")]
+    startup_taint: Option<Given<Key>>,
+}
+
+impl StartupTaintArgs {
+    /// `None` if there is no taint to remove, or if there are mistakes.
+    pub(super) fn resolve(
+        self,
+        keeps_rules: bool,
+        identity: IdentityArgs,
+        admin: Option<SocketAddr>,
+        mistakes: &mut Mistakes,
+    ) -> Option<StartupTaint> {
+        let key = mistakes.optional(self.startup_taint)?;
+        if !keeps_rules {
+            mistakes.add(
+                "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),
+            );
+        }
+        let cluster = identity.direct_access(mistakes);
+        if cluster.is_none() {
+            mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());
+        }
+        Some(StartupTaint { key, cluster: cluster?, admin: admin? })
+    }
+}
+
+/// The key of a taint.
+#[derive(Debug, Clone)]
+struct Key;
+
+impl Syntax for Key {
+    type Value = TaintKey;
+
+    fn expected() -> String {
+        "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<TaintKey> {
+        text.parse().ok()
+    }
+
+    fn show(value: &TaintKey) -> String {
+        value.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Command;
+    use crate::cli::tests::{mistakes, parse_line};
+    use crate::cluster::Credential;
+
+    #[test]
+    fn a_taint_is_removed_from_this_node() {
+        let line =
+            "redirect install --keep --startup-taint=a.b/c --node-name=n --kubeconfig=/k --metrics-addr=127.0.0.1:1989";
+        let Ok(Command::Redirect { startup_taint: Some(taint), .. }) = parse_line(line) else { panic!("no taint") };
+        assert_eq!((taint.key.as_str(), taint.cluster.node.as_str()), ("a.b/c", "n"));
+        assert_eq!(taint.cluster.credential, Credential::Kubeconfig("/k".into()));
+        assert_eq!(taint.admin, ([127, 0, 0, 1], 1989).into());
+        let Ok(Command::Redirect { startup_taint, .. }) = parse_line("redirect install --keep --startup-taint=") else {
+            panic!("an empty variable counts as not set")
+        };
+        assert_eq!(startup_taint, None);
+    }
+
+    #[test]
+    fn mistakes_say_what_was_expected() {
+        for (flags, expected) in [
+            ("--keep --startup-taint=a/b", "--startup-taint requires --node-name (or NODE_NAME)"),
+            ("--keep --node-name=n --startup-taint=a=b:NoSchedule", "expected the key of a taint"),
+            ("--keep --node-name=n --startup-taint=node.kubernetes.io/not-ready", "not one of Kubernetes' own"),
+            ("--node-name=n --startup-taint=a/b", "--startup-taint requires `redirect install --keep`"),
+        ] {
+            let said = mistakes(&format!("redirect install {flags}"));
+            assert!(said.contains(expected), "{flags}: {said}");
+        }
+    }
+}
