@@ -10,15 +10,19 @@ import yaml
 
 DEPLOY = Path(__file__).resolve().parents[1]
 CHART = DEPLOY / "helm" / "gce-metadata-proxy"
-EVERYTHING = DEPLOY / "tests" / "everything"
+TESTS = DEPLOY / "tests"
 
-# What a user may apply, and two folders with the components that those leave out.
+# What a user may apply, and folders with the components that those leave out.
 FOLDERS = [
     "base",
     "overlays/self-managed",
     "overlays/gke-standard",
+    "overlays/identity",
     "tests/everything",
     "tests/removal",
+    "tests/identity-own-node",
+    "tests/identity-kubelet",
+    "tests/identity-fenced",
     "sidecar/environment",
     "sidecar/redirect",
 ]
@@ -26,10 +30,22 @@ FOLDERS = [
 CHARTS = {
     "overlays/self-managed": [],
     "overlays/gke-standard": ["--values", CHART / "values-gke-standard.yaml"],
-    "tests/everything": ["--values", EVERYTHING / "values.yaml"],
+    "tests/everything": ["--values", TESTS / "everything" / "values.yaml"],
     "tests/removal": ["--set", "redirect.enabled=false,redirect.remove=true"],
+    "tests/identity-own-node": ["--values", TESTS / "identity-own-node" / "values.yaml", "--kube-version", "1.36.0"],
+    "tests/identity-kubelet": ["--values", TESTS / "identity-kubelet" / "values.yaml"],
+    "tests/identity-fenced": ["--values", TESTS / "identity-fenced" / "values.yaml", "--kube-version", "1.30.0"],
     "base": ["--set", "redirect.enabled=false"],
 }
+# Those in which pods are told apart, by the way to the API server. The overlay is not edited yet: what it names is
+# in capitals, and no cluster's.
+IDENTITY = {
+    "overlays/identity": "own-node",
+    "tests/identity-own-node": "own-node",
+    "tests/identity-kubelet": "kubelet",
+    "tests/identity-fenced": "fenced",
+}
+UNEDITED = {"overlays/identity"}
 
 
 @cache
@@ -41,7 +57,7 @@ def kustomize(folder):
 @cache
 def helm(*arguments):
     """The objects of the chart with these arguments."""
-    # The oldest version that the chart takes; what it renders does not depend on it.
+    # The oldest version that the chart takes, unless the arguments say another; what it renders does not depend on it.
     where = ["gce-metadata-proxy", CHART, "--namespace", "kube-system", "--kube-version", "1.25.0"]
     return objects(run(os.environ.get("HELM", "helm"), "template", *where, *arguments))
 

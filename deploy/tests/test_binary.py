@@ -30,6 +30,13 @@ def commands():
                 yield where, container, args
 
 
+def environment(container):
+    """A container's variables; one that the kubelet fills in has the name of a node."""
+    if not container["image"].startswith("gce-metadata-proxy:"):
+        return {}
+    return {one["name"]: one.get("value", "node-1") for one in container.get("env", [])}
+
+
 def value(args, flag):
     """What a flag is set to."""
     [found] = [arg.split("=", 1)[1] for arg in args if arg.startswith(f"{flag}=")]
@@ -48,18 +55,34 @@ class Flags(unittest.TestCase):
                 for flag in args[len(subcommand) :]:
                     checked += 1
                     self.assertIn(flag.split("=")[0], known)
+                for variable in environment(container):
+                    checked += 1
+                    self.assertIn(f"[env: {variable}=", text)
         self.assertGreater(checked, 0)
 
     def test_every_value_is_valid(self):
         """All mistakes are reported at once, so one that is made on purpose must be the only one; and nothing is started."""
         for where, container, args in commands():
+            if where in rendered.UNEDITED:
+                continue
             with self.subTest(where, container=container["name"]):
-                asked = [BINARY, *map(here, args), "--made-on-purpose"]
-                done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10, env=NOWHERE)
-                mistakes = [line for line in done.stderr.splitlines() if line.startswith("gce-metadata-proxy: ")]
-                self.assertEqual(done.returncode, USAGE, done.stderr)
-                self.assertEqual(len(mistakes), 1, done.stderr)
+                mistakes = self.mistakes(container, args)
+                self.assertEqual(len(mistakes), 1, mistakes)
                 self.assertIn("--made-on-purpose", mistakes[0])
+
+    def test_an_overlay_that_was_not_edited_is_refused(self):
+        for where in rendered.UNEDITED:
+            container = rendered.container(where, "proxy")
+            with self.subTest(where):
+                mistakes = self.mistakes(container, container["args"])
+                self.assertRegex("\n".join(mistakes), r"METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER.*PROJECT_NUMBER.*is not valid")
+
+    def mistakes(self, container, args):
+        """What the binary says is wrong about a container's arguments and variables."""
+        asked, variables = [BINARY, *map(here, args), "--made-on-purpose"], NOWHERE | environment(container)
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10, env=variables)
+        self.assertEqual(done.returncode, USAGE, done.stderr)
+        return [line for line in done.stderr.splitlines() if line.startswith("gce-metadata-proxy: ")]
 
     def test_the_binary_has_the_features_of_the_image(self):
         self.assertRegex(rendered.run(BINARY, "--help"), r"(?m)^ +--workload-identity$")

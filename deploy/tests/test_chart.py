@@ -1,7 +1,10 @@
 """The chart renders what the overlays render, and refuses values that it does not understand."""
 
 import difflib
+import json
+import re
 import unittest
+from copy import deepcopy
 
 import yaml
 
@@ -49,6 +52,60 @@ class Chart(unittest.TestCase):
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
                 rendered.helm("--set", mistake)
 
+    def test_it_refuses_an_identity_that_cannot_be(self):
+        provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
+        pool, cluster = "shop.svc.id.goog", "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c"
+        for mistake, sentence in [
+            ({"access": "cluster"}, "'/identity/access': value must be one of 'own-node', 'kubelet', 'fenced'"),
+            ({"workloadPool": "Shop.svc.id.goog"}, "'/identity/workloadPool'"),
+            ({"workloadIdentityProvider": "projects/1"}, "'/identity/workloadIdentityProvider'"),
+            ({"workloadPool": pool, "clusterUri": "shop"}, "'/identity/clusterUri'"),
+            # It would end the string in the admission policy.
+            ({"workloadIdentityProvider": provider, "tokenAudience": "a', 'b"}, "'/identity/tokenAudience'"),
+            ({"passthrough": ["fluentbit"]}, "'/identity/passthrough/0'"),
+            ({"prefetch": "some"}, "'/identity/prefetch'"),
+            ({"kubeconfig": "kubelet.conf"}, "'/identity/kubeconfig'"),
+            ({"resources": {"limits": {"memory": None}}}, "'/identity/resources/limits'"),
+            ({"workloadPool": pool, "clusterUri": cluster, "workloadIdentityProvider": provider}, "are both set"),
+            ({"workloadPool": pool}, "identity.workloadPool needs identity.clusterUri"),
+            ({"clusterUri": cluster}, "identity.clusterUri needs identity.workloadPool"),
+            ({"tokenAudience": "a"}, "identity.tokenAudience needs identity.workloadPool or"),
+            ({"access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
+        ]:
+            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                self.with_identity(mistake, "1.36.0")
+
+    def test_it_refuses_a_way_that_the_cluster_does_not_have(self):
+        fenced = {
+            "access": "fenced",
+            "workloadIdentityProvider": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
+        }
+        with self.assertRaisesRegex(AssertionError, "own-node needs Kubernetes 1.36 .*, and this is v1.34.1;"):
+            self.with_identity({}, "1.34.1-gke.5")
+        with self.assertRaisesRegex(AssertionError, "fenced needs Kubernetes 1.30 .*, and this is v1.29.9"):
+            self.with_identity(fenced, "1.29.9")
+        self.with_identity({}, "1.36.0-gke.100")
+        self.with_identity(fenced, "1.30.0-eks-1")
+        self.with_identity({"access": "kubelet"}, "1.25.0")
+
+    def test_without_a_pool_pods_are_told_apart_and_nobody_gets_tokens_of_an_audience(self):
+        found = self.with_identity({}, "1.36.0")
+        self.assertIn("ClusterRole -/gce-metadata-proxy-own-node", map(rendered.name_of, found))
+        self.assertNotIn("ClusterRole -/gce-metadata-proxy-audience", map(rendered.name_of, found))
+
+    def test_in_another_namespace_the_rights_go_to_the_account_there(self):
+        values = ["--values", rendered.TESTS / "identity-fenced" / "values.yaml", "--kube-version", "1.30.0"]
+        found = {rendered.name_of(one): one for one in rendered.helm(*values, "--namespace", "metadata")}
+        [subject] = found["ClusterRoleBinding -/gce-metadata-proxy-fenced"]["subjects"]
+        self.assertEqual(subject["namespace"], "metadata")
+        [condition] = found["ValidatingAdmissionPolicy -/gce-metadata-proxy-tokens"]["spec"]["matchConditions"]
+        self.assertIn("'system:serviceaccount:metadata:gce-metadata-proxy'", condition["expression"])
+
+    @staticmethod
+    def with_identity(values, version):
+        given = ["--set-json", f"identity={json.dumps(values | {'enabled': True})}"]
+        return rendered.helm(*given, "--kube-version", version)
+
     @staticmethod
     def daemonsets(*arguments):
         return [found for found in rendered.helm(*arguments) if found["kind"] == "DaemonSet"]
@@ -68,7 +125,14 @@ def difference(ours, charts):
 
 
 def read(found):
-    """A ConfigMap's files as the documents that they are: the order of a document's keys says nothing."""
+    """A ConfigMap's files as the documents that they are: the order of a document's keys says nothing. Nor does that of
+    a pod's volumes."""
+    if found["kind"] == "DaemonSet":
+        found = deepcopy(found)
+        pod = found["spec"]["template"]["spec"]
+        for listed in [pod, *pod["containers"]]:
+            for volumes in ("volumes", "volumeMounts"):
+                listed.get(volumes, []).sort(key=lambda volume: volume["name"])
     if found["kind"] != "ConfigMap":
         return found
     return found | {"data": {name: yaml.safe_load(text) for name, text in found["data"].items()}}

@@ -10,6 +10,9 @@ POD = {"hostNetwork", "priorityClassName", "toleration of everything"}
 PROXY = POD | {"runAsUser: 0", "NET_BIND_SERVICE"}
 REDIRECT = POD | {"runAsUser: 0", "NET_ADMIN"}
 PRIVILEGED = POD | {"runAsUser: 0", "privileged", "privilege escalation", "default capabilities"}
+IDENTITY = PROXY | {"the node's /proc"}
+ACCOUNT = IDENTITY | {"a token of its account"}
+KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /var/lib/kubelet/pki"}
 PRIVILEGES = {
     ("base", "proxy"): PROXY,
     ("overlays/self-managed", "proxy"): PROXY,
@@ -19,6 +22,14 @@ PRIVILEGES = {
     ("tests/everything", "proxy"): PROXY,
     ("tests/everything", "redirect"): REDIRECT,
     ("tests/everything", "route-localnet"): PRIVILEGED,
+    ("overlays/identity", "proxy"): ACCOUNT,
+    ("overlays/identity", "redirect"): REDIRECT,
+    ("tests/identity-own-node", "proxy"): ACCOUNT,
+    ("tests/identity-own-node", "redirect"): REDIRECT,
+    ("tests/identity-kubelet", "proxy"): KUBELET,
+    ("tests/identity-kubelet", "redirect"): REDIRECT,
+    ("tests/identity-fenced", "proxy"): ACCOUNT,
+    ("tests/identity-fenced", "redirect"): REDIRECT,
     ("tests/removal", "proxy"): PROXY,
     ("tests/removal", "redirect-remove"): PRIVILEGED,
     ("sidecar/environment", "metadata-proxy"): set(),
@@ -26,12 +37,32 @@ PRIVILEGES = {
     ("sidecar/redirect", "metadata-redirect"): {"runAsUser: 0", "NET_ADMIN"},
 }
 
+# What the API server allows, by the way to it: who may do what with what. Exactly this, and without identity nothing.
+RIGHTS = {
+    "own-node": {
+        "gce-metadata-proxy: impersonate:associated-node nodes.authentication.k8s.io",
+        "gce-metadata-proxy: impersonate-on:associated-node:list pods",
+        "gce-metadata-proxy: impersonate-on:associated-node:watch pods",
+        "gce-metadata-proxy: impersonate-on:associated-node:get serviceaccounts",
+        "gce-metadata-proxy: impersonate-on:associated-node:create serviceaccounts/token",
+        "system:nodes: request-serviceaccounts-token-audience AUDIENCE",
+    },
+    "kubelet": {"system:nodes: request-serviceaccounts-token-audience AUDIENCE"},
+    "fenced": {
+        "gce-metadata-proxy: list pods",
+        "gce-metadata-proxy: watch pods",
+        "gce-metadata-proxy: get serviceaccounts",
+        # Of the whole cluster: never without the policy.
+        "gce-metadata-proxy: create serviceaccounts/token",
+    },
+}
+
 # A line of a manifest, patch or template that gives one of them.
 GIVES = re.compile(
     r"""^\s*(-\s+)?(value:\s+)?(
         hostNetwork:\s+true | hostPID:\s+true | hostIPC:\s+true | privileged:\s+true | hostPath: | hostPort:
         | runAsUser:\s+0 | allowPrivilegeEscalation:\s+true | readOnlyRootFilesystem:\s+false | type:\s+Unconfined
-        | automountServiceAccountToken:\s+true | priorityClassName:.* | operator:\s+Exists
+        | automountServiceAccountToken:\s+true | serviceAccountToken: | priorityClassName:.* | operator:\s+Exists
         | (NET|SYS|DAC|SET|CAP|IPC|MAC|AUDIT)_[A-Z_]+ | ALL
     )\s*$""",
     re.VERBOSE,
@@ -52,10 +83,51 @@ def privileges(pod, container):
     had |= {"default capabilities"} if capabilities.get("drop") != ["ALL"] else set()
     had |= set(capabilities.get("add", []))
     had |= {"a port of the node's" for port in container.get("ports", [])}
-    had |= {f"volume {kind}" for volume in pod.get("volumes", []) for kind in volume if kind not in ("name", "configMap")}
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+    had |= {what_is_in(volumes[mount["name"]]) for mount in container.get("volumeMounts", [])} - {None}
     had |= {"a writable mount" for mount in container.get("volumeMounts", []) if not mount.get("readOnly")}
     had |= {"toleration of everything" for toleration in pod.get("tolerations", []) if toleration == {"operator": "Exists"}}
     return had
+
+
+def what_is_in(volume):
+    """What a container gets to see with a volume. None if that is nothing but what is its own."""
+    [kind] = volume.keys() - {"name"}
+    if kind == "hostPath":
+        return f"the node's {volume[kind]['path']}"
+    if kind == "projected" and any("serviceAccountToken" in source for source in volume[kind]["sources"]):
+        return "a token of its account"
+    return None if kind in ("configMap", "emptyDir") else f"volume {kind}"
+
+
+def rights(found, audience):
+    """What the API server allows by these objects."""
+    roles = {one["metadata"]["name"]: one["rules"] for one in found if one["kind"] == "ClusterRole"}
+    given = set()
+    for binding in (one for one in found if one["kind"] == "ClusterRoleBinding"):
+        for subject in binding["subjects"]:
+            for rule in roles.pop(binding["roleRef"]["name"]):
+                [group], [resource] = rule["apiGroups"], rule["resources"]
+                resource = "AUDIENCE" if resource == audience else f"{resource}.{group}".rstrip(".")
+                given |= {f"{subject['name']}: {verb} {resource}" for verb in rule["verbs"]}
+    assert not roles, f"bound to nobody: {roles}"
+    return given
+
+
+def installs():
+    """All that can be rendered: where it comes from, and its objects."""
+    found = {}
+    for where, one in rendered.everything():
+        found.setdefault(where, []).append(one)
+    return found.items()
+
+
+def proxy_of(found):
+    """The pod of a DaemonSet among these objects, and its container `proxy`."""
+    [daemonset] = [one for one in found if one["kind"] == "DaemonSet"]
+    pod = daemonset["spec"]["template"]["spec"]
+    [proxy] = [one for one in pod["containers"] if one["name"] == "proxy"]
+    return pod, proxy
 
 
 class Privileges(unittest.TestCase):
@@ -69,19 +141,85 @@ class Privileges(unittest.TestCase):
                 seen[where, container["name"]] = True
         self.assertEqual(set(seen), set(PRIVILEGES))
 
-    def test_nothing_can_talk_to_the_api_server(self):
+    def test_nobody_can_talk_to_the_api_server_by_default(self):
         for where, found in rendered.everything():
             with self.subTest(where, object=rendered.name_of(found)):
-                self.assertNotRegex(found["kind"], "Role|Secret")
+                self.assertNotEqual(found["kind"], "Secret")
+                if where.removeprefix("chart as ") not in rendered.IDENTITY:
+                    self.assertNotRegex(found["kind"], "Role|Admission")
                 if found["kind"] == "ServiceAccount":
                     self.assertIs(found["automountServiceAccountToken"], False)
                 if found["kind"] == "DaemonSet":
                     self.assertIs(found["spec"]["template"]["spec"]["automountServiceAccountToken"], False)
 
+    def test_identity_has_these_rights_and_no_more(self):
+        seen = set()
+        for where, found in installs():
+            way = rendered.IDENTITY.get(where.removeprefix("chart as "))
+            if not way:
+                continue
+            seen.add(way)
+            with self.subTest(where):
+                audience = audience_of(found)
+                self.assertTrue(audience)
+                self.assertEqual(rights(found, audience), RIGHTS[way])
+                self.assertEqual("ValidatingAdmissionPolicy" in {one["kind"] for one in found}, way == "fenced")
+        self.assertEqual(seen, set(RIGHTS))
+
+    def test_rights_of_the_whole_cluster_are_fenced(self):
+        """The policy is about this account and this audience, and refuses what it cannot judge."""
+        fenced = [(where, found) for where, found in installs() if rendered.IDENTITY.get(where.removeprefix("chart as ")) == "fenced"]
+        self.assertEqual(len(fenced), 2)
+        for where, found in fenced:
+            of = {one["kind"]: one for one in found}
+            [account] = of["ClusterRoleBinding"]["subjects"]
+            policy, binding = of["ValidatingAdmissionPolicy"], of["ValidatingAdmissionPolicyBinding"]
+            with self.subTest(where):
+                self.assertEqual(policy["spec"]["failurePolicy"], "Fail")
+                [condition] = policy["spec"]["matchConditions"]
+                user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+                self.assertEqual(condition["expression"], f"request.userInfo.username == '{user}'")
+                judged = [validation["expression"] for validation in policy["spec"]["validations"]]
+                self.assertIn(f"object.spec.audiences == ['{audience_of(found)}']", judged)
+                self.assertEqual(binding["spec"], {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]})
+
+    def test_of_the_nodes_proc_nothing_can_be_written(self):
+        """A read-only mount has writable ones in it unless something is mounted over them."""
+        seen = 0
+        for where, found in installs():
+            if where.removeprefix("chart as ") not in rendered.IDENTITY:
+                continue
+            seen += 1
+            pod, proxy = proxy_of(found)
+            with self.subTest(where):
+                volumes = {volume["name"]: volume for volume in pod["volumes"]}
+                paths = [mount["mountPath"] for mount in proxy["volumeMounts"]]
+                self.assertLess(paths.index("/host/proc"), paths.index("/host/proc/sys"))
+                over = proxy["volumeMounts"][paths.index("/host/proc/sys")]
+                self.assertEqual(volumes[over["name"]]["emptyDir"], {})
+                beside = [one for one in pod["containers"] if one["name"] != "proxy"]
+                self.assertFalse(any(one.get("volumeMounts") for one in beside))
+        self.assertEqual(seen, 2 * len(rendered.IDENTITY) - len(rendered.UNEDITED))
+
+    def test_a_token_of_the_account_is_not_made_valid_for_a_year(self):
+        seen = 0
+        for where, found in installs():
+            if rendered.IDENTITY.get(where.removeprefix("chart as "), "kubelet") == "kubelet":
+                continue
+            pod, _ = proxy_of(found)
+            projected = [volume["projected"] for volume in pod["volumes"] if "projected" in volume]
+            [token] = [source["serviceAccountToken"] for one in projected for source in one["sources"] if "serviceAccountToken" in source]
+            with self.subTest(where):
+                seen += 1
+                self.assertEqual(token, {"path": "token", "expirationSeconds": 3600})
+        self.assertGreater(seen, 0)
+
     def test_every_container_is_bounded_and_guaranteed(self):
         for where, _, container in rendered.containers():
             with self.subTest(where, container=container["name"]):
                 bound = {"cpu": "30m", "memory": "25Mi"}
+                if "--workload-identity" in container["args"]:
+                    bound = {"cpu": "100m", "memory": "32Mi"}
                 self.assertEqual(container["resources"], {"requests": bound, "limits": bound})
 
     def test_a_rolling_update_starts_the_new_pod_first(self):
@@ -126,6 +264,13 @@ class Privileges(unittest.TestCase):
                     with self.subTest(f"{path.relative_to(rendered.DEPLOY)}:{number + 1}", line=line.strip()):
                         self.assertTrue(explained(lines, number), "no comment above it says why")
         self.assertGreater(given, 10)
+
+
+def audience_of(found):
+    """The audience that the proxy asks for."""
+    _, proxy = proxy_of(found)
+    [audience] = [one["value"] for one in proxy["env"] if one["name"] == "METADATA_PROXY_TOKEN_AUDIENCE"]
+    return audience
 
 
 def explained(lines, number):

@@ -9,8 +9,10 @@ import rendered
 
 # Kubernetes' schemas do not have it: the Prometheus operator defines it.
 FOREIGN = {"PodMonitor"}
-# Sidecars came with 1.29 (alpha in 1.28); the rest works from 1.25.
+# Sidecars came with 1.29 (alpha in 1.28), admission policies and recursiveReadOnly with 1.30. The right to act as a node
+# (1.36) is in no schema. The rest works from 1.25.
 SINCE = {"sidecar/environment": "1.28", "sidecar/redirect": "1.28"}
+SINCE |= {where: "1.30" for where, way in rendered.IDENTITY.items() if way != "kubelet"}
 
 
 class Schemas(unittest.TestCase):
@@ -20,7 +22,8 @@ class Schemas(unittest.TestCase):
         for where, found in rendered.everything():
             if found["kind"] in FOREIGN:
                 continue
-            oldest = tuple(map(int, SINCE.get(where, "1.25").split(".")))
+            since = SINCE.get(where.removeprefix("chart as "), "1.25")
+            oldest = tuple(map(int, since.split(".")))
             for version in versions:
                 if tuple(map(int, version.split(".")))[:2] < oldest:
                     continue

@@ -1,0 +1,142 @@
+{{/* Workload Identity: what components/identity and the three ways to the API server add to the DaemonSet. */}}
+
+{{/* The audience of pods' Kubernetes tokens. Empty if pods get no tokens of their own. */}}
+{{- define "identity.audience" -}}
+{{- with .Values.identity -}}
+{{- .tokenAudience | default .workloadPool | default .workloadIdentityProvider -}}
+{{- end -}}
+{{- end }}
+
+{{/* Fails with a sentence if the values contradict each other, which a schema can say only obscurely. */}}
+{{- define "identity.check" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- with .Values.identity -}}
+{{- if and .workloadPool .workloadIdentityProvider -}}
+{{- fail "identity: workloadPool and workloadIdentityProvider are both set; set the one that Google knows this cluster by" -}}
+{{- else if and .workloadPool (not .clusterUri) -}}
+{{- fail "identity.workloadPool needs identity.clusterUri, such as https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/CLUSTER" -}}
+{{- else if and .clusterUri (not .workloadPool) -}}
+{{- fail "identity.clusterUri needs identity.workloadPool; a workload identity provider has no cluster URI" -}}
+{{- else if not (or .workloadPool .workloadIdentityProvider) -}}
+{{- if .tokenAudience -}}
+{{- fail "identity.tokenAudience needs identity.workloadPool or identity.workloadIdentityProvider" -}}
+{{- else if eq .access "fenced" -}}
+{{- fail "identity.access fenced needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens the admission policy allows" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .access "own-node") (semverCompare "<1.35.0-0" $version) -}}
+{{- fail (printf "identity.access own-node needs Kubernetes 1.36 (or 1.35 with the feature gate ConstrainedImpersonation), and this is %s; use kubelet, or on a managed cluster fenced (without a cluster, helm template needs --kube-version)" $version) -}}
+{{- else if and (eq .access "fenced") (semverCompare "<1.30.0-0" $version) -}}
+{{- fail (printf "identity.access fenced needs Kubernetes 1.30 for its admission policy, and this is %s; use kubelet (without a cluster, helm template needs --kube-version)" $version) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "identity.args" -}}
+- --workload-identity
+{{- if eq .Values.identity.access "kubelet" }}
+- --kubeconfig={{ .Values.identity.kubeconfig }}
+{{- else if eq .Values.identity.access "fenced" }}
+- --impersonate-node=false
+{{- end }}
+{{- end }}
+
+{{- define "identity.env" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+# Empty is not set.
+- name: METADATA_PROXY_WORKLOAD_POOL
+  value: {{ .Values.identity.workloadPool | quote }}
+- name: METADATA_PROXY_CLUSTER_URI
+  value: {{ .Values.identity.clusterUri | quote }}
+- name: METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER
+  value: {{ .Values.identity.workloadIdentityProvider | quote }}
+- name: METADATA_PROXY_TOKEN_AUDIENCE
+  value: {{ include "identity.audience" . | quote }}
+- name: METADATA_PROXY_PASSTHROUGH
+  value: {{ join "," .Values.identity.passthrough | quote }}
+- name: METADATA_PROXY_PREFETCH
+  value: {{ .Values.identity.prefetch | quote }}
+{{- end }}
+
+{{- define "identity.volumeMounts" -}}
+- name: host-proc
+  mountPath: /host/proc
+  readOnly: true
+  mountPropagation: None
+  {{- if ne .Values.identity.access "kubelet" }}
+  # Also what is mounted in it, where the node's container runtime can do that.
+  recursiveReadOnly: IfPossible
+  {{- end }}
+- name: empty
+  mountPath: /host/proc/sys
+  readOnly: true
+{{- if eq .Values.identity.access "kubelet" }}
+# Where they are on the node, because the kubeconfig and a symbolic link name the certificate by its path there.
+- name: kubelet-kubeconfig
+  mountPath: {{ .Values.identity.kubeconfig }}
+  readOnly: true
+{{- with .Values.identity.kubeletPki }}
+- name: kubelet-pki
+  mountPath: {{ . }}
+  readOnly: true
+{{- end }}
+{{- else }}
+- name: account
+  # Where Kubernetes' clients look for it.
+  mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "identity.volumes" -}}
+- name: host-proc
+  # Which process is of which pod, and which addresses a pod's network has: the files `stat`, `cgroup`,
+  # `net/fib_trie` and `net/if_inet6` of each process. Everybody may read these, so neither hostPID nor a
+  # capability such as SYS_PTRACE is needed. Where SELinux confines containers (OpenShift, Bottlerocket), the
+  # container needs `seLinuxOptions: {type: spc_t}`; AppArmor's usual profiles allow it. A /proc that was
+  # mounted with hidepid does not show them. The proxy says so at its start and does not serve.
+  hostPath:
+    path: /proc
+    type: Directory
+# Over the node's /proc/sys, because a read-only mount does not make the mounts in it read-only, and whoever can
+# write to /proc/sys/fs/binfmt_misc can run programs on the node.
+- name: empty
+  emptyDir: {}
+{{- if eq .Values.identity.access "kubelet" }}
+- name: kubelet-kubeconfig
+  # The file alone: its directory has an administrator's credential on control-plane nodes.
+  hostPath:
+    path: {{ .Values.identity.kubeconfig }}
+    type: File
+{{- with .Values.identity.kubeletPki }}
+- name: kubelet-pki
+  # The directory, because the kubelet replaces its certificate there. The key of its own server is in it, too.
+  hostPath:
+    path: {{ . }}
+    type: Directory
+{{- end }}
+{{- else }}
+- name: account
+  projected:
+    sources:
+      # A token of the proxy's account for this container alone, and for an hour. With
+      # automountServiceAccountToken the container `redirect` would have one too, and the API server by default
+      # makes such tokens valid for a year.
+      - serviceAccountToken:
+          path: token
+          expirationSeconds: 3600
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - key: ca.crt
+              path: ca.crt
+      - downwardAPI:
+          items:
+            - path: namespace
+              fieldRef:
+                fieldPath: metadata.namespace
+{{- end }}
+{{- end }}
