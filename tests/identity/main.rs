@@ -18,6 +18,7 @@ mod environment;
 mod first;
 mod google;
 mod kubelet;
+mod manifests;
 mod memory;
 mod naive;
 mod operators;
@@ -68,7 +69,8 @@ fn main() -> ExitCode {
         ("churn", churn::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
-    let trials: Vec<Trial> = trials.chain(needs::trials("clients", &with_clients, clients::TESTS)).collect();
+    let trials = trials.chain(needs::trials("clients", &with_clients, clients::TESTS));
+    let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -181,6 +181,11 @@ impl Drop for ApiServer {
     }
 }
 
+/// kubectl, of the API server's version.
+pub fn kubectl() -> Command {
+    Command::new(programs().join("kubectl"))
+}
+
 /// The directory of the programs that `tests/kube/build` builds.
 fn programs() -> PathBuf {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kube/build");
@@ -228,6 +233,8 @@ fn flags(addr: SocketAddr, etcd_port: u16) -> Vec<String> {
         "--service-account-signing-key-file=accounts.key",
         "--service-account-key-file=accounts.pub",
         "--api-audiences=https://kubernetes.default.svc",
+        // As clusters have it.
+        "--allow-privileged=true",
         "--authorization-mode=Node,RBAC",
     ];
     flags.extend(fixed.map(str::to_owned));

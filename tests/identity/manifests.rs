@@ -1,0 +1,183 @@
+//! The manifests in `deploy/`, judged by a real API server: what `kubectl apply --dry-run=server` says of each folder that can be
+//! applied, and of the pods that come of it. `deploy/tests` compares the Helm chart with these folders, object by object.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::kube::{ApiServer, Client, kubectl, pause};
+use crate::support::needs::{Test, tests};
+
+/// What these tests need. They have no node.
+pub const NEEDS: [&str; 3] = ["openssl", "kube-apiserver", "kubectl"];
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    the_api_server_accepts_everything_that_can_be_applied,
+    only_the_proxy_has_a_token_and_only_with_an_account_of_its_own,
+];
+
+/// The folders that install Workload Identity, and whether the proxy has a token of its account.
+const IDENTITY: [(&str, bool); 4] = [
+    ("overlays/identity", true),
+    ("tests/identity-own-node", true),
+    ("tests/identity-kubelet", false),
+    ("tests/identity-fenced", true),
+];
+
+/// Objects whose definitions the Prometheus operator brings.
+const FOREIGN: [(&str, &str); 2] = [("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")];
+
+/// How long the API server may take to serve a new definition. It takes about a second.
+const DEFINED_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn the_api_server_accepts_everything_that_can_be_applied() {
+    let server = server();
+    let folders = folders();
+    for (folder, _) in IDENTITY {
+        assert!(folders.iter().any(|found| found == folder), "{folder} is not among {folders:?}");
+    }
+    // All that is wrong, not the first of it.
+    let refused: Vec<String> = folders.iter().filter_map(|folder| dry_run(&server, folder).err()).collect();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+    let applied = server.admin().patiently("GET", "/apis/apps/v1/daemonsets", None).body;
+    assert_eq!(applied["items"], json!([]), "it was to be a dry run");
+}
+
+fn only_the_proxy_has_a_token_and_only_with_an_account_of_its_own() {
+    let server = server();
+    let without = ["base", "overlays/self-managed"].map(|folder| (folder, false));
+    let templates: Vec<(&str, bool, Value)> = IDENTITY
+        .into_iter()
+        .chain(without)
+        .map(|(folder, has_token)| {
+            let objects = dry_run(&server, folder).unwrap_or_else(|refused| panic!("{refused}"));
+            let daemonset = objects.iter().find(|object| object["kind"] == "DaemonSet").expect("each has one");
+            (folder, has_token, daemonset["spec"]["template"].clone())
+        })
+        .collect();
+    let mut admin = server.admin();
+    // A dry run leaves none.
+    admin.create_account("kube-system", "gce-metadata-proxy");
+    for (folder, has_token, template) in templates {
+        let pod = admitted(&mut admin, &template);
+        // The number of the class system-node-critical.
+        assert_eq!(pod["spec"]["priority"], 2_000_001_000, "{folder}");
+        let containers = pod["spec"]["containers"].as_array().expect("a list");
+        let with_token: Vec<&Value> =
+            containers.iter().filter(|one| has_token_of(&pod, one)).map(|container| &container["name"]).collect();
+        let expected: &[&str] = if has_token { &["proxy"] } else { &[] };
+        assert_eq!(with_token, expected, "{folder}");
+    }
+}
+
+/// An API server with what a cluster has before anything is installed.
+fn server() -> ApiServer {
+    let server = ApiServer::start(None);
+    let mut admin = server.admin();
+    for (kind, plural) in FOREIGN {
+        define(&mut admin, kind, plural);
+    }
+    // A controller makes this one in each namespace.
+    admin.create_account("default", "default");
+    server
+}
+
+/// Defines a kind of which nothing is known but its name: `deploy/tests` looks at the fields.
+fn define(admin: &mut Client, kind: &str, plural: &str) {
+    let group = "monitoring.coreos.com";
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    admin.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition);
+    let began = Instant::now();
+    let target = format!("/apis/{group}/v1/namespaces/default/{plural}");
+    while admin.patiently("GET", &target, None).status != 200 {
+        assert!(began.elapsed() < DEFINED_TIMEOUT, "{kind} is not served");
+        pause(Duration::from_millis(100));
+    }
+}
+
+/// What `kubectl apply --dry-run=server` makes of a folder: the objects, or what the API server says is wrong.
+fn dry_run(server: &ApiServer, folder: &str) -> Result<Vec<Value>, String> {
+    let config = server.admin_kubeconfig();
+    let cache = server.dir().join("kubectl");
+    let rendered = said(kubectl().arg("kustomize").arg(deploy().join(folder)), b"")?;
+    let mut apply = kubectl();
+    apply.arg("--kubeconfig").arg(config).arg("--cache-dir").arg(cache);
+    apply.args(["apply", "--dry-run=server", "--validate=strict", "--output=json", "--filename=-"]);
+    let applied = said(&mut apply, &rendered).map_err(|said| format!("{folder}: {said}"))?;
+    let applied: Value = serde_json::from_slice(&applied).map_err(|error| format!("{folder}: {error}"))?;
+    // A single object is not in a list.
+    let objects = applied["items"].as_array().cloned();
+    Ok(objects.unwrap_or_else(|| vec![applied]))
+}
+
+/// The output of a command. A warning is a failure as well: it is what a user would see.
+fn said(command: &mut Command, input: &[u8]) -> Result<Vec<u8>, String> {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().map_err(|error| error.to_string())?;
+    let mut stdin = child.stdin.take().expect("it was piped");
+    // kubectl reads all of it before it writes.
+    stdin.write_all(input).map_err(|error| error.to_string())?;
+    drop(stdin);
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() && complaint.is_empty() { Ok(output.stdout) } else { Err(complaint.into_owned()) }
+}
+
+/// The folders that can be applied, below `deploy/`. Components are parts of them.
+fn folders() -> Vec<String> {
+    let mut folders = Vec::new();
+    let mut open = vec![deploy()];
+    while let Some(dir) = open.pop() {
+        let entries = fs::read_dir(&dir).expect("a directory of the repository");
+        open.extend(entries.map(|entry| entry.expect("readable").path()).filter(|path| path.is_dir()));
+        let kustomization = fs::read_to_string(dir.join("kustomization.yaml")).unwrap_or_default();
+        if kustomization.lines().any(|line| line == "kind: Kustomization") {
+            let below = dir.strip_prefix(deploy()).expect("it is below");
+            folders.push(below.to_str().expect("text").to_owned());
+        }
+    }
+    folders.sort();
+    folders
+}
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+/// A pod of this template, as the API server would keep it.
+fn admitted(admin: &mut Client, template: &Value) -> Value {
+    let mut metadata = template["metadata"].clone();
+    metadata["generateName"] = json!("gce-metadata-proxy-");
+    let pod = json!({"metadata": metadata, "spec": template["spec"]});
+    let answer = admin.patiently("POST", "/api/v1/namespaces/kube-system/pods?dryRun=All", Some(&pod));
+    assert_eq!(answer.status, 201, "{}", answer.body["message"]);
+    answer.body
+}
+
+/// Whether a container has a volume with a token of the pod's account.
+fn has_token_of(pod: &Value, container: &Value) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let is_token = |volume: &Value| {
+        list(&volume["projected"]["sources"]).iter().any(|it| it["serviceAccountToken"] != json!(null))
+    };
+    let volumes = list(&pod["spec"]["volumes"]);
+    let tokens: Vec<&Value> = volumes.iter().filter(|volume| is_token(volume)).map(|volume| &volume["name"]).collect();
+    list(&container["volumeMounts"]).iter().any(|mount| tokens.contains(&&mount["name"]))
+}
