@@ -99,8 +99,8 @@ pub enum Command {
         /// Its namespace and name, separated by a slash.
         pod: String,
     },
-    /// Check whether this pod or node is protected.
-    Check(crate::check::Format),
+    /// Check whether this pod or node is protected, and what the proxy that serves operators at this address says of itself.
+    Check(crate::check::Format, SocketAddr),
     /// Change or check the kernel's redirect rules.
     Redirect {
         /// What to do.
@@ -174,7 +174,8 @@ impl Args {
             }
             Some(Subcommands::Check(args)) => {
                 serve.policy.resolve(mistakes);
-                Command::Check(args.resolve(mistakes)?)
+                let admin = mistakes.value(serve.metrics_addr);
+                Command::Check(args.resolve(mistakes)?, admin?)
             }
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),

@@ -44,8 +44,8 @@ fn start(command: Command) -> Outcome<ExitCode> {
             Command::Serve(config) => serve(config).await?,
             Command::Ask(question) => print(&question.answer()?),
             Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
-            Command::Check(format) => {
-                let report = check::run().await;
+            Command::Check(format, admin) => {
+                let report = check::run(admin).await;
                 print(&report.render(format));
                 return Ok(ExitCode::from(report.exit_code()));
             }

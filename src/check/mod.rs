@@ -5,10 +5,13 @@
 //! forwarded values keep the metadata server's own. It needs no privileges and changes nothing. Of a token it
 //! only checks the format, and then discards it.
 //!
+//! Beside the proxy, it also asks that for what its own credential for the API server allows ([`credential`]).
+//!
 //! There are three results. *Protected*: all checks passed. *Unprotected*: a secret or another route to the
 //! server is open. *Trouble*: nothing is open, but something does not work, so that programs get no metadata
 //! or the result is uncertain.
 
+mod credential;
 mod judge;
 mod probe;
 mod report;
@@ -55,10 +58,12 @@ enum Try {
     Identity,
     Token,
     WayRound(SocketAddr),
+    /// The proxy that serves operators at this address.
+    Credential(SocketAddr),
 }
 
-/// Runs all checks concurrently, in at most 3 s.
-pub async fn run() -> Report {
+/// Runs all checks concurrently, in at most 3 s. A proxy on this machine serves operators at `admin`.
+pub async fn run(admin: SocketAddr) -> Report {
     let server = SocketAddr::from((METADATA_V4, HTTP));
     let ways_round = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
     let ways_round_by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));
@@ -66,7 +71,8 @@ pub async fn run() -> Report {
         .into_iter()
         .chain(at_the_address())
         .chain(ways_round.map(Try::WayRound))
-        .chain(ways_round_by_v6.map(Try::WayRound));
+        .chain(ways_round_by_v6.map(Try::WayRound))
+        .chain([Try::Credential(admin)]);
     run_all(tries, server).await
 }
 
@@ -88,12 +94,13 @@ async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr) -> Report
     }
     let mut findings = running.join_all().await;
     findings.sort_by_key(|(place, _)| *place);
-    Report::new(findings.into_iter().map(|(_, finding)| finding).collect())
+    Report::new(findings.into_iter().filter_map(|(_, finding)| finding).collect())
 }
 
 impl Try {
-    async fn run(self, client: &HttpClient, server: SocketAddr) -> Finding {
-        match self {
+    /// `None` if there is nothing to check here.
+    async fn run(self, client: &HttpClient, server: SocketAddr) -> Option<Finding> {
+        Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
             Self::Name => match resolve(NAME).await {
                 Ok(found) => judge::name(found.ip(), &get(client, SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
@@ -103,7 +110,8 @@ impl Try {
             Self::Identity => judge::identity(&ask(client, server, IDENTITY).await),
             Self::Token => judge::token(&ask(client, server, TOKEN).await),
             Self::WayRound(addr) => judge::way_round(addr, connect(addr).await.err().as_ref()),
-        }
+            Self::Credential(admin) => return credential::ask(client, admin).await,
+        })
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::kube::{ApiServer, Client, kubectl, pause};
+use crate::kube::{ApiServer, Client, NODE, PodObject, kubectl, pause};
+use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 
 /// What these tests need. They have no node.
@@ -20,6 +21,7 @@ pub const NEEDS: [&str; 3] = ["openssl", "kube-apiserver", "kubectl"];
 pub const TESTS: &[Test] = tests![
     the_api_server_accepts_everything_that_can_be_applied,
     only_the_proxy_has_a_token_and_only_with_an_account_of_its_own,
+    what_is_installed_allows_tokens_for_the_audience_of_the_overlay_alone,
 ];
 
 /// The folders that install Workload Identity, and whether the proxy has a token of its account.
@@ -76,6 +78,34 @@ fn only_the_proxy_has_a_token_and_only_with_an_account_of_its_own() {
     }
 }
 
+fn what_is_installed_allows_tokens_for_the_audience_of_the_overlay_alone() {
+    let server = server();
+    let mut admin = server.admin();
+    admin.create_account("shop", "app");
+    let pod = admin.create_pod("shop", "app", "app", NODE);
+    let token = admin.own_token(NODE);
+    let ways = [
+        ("tests/identity-own-node", server.own_account(&token, NODE)),
+        ("tests/identity-kubelet", server.node()),
+        ("tests/identity-fenced", server.own_account_itself(&token)),
+    ];
+    for (folder, mut client) in ways {
+        let objects = rendered(folder).unwrap_or_else(|wrong| panic!("{folder}: {wrong}"));
+        let is_of_cluster = |object: &&Value| object["metadata"]["namespace"].is_null();
+        objects.iter().filter(is_of_cluster).for_each(|object| admin.put(object));
+        let audience = audience(&objects);
+        eventually(|| match mint(&mut client, &pod, &audience) {
+            201 => Ok(()),
+            status => Err((folder, status)),
+        });
+        // A policy takes effect about a second after it was created.
+        eventually(|| match mint(&mut client, &pod, "https://other.example") {
+            403 | 422 => Ok(()),
+            status => Err((folder, status)),
+        });
+    }
+}
+
 /// An API server with what a cluster has before anything is installed.
 fn server() -> ApiServer {
     let server = ApiServer::start(None);
@@ -116,7 +146,7 @@ fn define(admin: &mut Client, kind: &str, plural: &str) {
 fn dry_run(server: &ApiServer, folder: &str) -> Result<Vec<Value>, String> {
     let config = server.admin_kubeconfig();
     let cache = server.dir().join("kubectl");
-    let rendered = said(kubectl().arg("kustomize").arg(deploy().join(folder)), b"")?;
+    let rendered = kustomized(folder)?;
     let mut apply = kubectl();
     apply.arg("--kubeconfig").arg(config).arg("--cache-dir").arg(cache);
     apply.args(["apply", "--dry-run=server", "--validate=strict", "--output=json", "--filename=-"]);
@@ -125,6 +155,33 @@ fn dry_run(server: &ApiServer, folder: &str) -> Result<Vec<Value>, String> {
     // A single object is not in a list.
     let objects = applied["items"].as_array().cloned();
     Ok(objects.unwrap_or_else(|| vec![applied]))
+}
+
+/// The objects of a folder.
+fn rendered(folder: &str) -> Result<Vec<Value>, String> {
+    let text = String::from_utf8(kustomized(folder)?).map_err(|error| error.to_string())?;
+    serde_saphyr::from_multiple(&text).map_err(|error| error.to_string())
+}
+
+fn kustomized(folder: &str) -> Result<Vec<u8>, String> {
+    said(kubectl().arg("kustomize").arg(deploy().join(folder)), b"")
+}
+
+/// The audience that the proxy asks for, of those objects.
+fn audience(objects: &[Value]) -> String {
+    let daemonset = objects.iter().find(|object| object["kind"] == "DaemonSet").expect("each has one");
+    let proxy = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let variables = proxy["env"].as_array().expect("it has variables");
+    let variable = variables.iter().find(|variable| variable["name"] == "METADATA_PROXY_TOKEN_AUDIENCE");
+    variable.and_then(|variable| variable["value"].as_str()).expect("it is set").to_owned()
+}
+
+/// The status of a request for a token of a pod's account.
+fn mint(client: &mut Client, pod: &PodObject, audience: &str) -> u16 {
+    let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid});
+    let spec = json!({"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": reference});
+    let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, pod.account);
+    client.patiently("POST", &target, Some(&json!({"spec": spec}))).status
 }
 
 /// The output of a command. A warning is a failure as well: it is what a user would see.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::kube::NODE;
 use crate::pod::{Asked, Pod};
-use crate::process::BINARY;
+use crate::process::{BINARY, Process};
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
@@ -52,6 +52,8 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
         metrics if metrics.contains("\nmetadata_proxy_identity_rights{state=\"confined\"} 1\n") => Ok(()),
         metrics => Err(metrics),
     });
+    let checked = Process::run(namespace, &["check"]).stdout;
+    assert!(checked.contains("(the proxy's credential for the API server): confined ("), "{checked}");
     let page = namespace.curl(&format!("{PAGES}/statusz")).text;
     for shown in ["the proxy's credential: ", ">confined<", "team-0/shop", "team-0/agent", "(acts as the node)"] {
         assert!(page.contains(shown), "{shown} is missing from\n{page}");

@@ -58,7 +58,7 @@ fn of_account(pod: &Arc<Pod>, below: &str) -> Asked {
 }
 
 /// Whose token a pod gets.
-fn subject(pod: &Arc<Pod>, below: &str) -> Subject {
+pub fn subject(pod: &Arc<Pod>, below: &str) -> Subject {
     let asked = of_account(pod, below);
     assert_eq!(asked.status, 200, "{below}: {}", asked.body);
     let token: Value = serde_json::from_str(&asked.body).expect("JSON");

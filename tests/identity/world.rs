@@ -1,5 +1,6 @@
 //! [`World`]: a node, its API server, and the proxy.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,9 @@ use crate::support::cgroup::Cgroup;
 
 /// Where the mock metadata server listens, in the node's namespace.
 const UPSTREAM: &str = "127.0.0.1:8980";
+
+/// Where Kubernetes mounts the token of a pod's account.
+const MOUNTED: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// A node with its API server. The order is the order of the end: what connects first.
 pub struct World {
@@ -58,15 +62,27 @@ impl World {
             "--workload-identity",
             "--host-proc=/proc",
         ];
-        self.start(group, &[&fixed, args].concat())
+        self.start(group, None, &[&fixed, args].concat())
+    }
+
+    /// The proxy with a token of its own account, which it finds where Kubernetes mounts it.
+    pub fn proxy_of_own_account(&self, token: &str, args: &[&str]) -> Proxy {
+        let dir = self.server.dir().join("mounted");
+        fs::create_dir_all(&dir).expect("target/tmp can be written");
+        fs::copy(self.server.dir().join("ca.crt"), dir.join("ca.crt")).expect("it was made");
+        for (name, text) in [("token", token), ("namespace", "kube-system")] {
+            fs::write(dir.join(name), text).expect("target/tmp can be written");
+        }
+        let fixed = [&format!("--node-name={NODE}"), "--workload-identity", "--host-proc=/proc"];
+        self.start(None, Some(&dir), &[&fixed, args].concat())
     }
 
     /// The proxy as it is by default.
     pub fn proxy_without_identity(&self) -> Proxy {
-        self.start(None, &[])
+        self.start(None, None, &[])
     }
 
-    fn start(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
+    fn start(&self, group: Option<&Cgroup>, account: Option<&Path>, args: &[&str]) -> Proxy {
         let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
         mock.line("mock metadata server on");
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
@@ -75,9 +91,24 @@ impl World {
         let doors =
             group.into_iter().flat_map(Cgroup::doors).map(|door| format!("echo $$ > {} || exit 1; ", door.display()));
         let shell = format!(r#"{}exec "$0" "$@""#, doors.collect::<String>());
-        let inside = self.node.namespace.command_with_groups(binary.to_str().expect("text"));
+        let binary = binary.to_str().expect("text");
+        let inside = match account {
+            None => self.node.namespace.command_with_groups(binary),
+            Some(account) => {
+                let mut inside = self.node.namespace.command_with_groups("unshare");
+                let mount = format!(
+                    "mount -t tmpfs none /var/run && mkdir -p {MOUNTED} && cp {}/* {MOUNTED}",
+                    account.display()
+                );
+                inside.args(["--mount", "sh", "-c", &format!(r#"{mount} && exec "$0" "$@""#), binary]);
+                inside
+            }
+        };
         let mut command = Command::new("sh");
         command.args(["-c", &shell]).arg(inside.get_program()).args(inside.get_args());
+        let addr = self.watch.addr();
+        command.env("KUBERNETES_SERVICE_HOST", addr.ip().to_string());
+        command.env("KUBERNETES_SERVICE_PORT", addr.port().to_string());
         let process = Process::spawn(command.args(fixed).args(args));
         process.line("cache warmed up");
         Proxy { process, _mock: mock }

@@ -149,7 +149,7 @@ pub(super) fn each_way_mints_what_its_file_says() {
 
     let table = WAYS.map(|way| {
         let mut client = way.client(&server, &token);
-        way.apply(&mut admin, &mut client, &pods.own);
+        way.apply(&mut admin, &mut client, &pods.own, AUDIENCE);
         let statuses: Vec<u16> = ROWS.iter().map(|(_, ask, _)| ask(&mut client, &pods)).collect();
         of_no_use_elsewhere(way, &server, &mut admin, &token, &pods);
         admin.unapply(way.files());

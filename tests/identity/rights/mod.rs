@@ -3,6 +3,7 @@
 
 mod findings;
 mod matrix;
+mod own;
 mod race;
 
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use findings::{
     nodes_that_are_not_confined_are_found, rights_over_others_are_found, the_fence_is_found_and_so_is_each_hole_in_it,
 };
 use matrix::each_way_mints_what_its_file_says;
+use own::the_proxy_serves_pods_with_its_own_account_either_way;
 use race::pods_that_were_just_created_elsewhere_get_no_tokens;
 
 /// The tests of this module.
@@ -25,6 +27,7 @@ pub const TESTS: &[Test] = tests![
     the_fence_is_found_and_so_is_each_hole_in_it,
     rights_over_others_are_found,
     nodes_that_are_not_confined_are_found,
+    the_proxy_serves_pods_with_its_own_account_either_way,
 ];
 
 /// The audience of pods' tokens.
@@ -61,15 +64,15 @@ impl Way {
         }
     }
 
-    /// Gives it its rights, and waits until they are in force.
-    fn apply(self, admin: &mut Client, client: &mut Client, own: &PodObject) {
-        admin.apply(self.files(), AUDIENCE);
-        eventually(|| match ask(client, own, &bound(own, AUDIENCE)) {
+    /// Gives it its rights, for this audience, and waits until they are in force.
+    fn apply(self, admin: &mut Client, client: &mut Client, own: &PodObject, audience: &str) {
+        admin.apply(self.files(), audience);
+        eventually(|| match ask(client, own, &bound(own, audience)) {
             201 => Ok(()),
             status => Err(status),
         });
         // The policy takes effect about a second after it was created. Until then, what it forbids is minted.
-        eventually(|| match ask(client, own, &json!({"audiences": [AUDIENCE], "expirationSeconds": 3600})) {
+        eventually(|| match ask(client, own, &json!({"audiences": [audience], "expirationSeconds": 3600})) {
             403 | 422 => Ok(()),
             status => Err(status),
         });

@@ -18,7 +18,7 @@ pub(super) fn pods_that_were_just_created_elsewhere_get_no_tokens() {
     let own = admin.create_pod("a", "own", "app", NODE);
     for way in WAYS {
         let mut client = way.client(&server, &token);
-        way.apply(&mut admin, &mut client, &own);
+        way.apply(&mut admin, &mut client, &own, AUDIENCE);
         let minted = (0..pods()).filter(|number| {
             let pod = admin.create_pod("a", &format!("{way:?}-{number}").to_lowercase(), "app", ELSEWHERE);
             ask(&mut client, &pod, &bound(&pod, AUDIENCE)) == 201

@@ -1,0 +1,35 @@
+//! The proxy itself with its own account: pods get their tokens, and it says what that account may do.
+
+use super::{Way, eventually};
+use crate::google::{Cloud, POOL};
+use crate::kube::NODE;
+use crate::operators::PAGES;
+use crate::tokens::{email, linked_accounts, subject};
+use crate::world::World;
+
+pub(super) fn the_proxy_serves_pods_with_its_own_account_either_way() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    // Lets nodes ask for the audience, which the first way needs, too.
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, 1);
+    let token = api.own_token(NODE);
+    let pod = world.pod(&mut api, "shop", world.address(0));
+    for (way, flags, state) in
+        [(Way::OwnNode, &[][..], "confined"), (Way::Fenced, &["--impersonate-node=false"], "last_resort")]
+    {
+        // What it finds first is what it shows: it does not ask again for minutes.
+        way.apply(&mut api, &mut way.client(&world.server, &token), &pod.object, POOL);
+        let google_flags = google.flags();
+        let args: Vec<&str> = google_flags.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        let proxy = world.proxy_of_own_account(&token, &args);
+        assert_eq!(subject(&pod, "/default/token").email, Some(email("app-0")), "{way:?}");
+        let set = format!("\nmetadata_proxy_identity_rights{{state=\"{state}\"}} 1\n");
+        eventually(|| match world.node.namespace.curl(&format!("{PAGES}/metrics")).text {
+            metrics if metrics.contains(&set) => Ok(()),
+            metrics => Err(metrics),
+        });
+        drop(proxy);
+        api.unapply(way.files());
+    }
+}
