@@ -23,6 +23,7 @@ FOLDERS = [
     "tests/identity-own-node",
     "tests/identity-kubelet",
     "tests/identity-fenced",
+    "tests/startup-taint",
     "sidecar/environment",
     "sidecar/redirect",
 ]
@@ -35,6 +36,7 @@ CHARTS = {
     "tests/identity-own-node": ["--values", TESTS / "identity-own-node" / "values.yaml", "--kube-version", "1.36.0"],
     "tests/identity-kubelet": ["--values", TESTS / "identity-kubelet" / "values.yaml"],
     "tests/identity-fenced": ["--values", TESTS / "identity-fenced" / "values.yaml", "--kube-version", "1.30.0"],
+    "tests/startup-taint": ["--values", TESTS / "startup-taint" / "values.yaml", "--kube-version", "1.30.0"],
     "base": ["--set", "redirect.enabled=false"],
 }
 # Those in which pods are told apart, by the way to the API server. The overlay is not edited yet: what it names is

@@ -30,6 +30,8 @@ PRIVILEGES = {
     ("tests/identity-kubelet", "redirect"): REDIRECT,
     ("tests/identity-fenced", "proxy"): ACCOUNT,
     ("tests/identity-fenced", "redirect"): REDIRECT,
+    ("tests/startup-taint", "proxy"): PROXY,
+    ("tests/startup-taint", "redirect"): REDIRECT | {"a token of its account"},
     ("tests/removal", "proxy"): PROXY,
     ("tests/removal", "redirect-remove"): PRIVILEGED,
     ("sidecar/environment", "metadata-proxy"): set(),
@@ -56,6 +58,8 @@ RIGHTS = {
         "gce-metadata-proxy: create serviceaccounts/token",
     },
 }
+
+STARTUP_TAINT = "tests/startup-taint"
 
 # A line of a manifest, patch or template that gives one of them.
 GIVES = re.compile(
@@ -145,7 +149,7 @@ class Privileges(unittest.TestCase):
         for where, found in rendered.everything():
             with self.subTest(where, object=rendered.name_of(found)):
                 self.assertNotEqual(found["kind"], "Secret")
-                if where.removeprefix("chart as ") not in rendered.IDENTITY:
+                if where.removeprefix("chart as ") not in {*rendered.IDENTITY, STARTUP_TAINT}:
                     self.assertNotRegex(found["kind"], "Role|Admission")
                 if found["kind"] == "ServiceAccount":
                     self.assertIs(found["automountServiceAccountToken"], False)
@@ -165,6 +169,29 @@ class Privileges(unittest.TestCase):
                 self.assertEqual(rights(found, audience), RIGHTS[way])
                 self.assertEqual("ValidatingAdmissionPolicy" in {one["kind"] for one in found}, way == "fenced")
         self.assertEqual(seen, set(RIGHTS))
+
+    def test_the_startup_taint_has_these_rights_and_a_fence(self):
+        """The policy is about this account, and about the taint that the container removes."""
+        seen = 0
+        for where, found in installs():
+            if where.removeprefix("chart as ") != STARTUP_TAINT:
+                continue
+            seen += 1
+            with self.subTest(where):
+                of = {one["kind"]: one for one in found}
+                self.assertEqual(rights(found, None), {"gce-metadata-proxy: get nodes", "gce-metadata-proxy: patch nodes"})
+                policy, binding = of["ValidatingAdmissionPolicy"], of["ValidatingAdmissionPolicyBinding"]
+                self.assertEqual(policy["spec"]["failurePolicy"], "Fail")
+                [account] = of["ClusterRoleBinding"]["subjects"]
+                user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+                [condition] = policy["spec"]["matchConditions"]
+                self.assertEqual(condition["expression"], f"request.userInfo.username == '{user}'")
+                self.assertEqual(binding["spec"], {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]})
+                [redirect] = [one for one in of["DaemonSet"]["spec"]["template"]["spec"]["containers"] if one["name"] == "redirect"]
+                [taint] = [one["value"] for one in redirect["env"] if one["name"] == "METADATA_PROXY_STARTUP_TAINT"]
+                judged = [validation["expression"] for validation in policy["spec"]["validations"]]
+                self.assertEqual(sum(f"taint.key == '{taint}'" in expression for expression in judged), 1)
+        self.assertEqual(seen, 2)
 
     def test_rights_of_the_whole_cluster_are_fenced(self):
         """The policy is about this account and this audience, and refuses what it cannot judge."""
@@ -204,7 +231,8 @@ class Privileges(unittest.TestCase):
     def test_a_token_of_the_account_is_not_made_valid_for_a_year(self):
         seen = 0
         for where, found in installs():
-            if rendered.IDENTITY.get(where.removeprefix("chart as "), "kubelet") == "kubelet":
+            folder = where.removeprefix("chart as ")
+            if folder != STARTUP_TAINT and rendered.IDENTITY.get(folder, "kubelet") == "kubelet":
                 continue
             pod, _ = proxy_of(found)
             projected = [volume["projected"] for volume in pod["volumes"] if "projected" in volume]

@@ -11,7 +11,7 @@ import rendered
 FOREIGN = {"PodMonitor"}
 # Sidecars came with 1.29 (alpha in 1.28), admission policies and recursiveReadOnly with 1.30. The right to act as a node
 # (1.36) is in no schema. The rest works from 1.25.
-SINCE = {"sidecar/environment": "1.28", "sidecar/redirect": "1.28"}
+SINCE = {"sidecar/environment": "1.28", "sidecar/redirect": "1.28", "tests/startup-taint": "1.30"}
 SINCE |= {where: "1.30" for where, way in rendered.IDENTITY.items() if way != "kubelet"}
 
 

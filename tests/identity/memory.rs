@@ -84,7 +84,9 @@ fn a_busy_node_is_served_within_its_memory() {
     let open: Vec<_> = pods.iter().map(|pod| in_pod(pod, move |pod| fresh(pod, connections))).collect();
     let mut open: Vec<Vec<Kept>> = open.into_iter().map(|pod| pod.join().expect("all are answered")).collect();
     println!("{} connections of {} pods were answered", open.iter().map(Vec::len).sum::<usize>(), pods.len());
-    open.iter_mut().for_each(|open| open.truncate(kept));
+    for open in &mut open {
+        open.truncate(kept);
+    }
     for rate in rates {
         let each = f64::from(*rate) / f64::from(u32::try_from(pods.len()).expect("few"));
         let asking: Vec<_> =
