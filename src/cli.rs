@@ -6,6 +6,8 @@ mod federation;
 mod given;
 #[cfg(feature = "workload-identity")]
 mod identity;
+#[cfg(feature = "workload-identity")]
+mod identity_doctor;
 mod lenient;
 mod log;
 #[cfg(feature = "mock")]
@@ -59,6 +61,10 @@ enum Subcommands {
     /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if something is exposed, 2 if a check failed for
     /// another reason
     Check(check::CheckArgs),
+    /// Find out why pods get tokens of their own, or why not
+    #[cfg(feature = "workload-identity")]
+    #[command(subcommand)]
+    Identity(identity_doctor::Subcommands),
     /// Run a mock metadata server
     #[cfg(feature = "mock")]
     Mock(mock::MockArgs),
@@ -97,6 +103,16 @@ pub enum Command {
     },
     /// Check whether this pod or node is protected.
     Check(crate::check::Format),
+    /// Find out why pods of this node get tokens of their own, or why not, with these settings of the proxy.
+    #[cfg(feature = "workload-identity")]
+    IdentityDoctor {
+        /// How the proxy identifies pods.
+        settings: crate::identity::Settings,
+        /// Whose token to try.
+        whose: crate::doctor::Whose,
+        /// Format of the report.
+        format: crate::check::Format,
+    },
     /// Change or check the kernel's redirect rules, with this log format and these levels.
     Redirect(crate::redirect::Command, Format, Levels),
     /// Serve as a mock metadata server.
@@ -153,6 +169,8 @@ impl Args {
                 serve.policy.resolve(mistakes);
                 Command::Check(args.resolve(mistakes)?)
             }
+            #[cfg(feature = "workload-identity")]
+            Some(Subcommands::Identity(args)) => args.resolve(serve.identity, mistakes)?,
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]

@@ -52,6 +52,7 @@
 //! | when the process ends | [`server::drain`] |
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
 //! | whether a pod or node is protected | [`check`] |
+//! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
 //! | which requests are traced, and what is exported | [`telemetry::otlp`] |
@@ -88,6 +89,8 @@ pub mod cluster;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
+#[cfg(feature = "workload-identity")]
+pub mod doctor;
 pub mod error;
 pub mod explain;
 pub mod failure;

@@ -144,7 +144,7 @@ pub(super) struct ServeArgs {
     #[cfg(feature = "workload-identity")]
     #[command(flatten)]
     #[serde(flatten)]
-    identity: IdentityArgs,
+    pub(super) identity: IdentityArgs,
 }
 
 impl ServeArgs {

@@ -14,6 +14,7 @@ mod cgroups;
 mod churn;
 mod clients;
 mod dead;
+mod doctor;
 mod environment;
 mod first;
 mod google;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         ("dead", dead::TESTS),
         ("operators", operators::TESTS),
         ("tokens", tokens::TESTS),
+        ("doctor", doctor::TESTS),
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),
     ];
