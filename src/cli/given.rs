@@ -170,7 +170,8 @@ impl Mistakes {
     }
 }
 
-#[cfg(all(test, feature = "workload-identity"))]
+#[cfg(test)]
+#[cfg(feature = "workload-identity")]
 mod tests {
     use super::super::syntax::Text;
     use super::*;

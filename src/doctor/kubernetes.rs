@@ -63,7 +63,7 @@ async fn connect(
         Ok(connected) => connected,
         Err(error) => {
             let error = RequestError::Cluster(error);
-            asked.findings.push(judge::api_server("that the settings name", &settings.cluster, &Err(error)));
+            asked.findings.push(judge::api_server("", &settings.cluster, &Err(error)));
             return None;
         }
     };

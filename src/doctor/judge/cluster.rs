@@ -22,7 +22,7 @@ const LEGACY_IMPERSONATION: &str = "cannot impersonate resource";
 
 /// Whom the API server takes the credential for.
 pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Result<User, RequestError>) -> Finding {
-    let tried = format!("API server {}", server.trim_end_matches('/'));
+    let tried = format!("API server {}", server.trim_end_matches('/')).trim_end().to_owned();
     let (step, node) = (Step::ApiServer, &settings.node);
     let error = match user {
         Ok(user) => return credential(tried, settings, user),
@@ -43,7 +43,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
         }
         // It knows the credential, and does not have this question or does not answer it.
         Failure::Refused(StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) => {
-            Finding::ok(step, tried, "it answers; Kubernetes before 1.28 does not say whom it takes the credential for")
+            Finding::ok(step, tried, "it answers, and does not say whom it takes the credential for")
         }
         Failure::Refused(_) | Failure::Invalid | Failure::Expired => {
             Finding::trouble(step, tried, "something else than an API server answers there, or it fails")
@@ -217,7 +217,7 @@ fn refused(finding: Finding, right: &str, user: Option<&User>, error: &RequestEr
         );
     }
     let name = user.map_or("the credential", |user| user.name.as_str());
-    let account = name.strip_prefix(ACCOUNT).and_then(|name| name.split_once(':'));
+    let account = account_in(name).or_else(|| account_in(&said));
     let seen = if said.contains(IMPERSONATION) {
         format!("{}: {name} may not {right} in the name of its node", finding.seen)
     } else {
@@ -231,6 +231,12 @@ fn refused(finding: Finding, right: &str, user: Option<&User>, error: &RequestEr
              --authorization-mode=Node,RBAC",
         ),
     }
+}
+
+/// Namespace and name of the service account that a user's name or a refusal names.
+fn account_in(text: &str) -> Option<(&str, &str)> {
+    let (_, name) = text.split_once(ACCOUNT)?;
+    name.split(['"', ' ']).next()?.split_once(':')
 }
 
 /// The API server's own words, if it had any.

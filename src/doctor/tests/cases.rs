@@ -95,6 +95,16 @@ pub(super) fn of_kubernetes() -> Vec<Case> {
             r#""resources":["nodes"],"verbs":["impersonate:associated-node"]"#,
         ),
         case(
+            "no right, and nobody says who it is",
+            |ward| {
+                refuse(ward, Ask::User, 403, "forbidden");
+                refuse(ward, Ask::Pods, 403, r#"pods is forbidden: User "system:serviceaccount:a:b" cannot list"#);
+            },
+            Step::Pods,
+            "the pods of node-1 cannot be listed: the credential may not list pods",
+            r#"[{"kind":"ServiceAccount","name":"b","namespace":"a"}]"#,
+        ),
+        case(
             "a cluster before 1.36",
             |ward| {
                 refuse(
