@@ -16,7 +16,7 @@ pub(super) fn act_as_node(namespace: &str, account: &str) -> String {
         rule("", "serviceaccounts/token", &["impersonate-on:associated-node:create"]),
     ]);
     let subject = json!({"kind": "ServiceAccount", "namespace": namespace, "name": account});
-    grant("gce-metadata-proxy-as-its-node", &rules, &subject)
+    grant("gce-metadata-proxy-own-node", &rules, &subject)
 }
 
 /// Lets nodes ask for tokens with this audience.
@@ -27,7 +27,7 @@ pub(super) fn allow_audience(audience: &str) -> String {
     grant("gce-metadata-proxy-audience", &rules, &subject)
 }
 
-/// Creates a cluster role and binds it, or changes both.
+/// Creates a cluster role and binds it, or changes both. The names are those of the manifests (`deploy/`).
 fn grant(name: &str, rules: &Value, subject: &Value) -> String {
     let version = format!("{RBAC}/v1");
     let metadata = json!({"name": name});
