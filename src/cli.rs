@@ -6,6 +6,8 @@ mod federation;
 mod given;
 #[cfg(feature = "workload-identity")]
 mod identity;
+#[cfg(feature = "workload-identity")]
+mod identity_doctor;
 mod lenient;
 mod log;
 #[cfg(feature = "mock")]
@@ -63,6 +65,10 @@ enum Subcommands {
     /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if something is exposed, 2 if a check failed for
     /// another reason
     Check(check::CheckArgs),
+    /// Find out why pods get tokens of their own, or why not
+    #[cfg(feature = "workload-identity")]
+    #[command(subcommand)]
+    Identity(identity_doctor::Subcommands),
     /// Run a mock metadata server
     #[cfg(feature = "mock")]
     Mock(mock::MockArgs),
@@ -101,6 +107,16 @@ pub enum Command {
     },
     /// Check whether this pod or node is protected, and what the proxy that serves operators at this address says of itself.
     Check(crate::check::Format, SocketAddr),
+    /// Find out why pods of this node get tokens of their own, or why not, with these settings of the proxy.
+    #[cfg(feature = "workload-identity")]
+    IdentityDoctor {
+        /// How the proxy identifies pods.
+        settings: crate::identity::Settings,
+        /// Whose token to try.
+        whose: crate::doctor::Whose,
+        /// Format of the report.
+        format: crate::check::Format,
+    },
     /// Change or check the kernel's redirect rules.
     Redirect {
         /// What to do.
@@ -177,6 +193,8 @@ impl Args {
                 let admin = mistakes.value(serve.metrics_addr);
                 Command::Check(args.resolve(mistakes)?, admin?)
             }
+            #[cfg(feature = "workload-identity")]
+            Some(Subcommands::Identity(args)) => args.resolve(serve.identity, mistakes)?,
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]

@@ -6,6 +6,8 @@
 //! as `secure`'s, which speaks TLS.
 
 #[cfg(feature = "workload-identity")]
+pub mod reach;
+#[cfg(feature = "workload-identity")]
 pub mod secure;
 
 use std::error::Error;

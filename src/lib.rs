@@ -54,6 +54,7 @@
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
 //! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected | [`check`] |
+//! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
 //! | which requests are traced, and what is exported | [`telemetry::otlp`] |
@@ -90,6 +91,8 @@ pub mod cluster;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
+#[cfg(feature = "workload-identity")]
+pub mod doctor;
 pub mod error;
 pub mod explain;
 pub mod failure;

@@ -49,6 +49,12 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 print(&report.render(format));
                 return Ok(ExitCode::from(report.exit_code()));
             }
+            #[cfg(feature = "workload-identity")]
+            Command::IdentityDoctor { settings, whose, format } => {
+                let report = gce_metadata_proxy::doctor::examine(&settings, &whose).await;
+                print(&report.render(format));
+                return Ok(ExitCode::from(report.exit_code()));
+            }
             Command::Redirect {
                 command,
                 log: (format, levels),

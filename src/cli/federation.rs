@@ -3,8 +3,8 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::given::{Given, Mistakes, Syntax};
-use super::syntax::{self, Choice};
+use super::given::{Given, Mistakes, Syntax, either};
+use super::syntax::{self, Choice, Text};
 use crate::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
@@ -28,7 +28,7 @@ pub(super) struct FederationArgs {
 
     /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
     #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
-    token_audience: Option<String>,
+    token_audience: Option<Given<Text>>,
 
     /// Google's Security Token Service, which exchanges Kubernetes tokens
     #[arg(long, value_name = "URL", env = "METADATA_PROXY_STS_ENDPOINT", default_value = STS)]
@@ -40,7 +40,7 @@ pub(super) struct FederationArgs {
 
     /// Authorities to trust for these servers in place of the public ones, in PEM
     #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
-    google_ca: Option<String>,
+    google_ca: Option<Given<Text>>,
 
     /// Whose tokens to fetch before they are asked for: those of accounts that are linked to a Google account or were seen
     /// asking, of all, or of none
@@ -60,8 +60,7 @@ impl FederationArgs {
         let cluster = mistakes.optional(self.cluster_uri);
         let provider = mistakes.optional(self.workload_identity_provider);
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
-        let token_audience = self.token_audience.filter(|audience| !audience.is_empty());
-        let google_ca = self.google_ca.filter(|file| !file.is_empty());
+        let (token_audience, google_ca) = (mistakes.optional(self.token_audience), mistakes.optional(self.google_ca));
         let prefetch = mistakes.value(self.prefetch);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
@@ -91,6 +90,21 @@ impl FederationArgs {
         Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch? })
     }
 
+    /// These flags as far as they were typed, and otherwise those before the subcommand.
+    pub(super) fn or(self, before: Self) -> Self {
+        let default = Self::from_federation(None);
+        Self {
+            workload_pool: either(self.workload_pool, before.workload_pool),
+            cluster_uri: either(self.cluster_uri, before.cluster_uri),
+            workload_identity_provider: either(self.workload_identity_provider, before.workload_identity_provider),
+            token_audience: either(self.token_audience, before.token_audience),
+            sts_endpoint: self.sts_endpoint.or(&default.sts_endpoint, before.sts_endpoint),
+            iam_endpoint: self.iam_endpoint.or(&default.iam_endpoint, before.iam_endpoint),
+            google_ca: either(self.google_ca, before.google_ca),
+            prefetch: self.prefetch.or(&default.prefetch, before.prefetch),
+        }
+    }
+
     /// The flags that result in this.
     pub(super) fn from_federation(federation: Option<&Federation>) -> Self {
         let (pool, cluster, provider) = match federation.map(|federation| federation.trust.clone()) {
@@ -107,10 +121,10 @@ impl FederationArgs {
             workload_pool: pool.map(Given::from_value),
             cluster_uri: cluster.map(Given::from_value),
             workload_identity_provider: provider.map(Given::from_value),
-            token_audience: federation.and_then(|federation| federation.token_audience.as_deref().map(str::to_owned)),
+            token_audience: federation.and_then(|it| Some(Given::from_value(it.token_audience.as_deref()?.to_owned()))),
             sts_endpoint: server(|federation| &federation.sts, STS),
             iam_endpoint: server(|federation| &federation.iam, IAM),
-            google_ca: federation.and_then(|it| Some(it.google_ca.as_ref()?.display().to_string())),
+            google_ca: federation.and_then(|it| Some(Given::from_value(it.google_ca.as_ref()?.display().to_string()))),
             prefetch: Choice::from_value(federation.map(|federation| federation.prefetch).unwrap_or_default()),
         }
     }

@@ -30,12 +30,29 @@ pub(super) struct Given<S: Syntax> {
     origin: String,
     text: String,
     value: Option<S::Value>,
+    #[cfg_attr(
+        not(feature = "workload-identity"),
+        expect(dead_code, reason = "for commands that repeat the proxy's flags")
+    )]
+    is_from_environment: bool,
 }
 
 impl<S: Syntax> Given<S> {
     /// The flag as if this value had been passed.
     pub(super) fn from_value(value: S::Value) -> Self {
-        Self { origin: String::new(), text: S::show(&value), value: Some(value) }
+        Self { origin: String::new(), text: S::show(&value), value: Some(value), is_from_environment: false }
+    }
+
+    /// Whether it was typed, and not taken from the environment. A default counts as typed.
+    #[cfg(feature = "workload-identity")]
+    pub(super) fn is_typed(&self) -> bool {
+        !self.is_from_environment
+    }
+
+    /// This value if it was typed, or else the one that was given before.
+    #[cfg(feature = "workload-identity")]
+    pub(super) fn or(self, default: &Self, before: Self) -> Self {
+        if self.is_typed() && self.text != default.text { self } else { before }
     }
 
     /// Whether it has a value. An environment variable that is empty counts as not set.
@@ -48,6 +65,12 @@ impl<S: Syntax> Given<S> {
     pub(super) fn with_command(self, command: &str) -> Self {
         Self { origin: format!("{command} {}", self.origin), ..self }
     }
+}
+
+/// The flag after a subcommand if it was typed, or else the one before it.
+#[cfg(feature = "workload-identity")]
+pub(super) fn either<S: Syntax>(after: Option<Given<S>>, before: Option<Given<S>>) -> Option<Given<S>> {
+    after.filter(Given::is_typed).or(before)
 }
 
 /// Serializes the text, for [`super::serve::flags`].
@@ -91,7 +114,7 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
             Some(variable) => format!("--{flag} (from {})", variable.display()),
             None => format!("--{flag}"),
         };
-        Ok(Given { origin, value: S::parse(&text), text })
+        Ok(Given { origin, value: S::parse(&text), text, is_from_environment: variable.is_some() })
     }
 }
 
@@ -144,5 +167,33 @@ impl Mistakes {
     /// The valid values, without empty ones. Each invalid one is a mistake.
     pub(super) fn list<S: Syntax>(&mut self, given: Vec<Given<S>>) -> Vec<S::Value> {
         given.into_iter().filter(Given::is_not_empty).filter_map(|given| self.value(given)).collect()
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "workload-identity")]
+mod tests {
+    use super::super::syntax::Text;
+    use super::*;
+
+    #[test]
+    fn a_flag_after_the_subcommand_counts_more_than_one_before_and_the_environment_least() {
+        let typed = |text: &str| Given::<Text>::from_value(text.to_owned());
+        let from_environment = || Given { is_from_environment: true, ..typed("environment") };
+        let shown = |given: Option<Given<Text>>| given.map(|given| given.text).unwrap_or_default();
+        for (after, before, expected) in [
+            (Some(typed("after")), Some(typed("before")), "after"),
+            (Some(from_environment()), Some(typed("before")), "before"),
+            (Some(from_environment()), Some(from_environment()), "environment"),
+            (Some(typed("after")), Some(from_environment()), "after"),
+            (None, Some(typed("before")), "before"),
+            (None, None, ""),
+        ] {
+            assert_eq!(shown(either(after, before)), expected);
+        }
+        let or = |after: Given<Text>, before| after.or(&typed("default"), before).text;
+        assert_eq!(or(typed("after"), typed("before")), "after");
+        assert_eq!(or(typed("default"), typed("before")), "before");
+        assert_eq!(or(from_environment(), typed("before")), "before");
     }
 }

@@ -1,13 +1,11 @@
 //! The flags of the feature `workload-identity`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use serde::Serialize;
 
 use super::federation::FederationArgs;
-use super::given::{Given, Mistakes, Syntax};
-use super::syntax::{self, Choice};
+use super::given::{Given, Mistakes, Syntax, either};
+use super::syntax::{self, Choice, Text};
 use crate::cluster::{self, Acting, Credential, NodeName};
 use crate::identity::{AccountName, Settings};
 use crate::pods::owners::Attest;
@@ -29,7 +27,7 @@ pub(super) struct IdentityArgs {
 
     /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
     #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG", global = true)]
-    kubeconfig: Option<String>,
+    kubeconfig: Option<Given<Text>>,
 
     /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
     /// 1.36. `false` only where an admission policy fences the account. Without effect if --kubeconfig is given
@@ -46,7 +44,7 @@ pub(super) struct IdentityArgs {
 
     /// Directory where the node's /proc is mounted. Read-only is enough
     #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
-    host_proc: PathBuf,
+    host_proc: Given<Text>,
 
     /// Which evidence to require of a pod: its processes, or the API server alone where a pod's processes have no
     /// addresses of their own, as with gVisor; `kernel` always requires the former
@@ -70,30 +68,57 @@ pub(super) struct IdentityArgs {
 impl IdentityArgs {
     /// `None` if it is off, or if there are mistakes.
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Settings> {
+        if self.workload_identity {
+            return self.resolve_anyway("--workload-identity", mistakes);
+        }
+        mistakes.optional(self.node_name);
+        mistakes.value(self.attest);
+        mistakes.list(self.passthrough);
+        None
+    }
+
+    /// The settings, whether it is on or not. `None` if there are mistakes. `what` needs them.
+    pub(super) fn resolve_anyway(self, what: &str, mistakes: &mut Mistakes) -> Option<Settings> {
         let node = mistakes.optional(self.node_name);
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
         let acting = mistakes.value(self.impersonate_node);
-        if !self.workload_identity {
-            return None;
-        }
+        let host_proc = mistakes.value(self.host_proc);
         let federation = self.federation.resolve(mistakes);
         if node.is_none() {
-            mistakes.add("--workload-identity requires --node-name (or NODE_NAME), the name of this node".to_owned());
+            mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
         }
+        let kubeconfig = mistakes.optional(self.kubeconfig);
         Some(Settings {
-            host_proc: self.host_proc,
+            host_proc: host_proc?.into(),
             attest: attest?,
             passthrough,
             federation,
-            cluster: cluster::Settings { node: node?, credential: credential(self.kubeconfig, acting?) },
+            cluster: cluster::Settings { node: node?, credential: credential(kubeconfig, acting?) },
         })
     }
 
     /// This node, and the credential, which acts as itself. `None` without a name.
     pub(super) fn direct_access(self, mistakes: &mut Mistakes) -> Option<cluster::Settings> {
         let node = mistakes.optional(self.node_name)?;
-        Some(cluster::Settings { node, credential: credential(self.kubeconfig, Acting::AsItself) })
+        let kubeconfig = mistakes.optional(self.kubeconfig);
+        Some(cluster::Settings { node, credential: credential(kubeconfig, Acting::AsItself) })
+    }
+
+    /// These flags as far as they were typed, and otherwise those before the subcommand.
+    pub(super) fn or(self, before: Self) -> Self {
+        let default = Self::from_settings(None);
+        let is_typed = self.passthrough.iter().any(Given::is_typed);
+        Self {
+            workload_identity: self.workload_identity || before.workload_identity,
+            node_name: either(self.node_name, before.node_name),
+            kubeconfig: either(self.kubeconfig, before.kubeconfig),
+            impersonate_node: self.impersonate_node.or(&default.impersonate_node, before.impersonate_node),
+            host_proc: self.host_proc.or(&default.host_proc, before.host_proc),
+            attest: self.attest.or(&default.attest, before.attest),
+            passthrough: if is_typed { self.passthrough } else { before.passthrough },
+            federation: self.federation.or(before.federation),
+        }
     }
 
     /// The flags that result in these settings.
@@ -103,14 +128,16 @@ impl IdentityArgs {
             workload_identity: settings.is_some(),
             node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
             kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
-                Credential::Kubeconfig(file) => Some(file.display().to_string()),
+                Credential::Kubeconfig(file) => Some(Given::from_value(file.display().to_string())),
                 Credential::OwnAccount(_) => None,
             }),
             impersonate_node: Given::from_value(match cluster.map(|cluster| &cluster.credential) {
                 Some(Credential::OwnAccount(acting)) => *acting,
                 _ => Acting::default(),
             }),
-            host_proc: settings.map_or_else(|| HOST_PROC.into(), |settings| settings.host_proc.clone()),
+            host_proc: Given::from_value(
+                settings.map_or_else(|| HOST_PROC.to_owned(), |settings| settings.host_proc.display().to_string()),
+            ),
             attest: Choice::from_value(settings.map(|settings| settings.attest).unwrap_or_default()),
             passthrough: settings
                 .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())
@@ -122,7 +149,6 @@ impl IdentityArgs {
 
 /// The kubeconfig if there is one, and otherwise the pod's account.
 fn credential(kubeconfig: Option<String>, acting: Acting) -> Credential {
-    let kubeconfig = kubeconfig.filter(|file| !file.is_empty());
     kubeconfig.map_or(Credential::OwnAccount(acting), |file| Credential::Kubeconfig(file.into()))
 }
 
@@ -173,9 +199,9 @@ impl Syntax for Impersonation {
     }
 }
 
-/// A Kubernetes service account.
+/// A Kubernetes service account, or another name in a namespace.
 #[derive(Debug, Clone)]
-struct Account;
+pub(super) struct Account;
 
 impl Syntax for Account {
     type Value = AccountName;

@@ -70,6 +70,28 @@ impl Syntax for Address {
     }
 }
 
+/// Any text.
+#[cfg(feature = "workload-identity")]
+#[derive(Debug, Clone)]
+pub(super) struct Text;
+
+#[cfg(feature = "workload-identity")]
+impl Syntax for Text {
+    type Value = String;
+
+    fn expected() -> String {
+        "a text".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn show(value: &String) -> String {
+        value.clone()
+    }
+}
+
 /// A host name without a port.
 #[derive(Debug, Clone)]
 pub(super) struct HostName;

@@ -34,9 +34,19 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_IDLE_CONNECTIONS: usize = 1;
 
+/// In whose name requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// This node's.
+    Node,
+    /// That of the credential itself.
+    Own,
+}
+
 /// The client in use, and what the next one is made from.
 pub(super) struct Clients {
     settings: Settings,
+    name: Name,
     current: Mutex<Current>,
 }
 
@@ -63,25 +73,22 @@ impl Current {
 
 impl Clients {
     /// Makes the first client.
-    pub(super) async fn new(settings: Settings) -> Result<Self, ClusterError> {
-        let current = current(&settings).await?;
-        Ok(Self { settings, current: Mutex::new(current) })
+    pub(super) async fn new(settings: Settings, name: Name) -> Result<Self, ClusterError> {
+        let current = current(&settings, name).await?;
+        Ok(Self { settings, name, current: Mutex::new(current) })
     }
 
     /// A client that is never renewed.
     #[cfg(test)]
     pub(super) fn fixed(settings: Settings, client: Client) -> Self {
-        Self { settings, current: Mutex::new(Current { renew_at: None, ..Current::new(String::new(), client) }) }
+        let current = Current { renew_at: None, ..Current::new(String::new(), client) };
+        Self { settings, name: Name::Node, current: Mutex::new(current) }
     }
 
     /// A client with the same credential that acts as nobody else, and as whom the others act.
     pub(super) async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
-        let mut config = config(&self.settings).await?;
-        let acts_as = config.auth_info.impersonate.take();
-        config.auth_info.impersonate_groups = None;
-        // Used at once, and dropped.
-        let current = Current { renew_at: None, ..made(config)? };
-        Ok((Self { settings: self.settings.clone(), current: Mutex::new(current) }, acts_as))
+        let acts_as = config(&self.settings).await?.auth_info.impersonate;
+        Ok((Self::new(self.settings.clone(), Name::Own).await?, acts_as))
     }
 
     pub(super) fn settings(&self) -> &Settings {
@@ -99,7 +106,7 @@ impl Clients {
         if let Some(client) = self.lock().unless_due() {
             return Ok(client);
         }
-        let renewed = current(&self.settings).await;
+        let renewed = current(&self.settings, self.name).await;
         let mut current = self.lock();
         match renewed {
             Ok(renewed) => *current = renewed,
@@ -127,11 +134,12 @@ impl Clients {
     }
 }
 
-async fn current(settings: &Settings) -> Result<Current, ClusterError> {
-    made(config(settings).await?)
-}
-
-fn made(config: Config) -> Result<Current, ClusterError> {
+async fn current(settings: &Settings, name: Name) -> Result<Current, ClusterError> {
+    let mut config = config(settings).await?;
+    if name == Name::Own {
+        config.auth_info.impersonate = None;
+        config.auth_info.impersonate_groups = None;
+    }
     let server = config.cluster_url.to_string();
     match connect(config) {
         Ok(client) => Ok(Current::new(server, client)),

@@ -33,7 +33,8 @@ pub enum ClusterError {
     },
     /// This process has no service account.
     #[error(
-        "no account in the cluster: {0}. In a pod, set automountServiceAccountToken: true; elsewhere, give --kubeconfig"
+        "no account in the cluster: {0}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, give \
+         --kubeconfig"
     )]
     NoAccount(#[source] InClusterError),
     /// The credential or the certificate authority is invalid.

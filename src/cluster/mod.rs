@@ -12,6 +12,7 @@ mod events;
 mod hints;
 mod node_name;
 mod object;
+mod own;
 mod prune;
 pub mod rights;
 mod taints;
@@ -30,12 +31,13 @@ use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::time::timeout;
 
 pub use account::{AccountAnnotations, AccountMetadata, AccountObject};
-use client::Clients;
+use client::{Clients, Name};
 pub use error::{ClusterError, Failure, RequestError};
 pub use events::{Event, Events};
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
 pub use object::{Metadata, PodObject, Spec, Status};
+pub use own::{OwnCluster, Public, Published, User};
 pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
@@ -108,7 +110,7 @@ impl Cluster {
     ///
     /// Outside a runtime.
     pub async fn connect(settings: &Settings) -> Result<Self, ClusterError> {
-        Ok(Self { clients: Arc::new(Clients::new(settings.clone()).await?) })
+        Ok(Self { clients: Arc::new(Clients::new(settings.clone(), Name::Node).await?) })
     }
 
     /// The same credential acting as nobody else, and as whom it acts here.
@@ -214,15 +216,7 @@ impl Cluster {
 
     /// Sends a request, and returns the body of a response with status 200 or 201.
     async fn send(&self, request: http::Result<Request<Body>>, resource: Resource) -> Result<Body, RequestError> {
-        let client = self.clients.current().await?;
-        let mut request = request.map_err(|error| RequestError::Invalid(error.to_string()))?;
-        request.headers_mut().insert(ACCEPT, JSON);
-        let response: Response<Body> = match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
-            Err(_) => return Err(RequestError::Silent(RESPONSE_TIMEOUT)),
-            Ok(Err(error)) => return Err(error::not_sent(self.clients.server(), error)),
-            Ok(Ok(response)) => response,
-        };
-        let (head, body) = response.into_parts();
+        let (head, body) = self.clients.send(request).await?.into_parts();
         match head.status {
             StatusCode::OK | StatusCode::CREATED => Ok(body),
             status => {
@@ -236,9 +230,28 @@ impl Cluster {
         }
     }
 
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        self.clients.server()
+    }
+
     /// What to do when this credential is refused.
     fn hint(&self, resource: Resource) -> Hint {
         hints::hint(&self.clients.settings().credential, resource)
+    }
+}
+
+impl Clients {
+    /// Sends a request, and returns any response.
+    async fn send(&self, request: http::Result<Request<Body>>) -> Result<Response<Body>, RequestError> {
+        let client = self.current().await?;
+        let mut request = request.map_err(|error| RequestError::Invalid(error.to_string()))?;
+        request.headers_mut().entry(ACCEPT).or_insert(JSON);
+        match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
+            Err(_) => Err(RequestError::Silent(RESPONSE_TIMEOUT)),
+            Ok(Err(error)) => Err(error::not_sent(self.server(), error)),
+            Ok(Ok(response)) => Ok(response),
+        }
     }
 }
 

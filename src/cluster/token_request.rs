@@ -57,6 +57,9 @@ pub enum TokenRequestError {
         /// The API server's words.
         message: String,
     },
+    /// Nodes have no right to tokens with this audience.
+    #[error(transparent)]
+    Audience(RequestError),
     /// Anything else.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -106,7 +109,9 @@ impl TokenRequest<'_> {
         if is_gone {
             return TokenRequestError::SponsorGone { pod: self.pod.to_owned(), message };
         }
-        let hint = if status == StatusCode::FORBIDDEN && says("audience") { AUDIENCE } else { hint };
+        if status == StatusCode::FORBIDDEN && says("audience") {
+            return TokenRequestError::Audience(RequestError::Refused { status, message, hint: AUDIENCE });
+        }
         RequestError::Refused { status, message, hint }.into()
     }
 }

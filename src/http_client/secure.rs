@@ -51,17 +51,21 @@ pub enum CaError {
 /// A connector that trusts the authorities in this file, or else the public ones. Proxies are those of `HTTPS_PROXY`,
 /// `ALL_PROXY` and `NO_PROXY`, as they are now.
 pub fn connector(ca: Option<&Path>) -> Result<SecureConnector, CaError> {
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls(ca)?).https_or_http().enable_http1();
+    Ok(builder.wrap_connector(ThroughProxy::from_env()))
+}
+
+/// TLS that trusts the authorities in this file, or else the public ones.
+pub(super) fn tls(ca: Option<&Path>) -> Result<ClientConfig, CaError> {
     let roots = match ca {
         Some(file) => read_roots(file)?,
         None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
     };
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    Ok(ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has the default versions")
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1();
-    Ok(builder.wrap_connector(ThroughProxy::new(Matcher::from_env())))
+        .with_no_client_auth())
 }
 
 fn read_roots(file: &Path) -> Result<RootCertStore, CaError> {
@@ -89,6 +93,11 @@ impl fmt::Debug for ThroughProxy {
 }
 
 impl ThroughProxy {
+    /// By way of the proxies that the environment names now.
+    pub(super) fn from_env() -> Self {
+        Self::new(Matcher::from_env())
+    }
+
     fn new(matcher: Matcher) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -98,7 +107,7 @@ impl ThroughProxy {
     }
 
     /// The proxy for a URL. Plain HTTP is for servers of this machine only, to which there is none.
-    fn proxy(&self, destination: &Uri) -> Option<Intercept> {
+    pub(super) fn proxy(&self, destination: &Uri) -> Option<Intercept> {
         let is_secure = destination.scheme() == Some(&Scheme::HTTPS);
         is_secure.then(|| self.matcher.intercept(destination)).flatten()
     }

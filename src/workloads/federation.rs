@@ -61,7 +61,9 @@ pub struct ClusterUri(Box<str>);
 pub struct Provider {
     name: Box<str>,
     project: Box<str>,
+    location: Box<str>,
     pool: Box<str>,
+    id: Box<str>,
 }
 
 /// The URL of a server without a path. Plain HTTP only to this machine, because tokens are sent there.
@@ -106,7 +108,19 @@ impl WorkloadPool {
     }
 }
 
+impl WorkloadPool {
+    /// The name without its suffix: the ID of the project that the pool is of.
+    pub fn project(&self) -> &str {
+        self.0.strip_suffix(POOL_SUFFIX).unwrap_or(&self.0)
+    }
+}
+
 impl ClusterUri {
+    /// The URL.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Parses a URL such as `https://container.googleapis.com/v1/projects/P/locations/L/clusters/C`.
     pub fn parse(url: &str) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
@@ -127,12 +141,33 @@ impl Provider {
         };
         let is_name = |part: &str| !part.is_empty() && part.bytes().all(is_allowed);
         let is_valid = host.starts_with("iam.") && [host, project, location, pool, provider].into_iter().all(is_name);
-        is_valid.then(|| Self { name: name.into(), project: project.into(), pool: pool.into() })
+        is_valid.then(|| Self {
+            name: name.into(),
+            project: project.into(),
+            location: location.into(),
+            pool: pool.into(),
+            id: provider.into(),
+        })
     }
 
     /// The number of its project.
     pub fn project(&self) -> &str {
         &self.project
+    }
+
+    /// Where its pool is. Google has them in `global` only.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// The ID of its pool.
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
+
+    /// Its own ID, which is unique in its pool.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 }
 

@@ -67,6 +67,15 @@ impl Names {
         }
     }
 
+    /// How a workload is named as a member of an IAM policy. `None` if the project of its pool is not known.
+    pub fn member(&self, workload: &Workload) -> Option<String> {
+        let (pool, Workload { namespace, name, .. }) = (&self.pool, workload);
+        match self.subjects {
+            Subjects::Gke => Some(format!("serviceAccount:{pool}[{namespace}/{name}]")),
+            Subjects::Provider => Some(self.principal(self.project.get()?, workload)),
+        }
+    }
+
     fn principal(&self, project: &str, workload: &Workload) -> String {
         let Workload { namespace, name, .. } = workload;
         let subject = match self.subjects {
@@ -129,6 +138,16 @@ mod tests {
         let pool = "123/locations/global/workloadIdentityPools/my-pool";
         assert_eq!(names.email(&asks), format!("{principal}/{pool}/subject/system:serviceaccount:shop:checkout"));
         assert_eq!(names.email(&linked(None, None)), "my-pool");
+    }
+
+    #[test]
+    fn a_member_of_a_policy_is_named_as_its_pool_names_it() {
+        let workload = linked(None, None);
+        assert_eq!(gke().member(&workload).as_deref(), Some("serviceAccount:p.svc.id.goog[shop/checkout]"));
+        let names = Names::of(&federation(Trust::Provider(Provider::parse(PROVIDER).expect("a provider"))));
+        let principal = "principal://iam.googleapis.com/projects/123/locations/global/workloadIdentityPools/my-pool/subject/\
+                         system:serviceaccount:shop:checkout";
+        assert_eq!(names.member(&workload).as_deref(), Some(principal));
     }
 
     #[test]

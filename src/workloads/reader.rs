@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::{Account, Annotations, Workloads};
-use crate::cluster::{Cluster, RequestError};
+use crate::cluster::{AccountAnnotations, Cluster, RequestError};
 
 /// Maximum accounts that are read at once. When a node starts, it has some hundred.
 const MAX_READS: usize = 4;
@@ -32,16 +32,21 @@ async fn read(cluster: &Cluster, workloads: &Workloads, account: &Arc<Account>) 
     match cluster.service_account(&account.namespace, &account.name).await {
         Ok(Some(object)) => {
             let annotations = object.metadata.annotations.unwrap_or_default();
-            let annotations = Annotations {
-                google_account: annotations.google_account.as_deref(),
-                delegates: annotations.delegates.as_deref(),
-                quota_project: annotations.quota_project.as_deref(),
-                principal_as_email: annotations.principal_as_email.as_deref(),
-            };
-            workloads.found(account, &object.metadata.uid, &annotations);
+            workloads.found(account, &object.metadata.uid, &Annotations::from(&annotations));
         }
         Ok(None) => workloads.missing(account),
         Err(error) => failed(account, &error),
+    }
+}
+
+impl<'a> From<&'a AccountAnnotations> for Annotations<'a> {
+    fn from(annotations: &'a AccountAnnotations) -> Self {
+        Self {
+            google_account: annotations.google_account.as_deref(),
+            delegates: annotations.delegates.as_deref(),
+            quota_project: annotations.quota_project.as_deref(),
+            principal_as_email: annotations.principal_as_email.as_deref(),
+        }
     }
 }
 

@@ -119,7 +119,13 @@ impl Rules {
             (cfg!(feature = "otlp") || !arg.starts_with("--otlp-"))
                 && (cfg!(feature = "workload-identity") || !IDENTITY_FLAGS.iter().any(|flag| arg.starts_with(flag)))
         };
-        let args = args.iter().filter(is_known).map(file);
+        let is_doctor = args.iter().any(|arg| arg == "doctor");
+        if is_doctor && !cfg!(feature = "workload-identity") {
+            return Ok(None);
+        }
+        // The manifests have it in the environment.
+        let node = is_doctor.then(|| OsString::from("--node-name=node-1"));
+        let args = args.iter().filter(is_known).map(file).chain(node);
         match cli::parse(std::iter::once(OsString::from("gce-metadata-proxy")).chain(args)) {
             Ok(Command::Ask(question)) if !is_mention => question.answer().map(Some).map_err(|error| error.to_string()),
             Ok(_) | Err(Stop::Shown(_)) => Ok(None),

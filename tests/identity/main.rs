@@ -14,6 +14,7 @@ mod cgroups;
 mod churn;
 mod clients;
 mod dead;
+mod doctor;
 mod environment;
 mod first;
 mod google;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         ("operators", operators::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
+        ("doctor", doctor::TESTS),
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),
     ];

@@ -175,15 +175,16 @@ impl Lack {
         match self {
             Self::Right { right, way } => write!(
                 f,
-                "{user} lacks the verb {right}: {}. kubectl apply -f deploy/components/{way}/rbac.yaml gives it to the \
-                 account kube-system/gce-metadata-proxy",
+                "{user} lacks the verb {right}: {}. Apply your overlay or the chart again: deploy/components/{way} gives it to \
+                 the proxy's account",
                 right.without()
             ),
             Self::Audience { message, way } => write!(
                 f,
                 "the group system:nodes lacks the verb request-serviceaccounts-token-audience for a resource (in the API \
-                 group \"\") that is named as the audience: pods get no tokens. Put the audience into \
-                 deploy/components/{way}/rbac.yaml, and kubectl apply -f it. The API server said: {message}"
+                 group \"\") that is named as the audience: pods get no tokens. Put the audience into your \
+                 overlay's identity.yaml or the chart's values, and apply it again: deploy/components/{way} has the right. \
+                 The API server said: {message}"
             ),
             Self::Impersonation { message } => write!(
                 f,
@@ -194,7 +195,7 @@ impl Lack {
             Self::NoNode => write!(
                 f,
                 "the token of {user} names no node, so it cannot act as one: it must be the token that Kubernetes mounts \
-                 into a pod (automountServiceAccountToken: true), not one of a Secret"
+                 into a pod, as deploy/components/identity-account does, not one of a Secret"
             ),
             Self::OtherNode { theirs, ours } => write!(
                 f,

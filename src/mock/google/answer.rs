@@ -141,6 +141,19 @@ pub(super) fn failure(endpoint: Endpoint, status: StatusCode, retry_after: Optio
     Answer { retry_after, ..answer }
 }
 
+/// The answer of a service whose API is not enabled in a project.
+pub(super) fn disabled(endpoint: Endpoint, project: u64) -> Answer {
+    let (name, service) = match endpoint {
+        Endpoint::Sts => ("Security Token Service API", "sts.googleapis.com"),
+        Endpoint::AccessToken | Endpoint::IdToken => {
+            ("IAM Service Account Credentials API", "iamcredentials.googleapis.com")
+        }
+    };
+    let text = format!("{name} has not been used in project {project} before or it is disabled.");
+    let metadata = json!({ "service": service, "consumer": format!("projects/{project}") });
+    api(StatusCode::FORBIDDEN, &text, Some(error_info("SERVICE_DISABLED", "googleapis.com", &metadata)))
+}
+
 fn api(code: StatusCode, message: &str, detail: Option<Value>) -> Answer {
     let mut error = json!({ "code": code.as_u16(), "message": message, "status": name(code) });
     if let Some(detail) = detail {

@@ -27,6 +27,8 @@ pub enum Fault {
         /// A sentence.
         description: String,
     },
+    /// Answers with 403: the API is not enabled in this project, by its number.
+    Disabled(u64),
     /// Answers 200 with this text instead of JSON.
     Body(String),
     /// Answers as usual, this much later.

@@ -4,7 +4,7 @@ use http::Response;
 use http::request::Parts;
 use tokio::time::{Instant, sleep};
 
-use super::answer::{Answer, Refusal, failure, oauth};
+use super::answer::{Answer, Refusal, disabled, failure, oauth};
 use super::ask::Ask;
 use super::body::{Body, Cut};
 use super::fault::Fault;
@@ -39,6 +39,7 @@ async fn with_fault(state: &State, ask: Ask, fault: Option<(Fault, u64)>) -> Res
     match fault {
         Fault::Status { status, retry_after } => return Ok(failure(ask.endpoint, status, retry_after)),
         Fault::Oauth { error, description } => return Ok(oauth(&error, &description)),
+        Fault::Disabled(project) => return Ok(disabled(ask.endpoint, project)),
         Fault::Body(text) => return Ok(Answer::raw(text)),
         Fault::Cut => return Err(Cut),
         Fault::Slow(latency) => sleep(latency).await,

@@ -97,6 +97,11 @@ impl FakeProc {
         gone
     }
 
+    #[cfg(feature = "workload-identity")]
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
     pub(crate) fn open(&self) -> Sandboxes {
         Sandboxes::open(&self.dir).expect("a /proc")
     }

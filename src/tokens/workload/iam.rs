@@ -10,8 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use super::google::{self, Call, CallError, Google};
+use super::google::{self, Call, Google};
 use super::halt::Halt;
+use super::not_given::NotGiven;
 use super::rest::Rest;
 use super::secret::Secret;
 use super::sts::CLOUD_PLATFORM;
@@ -67,19 +68,9 @@ struct IdentityAnswer {
     token: Zeroizing<String>,
 }
 
-#[derive(Deserialize)]
-struct Refusal {
-    error: RefusalError,
-}
-
-#[derive(Deserialize)]
-struct RefusalError {
-    message: String,
-}
-
 impl Impersonation<'_> {
     /// Asks for the token.
-    pub(super) async fn send(&self, google: &Google, iam: &Endpoint) -> Result<Secret, NotIssued> {
+    pub(super) async fn send(&self, google: &Google, iam: &Endpoint) -> Result<Secret, NotGiven> {
         let asked = BootTime::now();
         let call = Call {
             url: self.url(iam),
@@ -87,15 +78,14 @@ impl Impersonation<'_> {
             quota_project: self.link.quota_project.as_ref(),
             body: Zeroizing::new(self.body().to_string().into_bytes()),
         };
-        let response = google.post(call).await.map_err(|error| self.not_issued(error))?;
+        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.federated))?;
         let answer = match self.what {
             What::Access(_) => access(&response),
             What::Identity(_) => identity_token(&response),
         };
         google::wipe(response.into_body());
-        let invalid = || Halt::failed(ExchangeFailure::Iam("its answer is not a token".to_owned()));
-        let (token, life) =
-            answer.filter(|(token, life)| google::is_token(token) && !life.is_zero()).ok_or_else(invalid)?;
+        let is_good = |(token, life): &(Zeroizing<String>, Duration)| google::is_token(token) && !life.is_zero();
+        let (token, life) = answer.filter(is_good).ok_or_else(NotGiven::not_a_token)?;
         Ok(Secret::new(token, asked, life.min(LIFE)))
     }
 
@@ -123,39 +113,28 @@ impl Impersonation<'_> {
     }
 
     /// Google's own server passes the status on, with these words.
-    fn not_issued(&self, error: CallError) -> NotIssued {
+    pub(super) fn not_issued(&self, error: NotGiven) -> NotIssued {
         let kind = match self.what {
             What::Access(_) => "access",
             What::Identity(_) => "identity",
         };
         match error {
-            CallError::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
-            CallError::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
+            NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
+            NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
                 format!("Unable to generate {kind} token; IAM returned 429 Too Many Requests.\n"),
                 retry_after,
             )),
-            CallError::Refused(StatusCode::UNAUTHORIZED, body) => {
-                let why = format!("it does not accept the federated token: {}", self.said(&body));
+            NotGiven::Refused(said) if said.status == StatusCode::UNAUTHORIZED => {
+                let why = format!("it does not accept the federated token: {said}");
                 NotIssued::NotAccepted(Halt::failed(ExchangeFailure::Iam(why)))
             }
-            CallError::Refused(status, body) => {
+            NotGiven::Refused(said) => {
+                let status = said.status;
                 let hint = if status == StatusCode::FORBIDDEN { HINT } else { "" };
-                let said = self.said(&body);
                 let text = format!("Unable to generate {kind} token; IAM returned {status}: {said}\n{hint}");
                 NotIssued::Halt(Halt::refused(status, text, Rest::Doubling))
             }
         }
-    }
-
-    fn said(&self, body: &[u8]) -> String {
-        let said = serde_json::from_slice::<Refusal>(body).map(|said| said.error.message);
-        google::quoted(&said.unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned()), self.federated)
-    }
-}
-
-impl From<Halt> for NotIssued {
-    fn from(halt: Halt) -> Self {
-        Self::Halt(halt)
     }
 }
 
@@ -175,6 +154,7 @@ fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Dura
 
 #[cfg(test)]
 mod tests {
+    use super::super::google::CallError;
     use super::*;
     use crate::tokens::NoToken;
     use crate::workloads::Annotations;
@@ -216,7 +196,8 @@ mod tests {
     #[test]
     fn refusals_have_iams_status_and_googles_text_and_never_a_token() {
         let refused = |what, status, body: &str| {
-            let issued = with(what, |it| it.not_issued(CallError::Refused(status, body.to_owned().into())));
+            let refused = CallError::Refused(status, body.to_owned().into());
+            let issued = with(what, |it| it.not_issued(NotGiven::new(refused, it.federated)));
             let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling, .. }) = issued else {
                 panic!("{status}")
             };

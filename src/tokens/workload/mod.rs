@@ -29,11 +29,13 @@
 //!
 //! A token that is valid is used in any case, by the token cache and between the steps, and never past its end.
 
+pub mod attempt;
 mod google;
 mod halt;
 mod iam;
 mod kept;
 pub mod metrics;
+mod not_given;
 mod prefetch;
 mod renew;
 mod rest;
@@ -55,6 +57,7 @@ use halt::{no_token, refused};
 use kept::Ask;
 pub use kept::Kept;
 use metrics::ExchangeMetrics;
+pub use not_given::{NotGiven, Said};
 use prefetch::Askers;
 pub use prefetch::prefetch;
 pub use renew::renew;

@@ -85,7 +85,9 @@ impl Steps {
             match cluster.token(&request).await {
                 Ok(token) => return Ok(Secret::new(token.secret, asked, token.life)),
                 Err(error @ TokenRequestError::SponsorGone { .. }) => why = error.to_string(),
-                Err(TokenRequestError::Request(error)) => return Err(not_issued(&error)),
+                Err(TokenRequestError::Audience(error) | TokenRequestError::Request(error)) => {
+                    return Err(not_issued(&error));
+                }
             }
         }
         Err(Halt::failed(ExchangeFailure::Kubernetes(why)))
@@ -105,7 +107,7 @@ impl Steps {
         // Who acts as a Google account names the project when it does.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
-        self.counted(Step::Sts, exchange.send(&self.means.google, &self.means.federation).await)
+        self.counted(Step::Sts, exchange.send(&self.means.google, &self.means.federation).await.map_err(sts::halt))
     }
 
     /// A token that the token cache keeps from now on, until `deadline`.
@@ -150,7 +152,7 @@ impl Steps {
         };
         let impersonation = Impersonation { account, link: &self.link, federated: &federated, what };
         let issued = impersonation.send(&self.means.google, &self.means.federation.iam).await;
-        let result = issued.map_err(|not_issued| match not_issued {
+        let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
             NotIssued::NotAccepted(halt) => {
                 // The next attempt begins with a new one.

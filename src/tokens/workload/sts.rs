@@ -6,8 +6,9 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::google::{self, Call, CallError, Google};
+use super::google::{self, Call, Google};
 use super::halt::Halt;
+use super::not_given::NotGiven;
 use super::rest::Rest;
 use super::secret::Secret;
 use crate::clock::BootTime;
@@ -49,27 +50,19 @@ struct Answer {
     expires_in: Option<u32>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Refusal {
-    error: String,
-    error_description: String,
-}
-
 impl Exchange<'_> {
     /// Exchanges the token.
-    pub(super) async fn send(&self, google: &Google, federation: &Federation) -> Result<Secret, Halt> {
+    pub(super) async fn send(&self, google: &Google, federation: &Federation) -> Result<Secret, NotGiven> {
         let asked = BootTime::now();
         let url = format!("{}/v1/token", federation.sts);
         let call = Call { url, bearer: None, quota_project: None, body: self.body(&federation.sts_audience()) };
-        let response = google.post(call).await.map_err(|error| self.halt(error))?;
+        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.subject))?;
         let body = response.into_body();
         let answer = serde_json::from_slice::<Answer>(&body);
         google::wipe(body);
-        let invalid = || Halt::failed(ExchangeFailure::Sts("its answer is not a token".to_owned()));
-        let Answer { access_token, expires_in } = answer.map_err(|_| invalid())?;
+        let Answer { access_token, expires_in } = answer.map_err(|_| NotGiven::not_a_token())?;
         if !google::is_token(&access_token) {
-            return Err(invalid());
+            return Err(NotGiven::not_a_token());
         }
         // It ends with the token that it was given for, whatever the answer says.
         let left = self.subject.expires.since(asked);
@@ -93,27 +86,20 @@ impl Exchange<'_> {
         serde_json::to_writer(&mut *body, &question).expect("texts only");
         body
     }
+}
 
-    fn halt(&self, error: CallError) -> Halt {
-        match error {
-            CallError::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),
-            CallError::Throttled(retry_after) => Halt::throttled(
-                "Unable to generate access token; STS returned 429 Too Many Requests.\n".to_owned(),
-                retry_after,
-            ),
-            CallError::Refused(status, body) => {
-                let text = format!("Unable to generate access token; STS returned {status}: {}\n", self.said(&body));
-                Halt::refused(StatusCode::FORBIDDEN, text, Rest::Fixed)
-            }
+/// What pods are told, and when the exchange is tried again.
+pub(super) fn halt(error: NotGiven) -> Halt {
+    match error {
+        NotGiven::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),
+        NotGiven::Throttled(retry_after) => Halt::throttled(
+            "Unable to generate access token; STS returned 429 Too Many Requests.\n".to_owned(),
+            retry_after,
+        ),
+        NotGiven::Refused(said) => {
+            let text = format!("Unable to generate access token; STS returned {}: {said}\n", said.status);
+            Halt::refused(StatusCode::FORBIDDEN, text, Rest::Fixed)
         }
-    }
-
-    fn said(&self, body: &[u8]) -> String {
-        let said = match serde_json::from_slice::<Refusal>(body) {
-            Ok(Refusal { error, error_description }) if !error.is_empty() => format!("{error}: {error_description}"),
-            _ => String::from_utf8_lossy(body).into_owned(),
-        };
-        google::quoted(&said, self.subject)
     }
 }
 
@@ -121,6 +107,7 @@ impl Exchange<'_> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::google::CallError;
     use super::*;
 
     fn subject() -> Secret {
@@ -146,21 +133,10 @@ mod tests {
 
     #[test]
     fn a_refusal_is_passed_on_without_the_token() {
-        let subject = subject();
-        let exchange = Exchange { subject: &subject, scopes: "", quota_project: None };
-        for (body, said) in [
-            (
-                r#"{"error":"invalid_grant","error_description":"head.s3cret.sign is stale"}"#,
-                "invalid_grant: [redacted] is stale",
-            ),
-            ("<html>head.s3cret.sign</html>", "<html>[redacted]</html>"),
-            ("", ""),
-        ] {
-            assert_eq!(exchange.said(body.as_bytes()), said);
-        }
-        let halt = exchange.halt(CallError::Refused(StatusCode::BAD_REQUEST, "no".into()));
+        let refused = CallError::Refused(StatusCode::BAD_REQUEST, "no head.s3cret.sign".into());
+        let halt = halt(NotGiven::new(refused, &subject()));
         let crate::tokens::NoToken::Refused(refused) = &halt.why else { panic!("{halt:?}") };
         assert_eq!((refused.status, halt.rest), (StatusCode::FORBIDDEN, Rest::Fixed));
-        assert_eq!(refused.body, "Unable to generate access token; STS returned 400 Bad Request: no\n");
+        assert_eq!(refused.body, "Unable to generate access token; STS returned 400 Bad Request: no [redacted]\n");
     }
 }

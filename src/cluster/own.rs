@@ -1,0 +1,133 @@
+//! [`OwnCluster`]: what is asked of the API server in the credential's own name, not in that of its node.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use http::header::{ACCEPT, CONTENT_TYPE, DATE};
+use http::{HeaderMap, Request, StatusCode};
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::client::{Clients, Name};
+use super::{ClusterError, JSON, RESPONSE_TIMEOUT, RequestError, Settings, events};
+
+/// Maximum bytes of a response. Twenty keys have 10 KiB.
+const MAX_BYTES: usize = 64 << 10;
+
+/// The extra attribute of a service account's token that names the node of its pod.
+const NODE: &str = "authentication.kubernetes.io/node-name";
+
+/// The API server, asked in the credential's own name.
+pub struct OwnCluster {
+    clients: Clients,
+}
+
+/// Whom the API server takes the credential for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its name, such as `system:serviceaccount:NAMESPACE:NAME`.
+    pub name: String,
+    /// The node of the pod that a service account's token is bound to.
+    pub node: Option<String>,
+}
+
+/// What the API server publishes about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Public {
+    /// Who issues the tokens of service accounts.
+    Issuer,
+    /// The keys that sign them.
+    Keys,
+}
+
+/// An answer, and when it was given by the API server's clock.
+#[derive(Debug)]
+pub struct Published<T> {
+    /// What it says.
+    pub answer: Result<T, RequestError>,
+    /// The time by the API server's clock, to the second.
+    pub date: Option<SystemTime>,
+}
+
+#[derive(Deserialize)]
+struct Review {
+    status: ReviewStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReviewStatus {
+    user_info: UserInfo,
+}
+
+#[derive(Deserialize)]
+struct UserInfo {
+    username: String,
+    #[serde(default)]
+    extra: HashMap<String, Vec<String>>,
+}
+
+impl Public {
+    /// The path.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Issuer => "/.well-known/openid-configuration",
+            Self::Keys => "/openid/v1/jwks",
+        }
+    }
+}
+
+impl OwnCluster {
+    /// Reads the credential. Requests nothing yet.
+    ///
+    /// # Panics
+    ///
+    /// Outside a runtime.
+    pub async fn connect(settings: &Settings) -> Result<Self, ClusterError> {
+        Ok(Self { clients: Clients::new(settings.clone(), Name::Own).await? })
+    }
+
+    /// Whom the API server takes the credential for. Kubernetes allows everybody to ask this, from 1.28 on.
+    pub async fn user(&self) -> Published<User> {
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+        let post = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+            .header(CONTENT_TYPE, JSON)
+            .body(Body::from(review.to_string().into_bytes()));
+        let Published { answer, date } = self.ask(post).await;
+        let user = answer.and_then(|body| {
+            let review: Review =
+                serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(error.to_string()))?;
+            let UserInfo { username: name, mut extra } = review.status.user_info;
+            Ok(User { name, node: extra.remove(NODE).and_then(|nodes| nodes.into_iter().next()) })
+        });
+        Published { answer: user, date }
+    }
+
+    /// What the API server publishes, as it is written. By default service accounts may read it, and nodes may not.
+    pub async fn published(&self, what: Public) -> Published<Vec<u8>> {
+        // The API server refuses other types.
+        let types = "application/json, application/jwk-set+json";
+        self.ask(Request::get(what.path()).header(ACCEPT, types).body(Body::empty())).await
+    }
+
+    async fn ask(&self, request: http::Result<Request<Body>>) -> Published<Vec<u8>> {
+        let (head, body) = match self.clients.send(request).await {
+            Ok(response) => response.into_parts(),
+            Err(error) => return Published { answer: Err(error), date: None },
+        };
+        let answer = async {
+            match head.status {
+                StatusCode::OK | StatusCode::CREATED => Ok(events::read_whole(body, MAX_BYTES).await?.to_vec()),
+                status => Err(events::read_refusal(status, body, |_| "").await),
+            }
+        };
+        let answer = timeout(RESPONSE_TIMEOUT, answer).await;
+        Published { answer: answer.unwrap_or(Err(RequestError::Silent(RESPONSE_TIMEOUT))), date: date(&head.headers) }
+    }
+}
+
+fn date(headers: &HeaderMap) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
+}

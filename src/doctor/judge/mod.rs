@@ -1,0 +1,20 @@
+//! Turns what was seen into findings. Pure.
+
+pub(super) mod cluster;
+pub(super) mod google;
+pub(super) mod link;
+pub(super) mod rights;
+pub(super) mod settings;
+pub(super) mod sts;
+pub(super) mod token;
+
+use std::time::Duration;
+
+/// A time as people say it.
+fn time(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ ..=120 => format!("{seconds} s"),
+        seconds @ 121..=7200 => format!("{} min", (seconds + 30) / 60),
+        seconds => format!("{} h", (seconds + 1800) / 3600),
+    }
+}

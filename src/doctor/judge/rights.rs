@@ -1,0 +1,30 @@
+//! What it means that the credential may do more than the proxy needs.
+
+use crate::cluster::RequestError;
+use crate::cluster::rights::{Report, Severity};
+use crate::doctor::report::{Finding, Step, Verdict};
+
+/// The rights that are too wide. Those that are missing show in the steps that need them. `None` if the API server did not
+/// answer in time.
+pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -> Vec<Finding> {
+    let (step, tried) = (Step::Rights, "rights of the credential");
+    let report = match report {
+        Some(Ok(report)) => report,
+        Some(Err(error)) => return vec![Finding::not_tried(step, tried, error.to_string())],
+        None => return vec![Finding::not_tried(step, tried, "the API server did not answer in time")],
+    };
+    let shown = |severity| match severity {
+        Severity::Dangerous => Some(Verdict::Exposed),
+        Severity::Notice => Some(Verdict::Warning),
+        Severity::Missing | Severity::Unknown => None,
+    };
+    let wide: Vec<Finding> = report
+        .findings
+        .iter()
+        .filter_map(|finding| Some(Finding::new(step, shown(finding.severity())?, tried, finding.to_string())))
+        .collect();
+    if wide.is_empty() {
+        return vec![Finding::ok(step, tried, format!("{} may do no more than the proxy needs", report.user))];
+    }
+    wide
+}

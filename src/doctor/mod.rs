@@ -1,0 +1,87 @@
+//! `gce-metadata-proxy identity doctor`: why pods of this node get tokens of their own, or why not.
+//!
+//! It goes the way that a pod's token goes, step by step, with the settings of the proxy: it lists this node's pods, has the
+//! API server issue a Kubernetes token of one of their accounts, has Google exchange it, and for a linked account has IAM
+//! issue a token. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
+//! get. It changes nothing, and prints no token: the tokens that it is given are dropped.
+//!
+//! Each step gives a [`Finding`]: what was looked at, what it means, and for a trouble the command that mends it. A step
+//! that needs what another one did not give is reported as not tried.
+//!
+//! `kubernetes`, `rights` and `google` ask, `judge` says what the answers mean, and `commands` has the commands.
+
+mod claims;
+mod commands;
+mod google;
+mod judge;
+mod kubernetes;
+mod patient;
+mod report;
+mod rights;
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+pub use patient::Whose;
+pub use report::{Finding, Report, Step, Verdict};
+
+use crate::identity::Settings;
+use google::{Exchanged, Reached};
+
+/// Maximum time of all steps together.
+const MAX_TIME: Duration = Duration::from_secs(15);
+
+/// Maximum time of each request. The steps that a healthy set-up takes need some milliseconds each.
+const MAX_STEP: Duration = Duration::from_secs(4);
+
+/// How much time is left.
+#[derive(Debug, Clone, Copy)]
+struct Deadline(Instant);
+
+impl Deadline {
+    /// What comes of this in time. `None` if nothing does.
+    async fn within<T>(self, step: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.0.min(Instant::now() + MAX_STEP), step).await.ok()
+    }
+}
+
+/// Goes all steps, in at most 15 s.
+///
+/// # Panics
+///
+/// Outside a runtime.
+pub async fn examine(settings: &Settings, whose: &Whose) -> Report {
+    let deadline = Deadline(Instant::now() + MAX_TIME);
+    let federation = settings.federation.as_ref();
+    let reach = async {
+        match federation {
+            Some(federation) => google::reach(federation, deadline).await,
+            None => Reached::default(),
+        }
+    };
+    let (mut kubernetes, mut reached, mut rights) = tokio::join!(
+        Box::pin(kubernetes::ask(settings, whose, deadline)),
+        Box::pin(reach),
+        Box::pin(rights::ask(settings, deadline))
+    );
+    let mut findings = std::mem::take(&mut kubernetes.findings);
+    findings.append(&mut rights);
+    findings.append(&mut reached.findings);
+    findings.push(judge::token::clock(
+        judge::token::Clocks { of_cluster: kubernetes.ahead, of_google: reached.ahead },
+        settings.cluster.node.as_str(),
+    ));
+    let name = kubernetes.patient.as_ref().map_or_else(|| whose.name(), patient::Patient::name);
+    let Some(federation) = federation else {
+        findings.push(judge::settings::none());
+        return Report::new(findings, &name, None);
+    };
+    let exchanging = google::exchange(federation, kubernetes, &reached, deadline);
+    let Exchanged { identity, findings: more } = Box::pin(exchanging).await;
+    findings.extend(more);
+    Report::new(findings, &name, identity.as_deref())
+}
+
+#[cfg(test)]
+mod tests;

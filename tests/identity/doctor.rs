@@ -1,0 +1,143 @@
+//! `identity doctor` names what is missing, by the real API server's words, and its command mends it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gce_metadata_proxy::mock::google::Workload;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::google::{Cloud, POOL};
+use crate::kube::{Client, NODE, pause};
+use crate::process::BINARY;
+use crate::support::needs::{Test, tests};
+use crate::tokens::email;
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    the_doctor_names_a_missing_audience_and_its_command_mends_it,
+    the_doctor_names_a_missing_impersonation_rule_and_its_command_mends_it,
+];
+
+/// How long a change of rights may take to be noticed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node with a pod whose account is linked, and a Google that knows it.
+struct Ward {
+    google: Cloud,
+    api: Client,
+    world: World,
+}
+
+/// What the doctor says.
+struct Diagnosis {
+    code: Option<i32>,
+    text: String,
+}
+
+impl Ward {
+    fn new() -> Self {
+        let world = World::new();
+        let mut api = world.server.admin();
+        let google = Cloud::start(&world, &mut api);
+        api.create_account("team-0", "app");
+        api.annotate_account("team-0", "app", "iam.gke.io/gcp-service-account", &email("app"));
+        google.bind(Workload::new("team-0", "app"), &email("app"));
+        api.create_pod("team-0", "pod", "app", NODE);
+        Self { google, api, world }
+    }
+
+    /// Runs it with this credential, as beside the proxy.
+    fn examine(&self, kubeconfig: &Path) -> Diagnosis {
+        let mut command = self.world.node.namespace.command(BINARY);
+        command.args(["--upstream=none", "--workload-identity", "--host-proc=/proc"]).args(self.google.flags());
+        command.arg(format!("--kubeconfig={}", kubeconfig.display()));
+        command.args([&format!("--node-name={NODE}"), "identity", "doctor", "--account=team-0/app"]);
+        let output = command.output().expect("it runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(!text.contains("eyJ") && !text.contains("ya29."), "a token is shown: {text}");
+        println!("{text}");
+        Diagnosis { code: output.status.code(), text }
+    }
+
+    /// Runs it until it ends with this code: the API server learns of changed rights some moments later.
+    fn examine_until(&self, kubeconfig: &Path, code: Option<i32>) -> Diagnosis {
+        let began = Instant::now();
+        loop {
+            let diagnosis = self.examine(kubeconfig);
+            if diagnosis.code == code {
+                return diagnosis;
+            }
+            assert!(began.elapsed() < PATIENCE, "not {code:?}, but {:?}: {}", diagnosis.code, diagnosis.text);
+            pause(Duration::from_millis(200));
+        }
+    }
+
+    /// Does what a `kubectl apply` of the diagnosis does.
+    fn mend(&mut self, diagnosis: &Diagnosis) {
+        let command =
+            diagnosis.text.lines().find_map(|line| line.trim().strip_prefix("fix: echo '")).expect("a command");
+        let (list, rest) = command.split_once('\'').expect("quoted");
+        assert_eq!(rest, " | kubectl apply -f -");
+        let list: Value = serde_json::from_str(list).expect("JSON");
+        for object in list["items"].as_array().expect("a list") {
+            let kind = object["kind"].as_str().expect("a kind").to_lowercase();
+            let version = object["apiVersion"].as_str().expect("a version");
+            self.api.create(&format!("/apis/{version}/{kind}s"), object);
+        }
+    }
+
+    fn take(&mut self, kind: &str, name: &str) {
+        let target = format!("/apis/rbac.authorization.k8s.io/v1/{kind}/{name}");
+        assert_eq!(self.api.patiently("DELETE", &target, None).status, 200, "{name}");
+    }
+}
+
+/// It says this.
+fn says(diagnosis: &Diagnosis, said: &[&str]) {
+    for said in said {
+        assert!(diagnosis.text.contains(said), "{said:?} is missing from\n{}", diagnosis.text);
+    }
+}
+
+fn is_healthy(diagnosis: &Diagnosis) {
+    let last = diagnosis.text.lines().last();
+    let healthy = format!("Pods of team-0/app get tokens of {}.", email("app"));
+    assert_eq!((diagnosis.code, last), (Some(0), Some(&*healthy)), "{}", diagnosis.text);
+}
+
+fn the_doctor_names_a_missing_audience_and_its_command_mends_it() {
+    let mut ward = Ward::new();
+    let kubeconfig = ward.world.server.node_kubeconfig(ward.world.server.addr());
+    ward.take("clusterrolebindings", "metadata-proxy-audience");
+    let diagnosis = ward.examine_until(&kubeconfig, Some(2));
+    says(
+        &diagnosis,
+        &[
+            &format!("nodes may not ask for tokens with the audience {POOL}"),
+            "not found in pod spec volume",
+            "skipped exchange of the token",
+        ],
+    );
+    ward.mend(&diagnosis);
+    is_healthy(&ward.examine_until(&kubeconfig, Some(0)));
+}
+
+fn the_doctor_names_a_missing_impersonation_rule_and_its_command_mends_it() {
+    let mut ward = Ward::new();
+    let token = ward.api.allow_own_account(NODE);
+    let kubeconfig = ward.world.server.own_account_kubeconfig(ward.world.server.addr(), &token);
+    is_healthy(&ward.examine_until(&kubeconfig, Some(0)));
+    ward.take("clusterroles", "metadata-proxy-as-its-node");
+    let diagnosis = ward.examine_until(&kubeconfig, Some(2));
+    says(
+        &diagnosis,
+        &[
+            "it accepts the credential, as system:serviceaccount:kube-system:proxy",
+            "may not list pods in the name of its node",
+        ],
+    );
+    ward.mend(&diagnosis);
+    is_healthy(&ward.examine_until(&kubeconfig, Some(0)));
+}
