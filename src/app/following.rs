@@ -1,8 +1,10 @@
 //! [`follow`]: starts what follows the API server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::cluster::rights::{self, Report, Severity};
 use crate::cluster::{Cluster, RequestError};
@@ -11,6 +13,9 @@ use crate::pods;
 use crate::shared::Shared;
 use crate::tokens::workload::{prefetch, renew};
 use crate::workloads;
+
+/// Maximum time that the API server has for its first list of pods before it is asked about rights, too.
+const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 
 /// Follows this node's pods and their accounts, and what the proxy's credential may do, in tasks of this set.
 pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
@@ -25,12 +30,19 @@ pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet
         background.spawn(async move { match prefetch(prefetched).await {} });
         background.spawn(async move { match renew(renewed).await {} });
     }
-    let audience = identity.workloads().federation().map(|federation| federation.token_audience().into());
-    let (of_rights, identity) = (cluster.clone(), Arc::clone(identity));
-    background
-        .spawn(async move { match rights::follow(of_rights, audience, |asked| judged(&identity, asked)).await {} });
+    background.spawn(follow_rights(cluster.clone(), Arc::clone(identity)));
     // The log says what happens to the watch, and the metrics how old its news is.
     background.spawn(async move { match pods::follow(cluster, pods, |_| {}).await {} });
+}
+
+/// Finds out what the credential may do. Only after the first list, or after some seconds without one: pods wait for that
+/// list, and nobody for this.
+async fn follow_rights(cluster: Cluster, identity: Arc<Identity>) {
+    let (pods, audience) = (identity.pods(), identity.workloads().federation());
+    let audience = audience.map(|federation| federation.token_audience().into());
+    // Late or not, it goes on.
+    let _ = timeout(MAX_WAIT_FOR_LIST, pods.subscribe().wait_for(|_| pods.age().is_some())).await;
+    match rights::follow(cluster, audience, |asked| judged(&identity, asked)).await {}
 }
 
 /// Keeps what the credential for the API server was found to allow, for pages and metrics.

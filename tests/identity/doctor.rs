@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::google::{Cloud, POOL};
-use crate::kube::{Client, NODE, pause};
+use crate::kube::{Client, NODE, OWN_NODE, pause};
 use crate::process::BINARY;
 use crate::support::needs::{Test, tests};
 use crate::tokens::email;
@@ -110,7 +110,7 @@ fn is_healthy(diagnosis: &Diagnosis) {
 fn the_doctor_names_a_missing_audience_and_its_command_mends_it() {
     let mut ward = Ward::new();
     let kubeconfig = ward.world.server.node_kubeconfig(ward.world.server.addr());
-    ward.take("clusterrolebindings", "metadata-proxy-audience");
+    ward.take("clusterrolebindings", "gce-metadata-proxy-audience");
     let diagnosis = ward.examine_until(&kubeconfig, Some(2));
     says(
         &diagnosis,
@@ -126,15 +126,16 @@ fn the_doctor_names_a_missing_audience_and_its_command_mends_it() {
 
 fn the_doctor_names_a_missing_impersonation_rule_and_its_command_mends_it() {
     let mut ward = Ward::new();
-    let token = ward.api.allow_own_account(NODE);
-    let kubeconfig = ward.world.server.own_account_kubeconfig(ward.world.server.addr(), &token);
+    let token = ward.api.own_token(NODE);
+    ward.api.apply(OWN_NODE, POOL);
+    let kubeconfig = ward.world.server.own_account_kubeconfig(ward.world.server.addr(), &token, true);
     is_healthy(&ward.examine_until(&kubeconfig, Some(0)));
-    ward.take("clusterroles", "metadata-proxy-as-its-node");
+    ward.take("clusterroles", "gce-metadata-proxy-own-node");
     let diagnosis = ward.examine_until(&kubeconfig, Some(2));
     says(
         &diagnosis,
         &[
-            "it accepts the credential, as system:serviceaccount:kube-system:proxy",
+            "it accepts the credential, as system:serviceaccount:kube-system:gce-metadata-proxy",
             "may not list pods in the name of its node",
         ],
     );

@@ -122,10 +122,9 @@ impl fmt::Display for Finding {
                  server confines nodes to their own pods",
             ),
             Self::LastResort => f.write_str(
-                "the proxy's account is fenced by an admission policy, which is the last resort: whoever takes over this \
-                 node can get tokens, for the audience that the policy allows, of every service account of the cluster that \
-                 has a pod. With Kubernetes 1.36 use deploy/components/identity-own-node, before it with a kubelet's \
-                 credential identity-kubelet",
+                "an admission policy fences the proxy's account, which is the last resort: whoever takes over this node can \
+                 get tokens of every service account of the cluster that has a pod, for the audience that the policy \
+                 allows. Use deploy/components/identity-own-node (Kubernetes 1.36) or identity-kubelet once you can",
             ),
         }
     }

@@ -15,7 +15,7 @@ pub struct Right {
     pub group: &'static str,
 }
 
-/// What the group of nodes has.
+/// The API group of nodes as users that can be acted as.
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
 const fn core(verb: &'static str, resource: &'static str) -> Right {

@@ -242,7 +242,7 @@ pub(super) fn rights_over_others_are_found() {
         }
         eventually_nothing(|| lab.of_account(true));
     }
-    // An administrator may do all of that, and nothing confines him.
+    // An administrator may do all of that, and nothing confines that.
     let report = of_kubeconfig(&lab.server.admin_kubeconfig(), NODE, AUDIENCE);
     let found = said(&report);
     assert_eq!((found.len(), report.severity()), (4, Some(Severity::Dangerous)), "{found:#?}");
