@@ -72,6 +72,7 @@ impl IdentityArgs {
             return self.resolve_anyway("--workload-identity", mistakes);
         }
         mistakes.optional(self.node_name);
+        mistakes.value(self.impersonate_node);
         mistakes.value(self.attest);
         mistakes.list(self.passthrough);
         None

@@ -102,7 +102,7 @@ async fn patient(
     let account = cluster.service_account(&patient.namespace, &patient.account);
     let account = or_silent(deadline.within(account).await);
     let found = account.as_ref().map(Option::is_some);
-    asked.findings.push(judge::account(&patient, user, found));
+    asked.findings.push(judge::account(&settings.cluster, &patient, user, found));
     asked.account = account.ok().flatten();
     asked.patient = Some(patient);
     Some(pods)
@@ -133,7 +133,7 @@ async fn credentials(
         let silent = || Err(TokenRequestError::Request(RequestError::Silent(MAX_STEP)));
         let began = SystemTime::now();
         let issued = deadline.within(cluster.token(&request)).await.unwrap_or_else(silent);
-        let finding = judge::token(patient, request.audience, user, issued.as_ref().map(drop));
+        let finding = judge::token(&settings.cluster, patient, request.audience, user, issued.as_ref().map(drop));
         Some((finding, issued.ok(), began))
     };
     let (published, issued) = tokio::join!(deadline.within(published), issued);

@@ -110,6 +110,7 @@ pub(in crate::doctor) fn pods(
         Ok(pods) => Finding::ok(step, tried, format!("{pods} can be listed")),
         Err(error) => refused(
             Finding::trouble(step, tried, format!("the pods of {node} cannot be listed")),
+            settings,
             "list pods",
             user,
             error,
@@ -151,6 +152,7 @@ pub(in crate::doctor) fn nobody(unfit: &Unfit, node: &str) -> Finding {
 
 /// Whether the account can be read. `Ok(false)` if there is none.
 pub(in crate::doctor) fn account(
+    settings: &Settings,
     patient: &Patient,
     user: Option<&User>,
     found: Result<bool, &RequestError>,
@@ -167,6 +169,7 @@ pub(in crate::doctor) fn account(
         .running(format!("kubectl create serviceaccount {account} --namespace={namespace}")),
         Err(error) => refused(
             Finding::trouble(step, tried, format!("the service account {} cannot be read", patient.name())),
+            settings,
             "get serviceaccounts",
             user,
             error,
@@ -176,6 +179,7 @@ pub(in crate::doctor) fn account(
 
 /// The Kubernetes token.
 pub(in crate::doctor) fn token(
+    settings: &Settings,
     patient: &Patient,
     audience: &str,
     user: Option<&User>,
@@ -196,13 +200,13 @@ pub(in crate::doctor) fn token(
         }
         Err(TokenRequestError::Request(error)) => {
             let finding = Finding::trouble(step, tried, format!("the API server issues no token of {name}"));
-            refused(finding, "create serviceaccounts/token", user, error)
+            refused(finding, settings, "create serviceaccounts/token", user, error)
         }
     }
 }
 
 /// Names the right that is missing, if that is why.
-fn refused(finding: Finding, right: &str, user: Option<&User>, error: &RequestError) -> Finding {
+fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&User>, error: &RequestError) -> Finding {
     let said = words(error);
     let finding = finding.saying(&said);
     if error.failure() != Failure::Refused(StatusCode::FORBIDDEN) {
@@ -225,7 +229,7 @@ fn refused(finding: Finding, right: &str, user: Option<&User>, error: &RequestEr
     };
     let finding = Finding { seen, ..finding };
     match account {
-        Some((namespace, account)) if said.contains(IMPERSONATION) => {
+        Some((namespace, account)) if settings.credential != Credential::OwnAccount(Acting::AsItself) => {
             finding.running(commands::act_as_node(namespace, account))
         }
         Some(_) => finding.advising(

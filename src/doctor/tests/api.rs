@@ -30,6 +30,7 @@ pub(super) const OWN_ACCOUNT: &str = "system:serviceaccount:kube-system:gce-meta
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Ask {
     User,
+    Right,
     Pods,
     Account,
     Token,
@@ -46,6 +47,8 @@ pub(super) struct State {
     /// How far its clock is ahead, in seconds.
     pub(super) ahead: i64,
     pub(super) host_network: bool,
+    /// Part of the verbs that the account may use besides those that the proxy needs.
+    pub(super) right: &'static str,
     /// How long tokens live, in seconds.
     pub(super) life: u64,
 }
@@ -66,6 +69,7 @@ impl Api {
             issuer: Issuer::new(issuer),
             ahead: 0,
             host_network: false,
+            right: "",
             life: 3600,
         }));
         let shared = Arc::clone(&state);
@@ -90,6 +94,7 @@ async fn answer(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result<
     let path = head.uri.path();
     let ask = match path {
         "/apis/authentication.k8s.io/v1/selfsubjectreviews" => Ask::User,
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => Ask::Right,
         "/api/v1/pods" => Ask::Pods,
         "/.well-known/openid-configuration" => Ask::Issuer,
         "/openid/v1/jwks" => Ask::Keys,
@@ -115,6 +120,14 @@ impl State {
             Ask::User => {
                 let extra = json!({"authentication.kubernetes.io/node-name": [NODE]});
                 (201, json!({"status": {"userInfo": {"username": self.user, "extra": extra}}}))
+            }
+            Ask::Right => {
+                let asked: Value = serde_json::from_slice(body).expect("JSON");
+                let verb = asked["spec"]["resourceAttributes"]["verb"].as_str().expect("a verb");
+                (
+                    201,
+                    json!({"status": {"allowed": verb.contains("associated-node") || (!self.right.is_empty() && verb.contains(self.right))}}),
+                )
             }
             Ask::Pods => {
                 let spec = json!({"nodeName": NODE, "serviceAccountName": ACCOUNT, "hostNetwork": self.host_network});

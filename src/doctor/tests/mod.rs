@@ -73,6 +73,21 @@ async fn a_healthy_set_up_is_said_to_be_one() {
 }
 
 #[tokio::test]
+async fn rights_that_are_too_wide_are_said() {
+    let ward = Ward::healthy(Kind::Provider, "rights").await;
+    ward.api.change(|state| state.right = "arbitrary-node");
+    let report = ward.examine().await;
+    let wide = report.findings().iter().find(|finding| finding.step == Step::Rights).expect("it was asked");
+    assert_eq!((wide.verdict, report.exit_code()), (Verdict::Exposed, 1), "{report}");
+    assert!(wide.seen.starts_with("whoever takes over this node can act as any node of the cluster"), "{report}");
+    assert_eq!(
+        report.conclusion(),
+        format!("Pods of shop/checkout get tokens of {GOOGLE_ACCOUNT}."),
+        "and yet it works"
+    );
+}
+
+#[tokio::test]
 async fn steps_without_what_they_need_are_not_tried() {
     let ward = Ward::healthy(Kind::Provider, "skipped").await;
     refuse(&ward, Ask::Pods, 403, "no");
@@ -80,6 +95,7 @@ async fn steps_without_what_they_need_are_not_tried() {
     let verdicts: Vec<_> = report.findings().iter().map(|finding| (finding.step, finding.verdict)).collect();
     let expected = [
         (Step::ApiServer, Verdict::Ok),
+        (Step::Rights, Verdict::Ok),
         (Step::Pods, Verdict::Trouble),
         (Step::Account, Verdict::NotTried),
         (Step::Proc, Verdict::Ok),

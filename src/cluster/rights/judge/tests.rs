@@ -81,7 +81,7 @@ fn each_right_that_is_missing_is_named() {
             };
             assert_eq!((user.as_str(), *named, *component), (ACCOUNT, right, way.manifest()));
             let said = lacks[0].to_string();
-            for part in [ACCOUNT, right.verb, right.resource, &format!("deploy/components/{component}/rbac.yaml")] {
+            for part in [ACCOUNT, right.verb, right.resource, &format!("deploy/components/{component}")] {
                 assert!(said.contains(part), "{part} is missing from {said}");
             }
         }
@@ -163,12 +163,12 @@ fn what_refuses_tokens_is_named() {
     let audience =
         "audience \"a\" not found in pod spec volume, system:node:node-1 is not authorized to request tokens";
     for (way, attempt, message, parts) in [
-        (Way::OwnNode, Attempt::AsNode, audience, ["system:nodes", "identity-own-node/rbac.yaml"]),
+        (Way::OwnNode, Attempt::AsNode, audience, ["system:nodes", "deploy/components/identity-own-node"]),
         (
             Way::Kubelet,
             Attempt::AsNode,
             audience,
-            ["request-serviceaccounts-token-audience", "identity-kubelet/rbac.yaml"],
+            ["request-serviceaccounts-token-audience", "deploy/components/identity-kubelet"],
         ),
         (Way::OwnNode, Attempt::AsNode, "cannot impersonate resource \"users\"", ["1.36", "ConstrainedImpersonation"]),
         (Way::OwnNode, Attempt::AsNode, "a webhook", ["pods get none", "a webhook"]),
