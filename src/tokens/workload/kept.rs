@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::pace::Pace;
 use super::secret::Want;
 use super::stage::Stage;
 use crate::clock::BootTime;
@@ -47,6 +48,8 @@ pub(super) struct Stages {
     pub(super) federated: Arc<Stage>,
     /// Bounds the exchanges of its Google tokens.
     pub(super) permits: Arc<Semaphore>,
+    /// Bounds how many there are over time.
+    pub(super) pace: Pace,
     /// When a token of it was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
     asked: AtomicU64,
     google: Mutex<HashMap<Ask, Arc<Stage>>>,
@@ -61,6 +64,11 @@ pub(super) struct Ask {
 }
 
 impl Ask {
+    /// The token that pods ask for first.
+    pub(super) fn default_token() -> Self {
+        Self { kind: TokenKind::Access, what: Box::default() }
+    }
+
     /// How fresh a token must be that nobody has collected yet. Each identity token should be used only once, and soon.
     pub(super) fn want(&self) -> Want {
         match self.kind {
@@ -76,6 +84,7 @@ impl Default for Stages {
             subject: Arc::default(),
             federated: Arc::default(),
             permits: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            pace: Pace::default(),
             asked: AtomicU64::new(0),
             google: Mutex::default(),
         }

@@ -36,6 +36,7 @@ mod iam;
 mod kept;
 pub mod metrics;
 mod not_given;
+mod pace;
 mod prefetch;
 mod renew;
 mod rest;

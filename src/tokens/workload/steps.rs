@@ -18,6 +18,7 @@ use super::halt::Halt;
 use super::iam::{Impersonation, NotIssued, What};
 use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
+use super::pace::{BURST, INTERVAL};
 use super::secret::{Secret, Want};
 use super::stage::{MAX_FLIGHT, Stage};
 use super::sts::{self, CLOUD_PLATFORM};
@@ -125,7 +126,7 @@ impl Steps {
         if self.link.google_account.is_none() {
             return self.federated(Want::Young, patiently()).await.map(drop);
         }
-        let ask = Ask { kind: TokenKind::Access, what: Box::default() };
+        let ask = Ask::default_token();
         let stage = self.stages.google_token(&ask, BootTime::now())?;
         self.issue(&ask, &stage, patiently()).await.map(drop)
     }
@@ -135,12 +136,30 @@ impl Steps {
         let work = || async move {
             let permits = Arc::clone(&steps.stages.permits);
             let _permit = permits.acquire_owned().await;
+            steps.pace(&asked)?;
             match steps.link.google_account.clone() {
                 Some(account) => steps.impersonate(&account, &asked).await,
                 None => steps.exchange(&asked.what.replace(',', " ")).await,
             }
         };
         stage.get(ask.want(), deadline, work).await
+    }
+
+    /// Whether Google is asked now. Of the token that pods ask for first there is one, so it is not bounded.
+    fn pace(&self, ask: &Ask) -> Result<(), Halt> {
+        if *ask == Ask::default_token() {
+            return Ok(());
+        }
+        self.stages.pace.take(BootTime::now()).map_err(|wait| {
+            let Workload { namespace, name, .. } = &*self.workload;
+            let text = format!(
+                "Pods of {namespace}/{name} on this node have asked for more than {BURST} tokens with scopes or audiences of their \
+                 own; until they ask for fewer, one more is issued every {} ms. Ask for the same scopes, or for none: known \
+                 tokens and the default one are served at once.\n",
+                INTERVAL.as_millis()
+            );
+            Halt::throttled(text, wait).in_the_log(format_args!("{namespace}/{name}"))
+        })
     }
 
     /// A token of a Google account.

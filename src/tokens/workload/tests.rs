@@ -42,6 +42,31 @@ async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_workload_that_invents_scopes_leaves_googles_quota_to_others() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        let lab = Lab::new(annotation);
+        lab.servers.change(|script| script.delay = Duration::from_millis(1));
+        lab.token(TOKEN).await;
+        let mut issued = 0;
+        for number in 0..400 {
+            issued += usize::from(lab.ask(&format!("default/token?scopes=s{number}")).await.is_ok());
+        }
+        // The burst, and what time has allowed meanwhile.
+        assert!((120..=130).contains(&issued), "{issued}");
+        let Err(NoToken::Refused(refused)) = lab.ask("default/token?scopes=x").await else { panic!("a token") };
+        assert_eq!(
+            (refused.status.as_u16(), &refused.headers["retry-after"]),
+            (503, &http::HeaderValue::from_static("1"))
+        );
+        let text = String::from_utf8_lossy(&refused.body).into_owned();
+        assert!(text.starts_with("Pods of a/app on this node have asked for more than 120 tokens"), "{text}");
+        lab.token(TOKEN).await;
+        sleep(Duration::from_secs(5)).await;
+        assert!(lab.ask("default/token?scopes=y").await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_server_is_asked_what_it_expects() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.token(TOKEN).await;
