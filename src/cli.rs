@@ -178,7 +178,7 @@ impl Args {
                 let startup_taint = {
                     let admin = mistakes.value(serve.metrics_addr);
                     let (taint, keeps_rules) = args.take_startup_taint();
-                    taint.resolve(keeps_rules, serve.identity, admin, mistakes)
+                    taint.resolve(keeps_rules, serve.identity.node, admin, mistakes)
                 };
                 let command = args.resolve(mistakes)?;
                 Command::Redirect {

@@ -62,10 +62,11 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 startup_taint,
             } => {
                 logging::start(format, &levels);
-                let once_installed = async {
+                #[cfg_attr(not(feature = "workload-identity"), expect(unused_variables))]
+                let once_installed = async |redirect: redirect::Redirect| {
                     #[cfg(feature = "workload-identity")]
                     if let Some(taint) = startup_taint {
-                        taint.remove().await;
+                        taint.remove(async || redirect.is_installed().await).await;
                     }
                 };
                 let is_as_wanted = redirect::run(command, once_installed, first_signal()?).await?;

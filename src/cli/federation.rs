@@ -92,16 +92,15 @@ impl FederationArgs {
 
     /// These flags as far as they were typed, and otherwise those before the subcommand.
     pub(super) fn or(self, before: Self) -> Self {
-        let default = Self::from_federation(None);
         Self {
             workload_pool: either(self.workload_pool, before.workload_pool),
             cluster_uri: either(self.cluster_uri, before.cluster_uri),
             workload_identity_provider: either(self.workload_identity_provider, before.workload_identity_provider),
             token_audience: either(self.token_audience, before.token_audience),
-            sts_endpoint: self.sts_endpoint.or(&default.sts_endpoint, before.sts_endpoint),
-            iam_endpoint: self.iam_endpoint.or(&default.iam_endpoint, before.iam_endpoint),
+            sts_endpoint: self.sts_endpoint.or(before.sts_endpoint),
+            iam_endpoint: self.iam_endpoint.or(before.iam_endpoint),
             google_ca: either(self.google_ca, before.google_ca),
-            prefetch: self.prefetch.or(&default.prefetch, before.prefetch),
+            prefetch: self.prefetch.or(before.prefetch),
         }
     }
 

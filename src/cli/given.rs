@@ -34,25 +34,25 @@ pub(super) struct Given<S: Syntax> {
         not(feature = "workload-identity"),
         expect(dead_code, reason = "for commands that repeat the proxy's flags")
     )]
-    is_from_environment: bool,
+    is_typed: bool,
 }
 
 impl<S: Syntax> Given<S> {
     /// The flag as if this value had been passed.
     pub(super) fn from_value(value: S::Value) -> Self {
-        Self { origin: String::new(), text: S::show(&value), value: Some(value), is_from_environment: false }
+        Self { origin: String::new(), text: S::show(&value), value: Some(value), is_typed: true }
     }
 
-    /// Whether it was typed, and not taken from the environment. A default counts as typed.
+    /// Whether it was typed: neither taken from the environment nor the default.
     #[cfg(feature = "workload-identity")]
     pub(super) fn is_typed(&self) -> bool {
-        !self.is_from_environment
+        self.is_typed
     }
 
     /// This value if it was typed, or else the one that was given before.
     #[cfg(feature = "workload-identity")]
-    pub(super) fn or(self, default: &Self, before: Self) -> Self {
-        if self.is_typed() && self.text != default.text { self } else { before }
+    pub(super) fn or(self, before: Self) -> Self {
+        if self.is_typed { self } else { before }
     }
 
     /// Whether it has a value. An environment variable that is empty counts as not set.
@@ -114,7 +114,7 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
             Some(variable) => format!("--{flag} (from {})", variable.display()),
             None => format!("--{flag}"),
         };
-        Ok(Given { origin, value: S::parse(&text), text, is_from_environment: variable.is_some() })
+        Ok(Given { origin, value: S::parse(&text), text, is_typed: source == ValueSource::CommandLine })
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_flag_after_the_subcommand_counts_more_than_one_before_and_the_environment_least() {
         let typed = |text: &str| Given::<Text>::from_value(text.to_owned());
-        let from_environment = || Given { is_from_environment: true, ..typed("environment") };
+        let from_environment = || Given { is_typed: false, ..typed("environment") };
         let shown = |given: Option<Given<Text>>| given.map(|given| given.text).unwrap_or_default();
         for (after, before, expected) in [
             (Some(typed("after")), Some(typed("before")), "after"),
@@ -191,9 +191,10 @@ mod tests {
         ] {
             assert_eq!(shown(either(after, before)), expected);
         }
-        let or = |after: Given<Text>, before| after.or(&typed("default"), before).text;
+        let or = |after: Given<Text>, before| after.or(before).text;
         assert_eq!(or(typed("after"), typed("before")), "after");
-        assert_eq!(or(typed("default"), typed("before")), "before");
+        assert_eq!(or(Given { is_typed: false, ..typed("default") }, typed("before")), "before");
+        assert_eq!(or(typed("default"), from_environment()), "default");
         assert_eq!(or(from_environment(), typed("before")), "before");
     }
 }

@@ -13,6 +13,44 @@ use crate::pods::owners::Attest;
 /// Where the node's `/proc` is mounted in a container.
 const HOST_PROC: &str = "/host/proc";
 
+/// Which node this is, and how the API server is asked about it.
+#[derive(Debug, Default, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct NodeArgs {
+    /// Name of this node, as `kubectl get nodes` prints it
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<Given<Node>>,
+
+    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
+    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
+    kubeconfig: Option<Given<Text>>,
+}
+
+impl NodeArgs {
+    /// This node, and the credential. `None` without a name, or if there are mistakes.
+    pub(super) fn resolve(self, acting: Option<Acting>, mistakes: &mut Mistakes) -> Option<cluster::Settings> {
+        let (node, kubeconfig) = (mistakes.optional(self.node_name), mistakes.optional(self.kubeconfig));
+        let credential = match kubeconfig {
+            Some(file) => Credential::Kubeconfig(file.into()),
+            None => Credential::OwnAccount(acting?),
+        };
+        Some(cluster::Settings { node: node?, credential })
+    }
+
+    /// Whether the node's name is missing.
+    pub(super) fn is_nameless(&self) -> bool {
+        !self.node_name.as_ref().is_some_and(Given::is_not_empty)
+    }
+
+    /// These flags as far as they were typed, and otherwise those before the subcommand.
+    pub(super) fn or(self, before: Self) -> Self {
+        Self {
+            node_name: either(self.node_name, before.node_name),
+            kubeconfig: either(self.kubeconfig, before.kubeconfig),
+        }
+    }
+}
+
 /// How pods are identified. Without `--workload-identity` the other flags have no effect.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -21,13 +59,9 @@ pub(super) struct IdentityArgs {
     #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY")]
     workload_identity: bool,
 
-    /// Name of this node, as `kubectl get nodes` prints it
-    #[arg(long, value_name = "NAME", env = "NODE_NAME", global = true)]
-    node_name: Option<Given<Node>>,
-
-    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
-    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG", global = true)]
-    kubeconfig: Option<Given<Text>>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) node: NodeArgs,
 
     /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
     /// 1.36. `false` only where an admission policy fences the account. Without effect if --kubeconfig is given
@@ -71,8 +105,8 @@ impl IdentityArgs {
         if self.workload_identity {
             return self.resolve_anyway("--workload-identity", mistakes);
         }
-        mistakes.optional(self.node_name);
-        mistakes.value(self.impersonate_node);
+        let acting = mistakes.value(self.impersonate_node);
+        self.node.resolve(acting, mistakes);
         mistakes.value(self.attest);
         mistakes.list(self.passthrough);
         None
@@ -80,43 +114,27 @@ impl IdentityArgs {
 
     /// The settings, whether it is on or not. `None` if there are mistakes. `what` needs them.
     pub(super) fn resolve_anyway(self, what: &str, mistakes: &mut Mistakes) -> Option<Settings> {
-        let node = mistakes.optional(self.node_name);
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
         let acting = mistakes.value(self.impersonate_node);
         let host_proc = mistakes.value(self.host_proc);
         let federation = self.federation.resolve(mistakes);
-        if node.is_none() {
+        if self.node.is_nameless() {
             mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
         }
-        let kubeconfig = mistakes.optional(self.kubeconfig);
-        Some(Settings {
-            host_proc: host_proc?.into(),
-            attest: attest?,
-            passthrough,
-            federation,
-            cluster: cluster::Settings { node: node?, credential: credential(kubeconfig, acting?) },
-        })
-    }
-
-    /// This node, and the credential, which acts as itself. `None` without a name.
-    pub(super) fn direct_access(self, mistakes: &mut Mistakes) -> Option<cluster::Settings> {
-        let node = mistakes.optional(self.node_name)?;
-        let kubeconfig = mistakes.optional(self.kubeconfig);
-        Some(cluster::Settings { node, credential: credential(kubeconfig, Acting::AsItself) })
+        let cluster = self.node.resolve(acting, mistakes);
+        Some(Settings { host_proc: host_proc?.into(), attest: attest?, passthrough, federation, cluster: cluster? })
     }
 
     /// These flags as far as they were typed, and otherwise those before the subcommand.
     pub(super) fn or(self, before: Self) -> Self {
-        let default = Self::from_settings(None);
         let is_typed = self.passthrough.iter().any(Given::is_typed);
         Self {
             workload_identity: self.workload_identity || before.workload_identity,
-            node_name: either(self.node_name, before.node_name),
-            kubeconfig: either(self.kubeconfig, before.kubeconfig),
-            impersonate_node: self.impersonate_node.or(&default.impersonate_node, before.impersonate_node),
-            host_proc: self.host_proc.or(&default.host_proc, before.host_proc),
-            attest: self.attest.or(&default.attest, before.attest),
+            node: self.node.or(before.node),
+            impersonate_node: self.impersonate_node.or(before.impersonate_node),
+            host_proc: self.host_proc.or(before.host_proc),
+            attest: self.attest.or(before.attest),
             passthrough: if is_typed { self.passthrough } else { before.passthrough },
             federation: self.federation.or(before.federation),
         }
@@ -127,11 +145,13 @@ impl IdentityArgs {
         let cluster = settings.map(|settings| &settings.cluster);
         Self {
             workload_identity: settings.is_some(),
-            node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
-            kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
-                Credential::Kubeconfig(file) => Some(Given::from_value(file.display().to_string())),
-                Credential::OwnAccount(_) => None,
-            }),
+            node: NodeArgs {
+                node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
+                kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
+                    Credential::Kubeconfig(file) => Some(Given::from_value(file.display().to_string())),
+                    Credential::OwnAccount(_) => None,
+                }),
+            },
             impersonate_node: Given::from_value(match cluster.map(|cluster| &cluster.credential) {
                 Some(Credential::OwnAccount(acting)) => *acting,
                 _ => Acting::default(),
@@ -146,11 +166,6 @@ impl IdentityArgs {
             federation: FederationArgs::from_federation(settings.and_then(|settings| settings.federation.as_ref())),
         }
     }
-}
-
-/// The kubeconfig if there is one, and otherwise the pod's account.
-fn credential(kubeconfig: Option<String>, acting: Acting) -> Credential {
-    kubeconfig.map_or(Credential::OwnAccount(acting), |file| Credential::Kubeconfig(file.into()))
 }
 
 /// The name of a node.

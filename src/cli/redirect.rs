@@ -14,6 +14,7 @@ use crate::config;
 use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
+#[cfg_attr(feature = "workload-identity", expect(clippy::large_enum_variant, reason = "parsed once"))]
 pub(super) enum Subcommands {
     /// Install the redirect rules, replacing those of an earlier redirect. The rules stay until they are removed
     Install {

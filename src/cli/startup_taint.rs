@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use clap::Args;
 
 use super::given::{Given, Mistakes, Syntax};
-use super::identity::IdentityArgs;
+use super::identity::NodeArgs;
+use crate::cluster::Acting;
 use crate::startup_taint::{StartupTaint, TaintKey};
 
 #[derive(Debug, Default, Args)]
@@ -14,6 +15,9 @@ pub(super) struct StartupTaintArgs {
     /// no pod starts on a new node before. Requires --keep and --node-name, and an account that may get and patch nodes
     #[arg(long, value_name = "KEY", env = "METADATA_PROXY_STARTUP_TAINT")]
     startup_taint: Option<Given<Key>>,
+
+    #[command(flatten)]
+    node: NodeArgs,
 }
 
 impl StartupTaintArgs {
@@ -21,7 +25,7 @@ impl StartupTaintArgs {
     pub(super) fn resolve(
         self,
         keeps_rules: bool,
-        identity: IdentityArgs,
+        before: NodeArgs,
         admin: Option<SocketAddr>,
         mistakes: &mut Mistakes,
     ) -> Option<StartupTaint> {
@@ -31,10 +35,12 @@ impl StartupTaintArgs {
                 "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),
             );
         }
-        let cluster = identity.direct_access(mistakes);
-        if cluster.is_none() {
+        let node = self.node.or(before);
+        if node.is_nameless() {
             mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
+        // A node may not change its own taints, so the account acts as itself.
+        let cluster = node.resolve(Some(Acting::AsItself), mistakes);
         Some(StartupTaint { key, cluster: cluster?, admin: admin? })
     }
 }

@@ -86,6 +86,9 @@ pub struct Finding {
 #[derive(Debug, Serialize)]
 pub struct Report {
     verdict: Verdict,
+    /// Whether pods get tokens.
+    #[serde(skip)]
+    has_identity: bool,
     /// One sentence.
     conclusion: String,
     findings: Vec<Finding>,
@@ -132,10 +135,16 @@ impl Finding {
     }
 }
 
-/// What could move a terminal's cursor becomes visible.
+/// Maximum characters of a text: a server's words, or what it publishes, can be long.
+const MAX_TEXT: usize = 4000;
+
+/// What could move a terminal's cursor, or change the order of what it shows, becomes visible.
 fn clean(text: &str) -> String {
-    let visible = |char: char| if char.is_control() { '\u{fffd}' } else { char };
-    text.trim_end().chars().map(visible).collect()
+    let is_hidden = |char: char| {
+        char.is_control() || matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
+    };
+    let visible = |char: char| if is_hidden(char) { '\u{fffd}' } else { char };
+    text.trim_end().chars().take(MAX_TEXT).map(visible).collect()
 }
 
 impl Report {
@@ -152,7 +161,7 @@ impl Report {
             }
             (Some(trouble), None) => format!("Pods of {whose} do not get tokens, because {}", because(trouble)),
         };
-        Self { verdict, conclusion, findings }
+        Self { verdict, has_identity: identity.is_some() && trouble.is_none(), conclusion, findings }
     }
 
     /// All findings.
@@ -165,12 +174,12 @@ impl Report {
         &self.conclusion
     }
 
-    /// 0 if pods get tokens, 1 if the credential is too powerful, 2 if something is in trouble.
+    /// 2 if pods get no tokens or something is in trouble, else 1 if the credential is too powerful, else 0.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
-            Verdict::Ok | Verdict::NotTried | Verdict::Warning => 0,
+            _ if !self.has_identity => 2,
             Verdict::Exposed => 1,
-            Verdict::Trouble => 2,
+            _ => 0,
         }
     }
 

@@ -22,9 +22,9 @@ pub enum Command {
 /// Runs the command and reports on standard output. Returns whether the rules are as requested.
 ///
 /// `once_installed` runs beside [`Command::Keep`], from when the rules are installed.
-pub async fn run(
+pub async fn run<F: Future<Output = ()>>(
     command: Command,
-    once_installed: impl Future<Output = ()>,
+    once_installed: impl FnOnce(Redirect) -> F,
     stop: impl Future<Output = ()>,
 ) -> Result<bool, Error> {
     match command {
@@ -36,7 +36,7 @@ pub async fn run(
             let tool = redirect.install().await?;
             tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
             tokio::select! {
-                ((), ()) = async { tokio::join!(redirect.keep(), once_installed) } => {}
+                ((), ()) = async { tokio::join!(redirect.clone().keep(), once_installed(redirect)) } => {}
                 () = stop => tracing::info!("exiting; the redirect stays installed until 'redirect remove'"),
             }
         }

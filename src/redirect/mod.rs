@@ -211,6 +211,11 @@ impl Redirect {
         Ok(state)
     }
 
+    /// Whether the rules are installed exactly as requested.
+    pub async fn is_installed(&self) -> bool {
+        matches!(self.state().await, Ok(State::Installed))
+    }
+
     /// Checks the rules every 30 s and restores them if they differ, while polled.
     pub async fn keep(self) {
         loop {

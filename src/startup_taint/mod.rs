@@ -40,10 +40,20 @@ pub struct StartupTaint {
 }
 
 impl StartupTaint {
-    /// Waits until the proxy is ready, and removes the taint. Tries until it is gone: pods must not be kept off the node
-    /// because the API server was away for a moment.
-    pub async fn remove(self) {
-        proxy_is_ready(self.admin).await;
+    /// Waits until the proxy is ready and the rules are installed, and removes the taint. Tries until it is gone: pods must
+    /// not be kept off the node because the API server was away for a moment.
+    pub async fn remove(self, is_redirected: impl AsyncFn() -> bool) {
+        loop {
+            proxy_is_ready(self.admin).await;
+            // Something else may have flushed them at the node's start, while the proxy's image was pulled.
+            if is_redirected().await {
+                break;
+            }
+            tracing::warn!(
+                "the redirect was changed since it was installed; the startup taint stays until it is restored"
+            );
+            sleep(REMINDER_INTERVAL).await;
+        }
         let Self { key, cluster: settings, .. } = self;
         let mut retry = Retry::new(&settings.node, &key);
         // The files of the credential may come later.
@@ -81,15 +91,11 @@ enum Found {
     Absent,
 }
 
+/// Fails with a conflict if the node has changed since it was read, as it does when its kubelet reports.
 async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<Found, RequestError> {
-    loop {
-        let Some(rest) = cluster.taints().await?.without(key.as_str()) else { return Ok(Found::Absent) };
-        match cluster.set_taints(&rest).await {
-            Ok(()) => return Ok(Found::Removed),
-            // The node has changed since: its kubelet reports every few seconds.
-            Err(error) if error.failure() == Failure::Refused(StatusCode::CONFLICT) => sleep(RETRY.0).await,
-            Err(error) => return Err(error),
-        }
+    match cluster.taints().await?.without(key.as_str()) {
+        None => Ok(Found::Absent),
+        Some(rest) => cluster.set_taints(&rest).await.map(|()| Found::Removed),
     }
 }
 
@@ -107,6 +113,10 @@ impl<'a> Retry<'a> {
 
     /// Says what failed, and waits longer each time.
     async fn after(&mut self, error: &RequestError) {
+        if error.failure() == Failure::Refused(StatusCode::CONFLICT) {
+            tracing::info!(node = %self.node, "the node has changed since it was read; trying again");
+            return sleep(RETRY.0).await;
+        }
         tracing::error!(
             node = %self.node, taint = %self.key, %error,
             "cannot remove the startup taint, so no pod is scheduled on this node; trying again in {} s",

@@ -80,14 +80,13 @@ async fn whatever_fails_is_tried_again_more_and_more_seldom() {
 
 #[tokio::test]
 async fn the_proxy_is_ready_when_it_says_so() {
+    let client = HttpClient::plain(LIMITS);
+    let nobody = is_ready(&client, "http://127.0.0.1:1/readyz").await;
+    assert!(nobody.is_err_and(|why| why.contains("cannot connect")), "nothing listens");
+
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let admin = listener.local_addr().expect("an address");
-    drop(listener);
-    let client = HttpClient::plain(LIMITS);
     let url = format!("http://{admin}/readyz");
-    assert!(is_ready(&client, &url).await.is_err_and(|why| why.contains("cannot connect")), "nothing listens");
-
-    let listener = tokio::net::TcpListener::bind(admin).await.expect("the same port");
     let proxy = tokio::spawn(async move {
         for (status, body) in [("503 Service Unavailable", "starting"), ("200 OK", "ready")] {
             let (mut stream, _) = listener.accept().await.expect("a connection");

@@ -17,6 +17,9 @@ const NODE: &str = "system:node:";
 /// What a refusal says that is about acting as the node.
 const IMPERSONATION: &str = "impersonat";
 
+/// What a refusal says of an account that has no pod on the node.
+const NO_POD: &str = "no relationship found between node";
+
 /// What a refusal says where accounts cannot act as their nodes at all.
 const LEGACY_IMPERSONATION: &str = "cannot impersonate resource";
 
@@ -212,6 +215,11 @@ fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&Use
     if error.failure() != Failure::Refused(StatusCode::FORBIDDEN) {
         return finding
             .advising("the API server or the way to it is at fault; try again, and look at the API server's log");
+    }
+    if said.contains(NO_POD) {
+        return finding.advising(
+            "the API server has not noticed yet that the account has a pod here, or the pod is gone: try again",
+        );
     }
     if said.contains(LEGACY_IMPERSONATION) {
         let seen = format!("{}: this cluster lets no account act as its node", finding.seen);

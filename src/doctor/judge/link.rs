@@ -106,7 +106,7 @@ fn refused(
         (StatusCode::FORBIDDEN, _) if link.delegates.is_empty() => {
             trouble(format!("this account has no binding that lets it act as {google}"))
                 .running(commands::bind(google, member))
-                .advising("it takes effect within two minutes")
+                .advising(MEANT)
         }
         (StatusCode::FORBIDDEN, _) => chain(link, google, member, trouble),
         (StatusCode::NOT_FOUND, _) => {
@@ -124,10 +124,14 @@ fn refused(
     }
 }
 
+/// Whoever may annotate the service account chooses the Google account, so the operator decides.
+const MEANT: &str = "only if the account is meant to act as that one: its annotation is its own claim. It takes effect within two \
+    minutes";
+
 /// Each of a chain must be allowed to act as the next.
 fn chain(link: &Link, google: &GoogleAccount, member: &str, trouble: impl Fn(String) -> Finding) -> Finding {
     let finding = trouble(format!("a binding is missing in the chain of delegates that leads to {google}"))
-        .advising("add those that are missing");
+        .advising(format!("add those that are missing; {MEANT}"));
     let mut who = member.to_owned();
     let mut role = "roles/iam.workloadIdentityUser";
     let mut finding = finding;

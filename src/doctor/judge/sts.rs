@@ -146,7 +146,7 @@ fn of_gke(why: Why, federation: &Federation, cluster: &ClusterUri, claims: Optio
         ),
         Why::Issuer | Why::Keys => with_describe(
             refused(format!("the cluster {cluster} is not the one that issues the tokens here, {issuer}"))
-                .advising("set --cluster-uri to the URI of this cluster"),
+                .advising("set --cluster-uri to the issuer of the tokens here, which is the URI of this cluster"),
         ),
         Why::Audience => refused(format!("the pool {pool} does not take tokens for {}", federation.token_audience()))
             .advising("remove --token-audience: tokens for a GKE cluster's pool are for the pool"),

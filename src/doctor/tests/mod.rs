@@ -87,6 +87,18 @@ async fn rights_that_are_too_wide_are_said() {
     );
 }
 
+#[test]
+fn the_exit_code_says_first_whether_pods_get_tokens() {
+    let code = |verdict, identity| {
+        Report::new(vec![Finding::new(Step::Rights, verdict, "a", "b")], "x/y", identity).exit_code()
+    };
+    for (verdict, with_tokens) in
+        [(Verdict::Ok, 0), (Verdict::NotTried, 0), (Verdict::Warning, 0), (Verdict::Exposed, 1), (Verdict::Trouble, 2)]
+    {
+        assert_eq!((code(verdict, Some("z")), code(verdict, None)), (with_tokens, 2), "{verdict:?}");
+    }
+}
+
 #[tokio::test]
 async fn steps_without_what_they_need_are_not_tried() {
     let ward = Ward::healthy(Kind::Provider, "skipped").await;
@@ -213,8 +225,9 @@ fn federation_of(kind: Kind) -> crate::workloads::Federation {
 
 #[test]
 fn what_others_write_cannot_move_a_terminals_cursor() {
-    let finding = Finding::trouble(Step::Link, "a", "\u{1b}[2Jb\r").saying("c\nd").running("e\u{7}");
+    let finding = Finding::trouble(Step::Link, "a", "\u{1b}[2J\u{202e}b\r").saying("c\nd").running("e\u{7}");
     let report = Report::new(vec![finding], "x/y", None).to_string();
-    assert!(report.chars().all(|char| char == '\n' || !char.is_control()), "{report:?}");
+    let is_harmless = |char: char| char == '\n' || !(char.is_control() || char == '\u{202e}');
+    assert!(report.chars().all(is_harmless), "{report:?}");
     assert_eq!(report.lines().count(), 4, "{report}");
 }

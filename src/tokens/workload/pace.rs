@@ -53,7 +53,7 @@ mod tests {
         let pace = Pace::default();
         assert_eq!((0..500).filter(|_| pace.take(at(0)).is_ok()).count(), BURST as usize);
         assert_eq!(pace.take(at(0)), Err(INTERVAL));
-        assert_eq!(pace.take(at(200)), Err(INTERVAL - Duration::from_millis(200)));
+        assert_eq!(pace.take(at(200)), Err(Duration::from_millis(300)));
         assert_eq!((pace.take(at(500)), pace.take(at(500))), (Ok(()), Err(INTERVAL)));
         assert_eq!((0..500).filter(|_| pace.take(at(10_500)).is_ok()).count(), 20);
     }

@@ -34,11 +34,6 @@
 
 {{- define "identity.args" -}}
 - --workload-identity
-{{- if eq .Values.identity.access "kubelet" }}
-- --kubeconfig={{ .Values.identity.kubeconfig }}
-{{- else if eq .Values.identity.access "fenced" }}
-- --impersonate-node=false
-{{- end }}
 {{- end }}
 
 {{- define "identity.env" -}}
@@ -59,6 +54,15 @@
   value: {{ join "," .Values.identity.passthrough | quote }}
 - name: METADATA_PROXY_PREFETCH
   value: {{ .Values.identity.prefetch | quote }}
+{{- if eq .Values.identity.access "kubelet" }}
+# Not an argument, so that commands that are run in the container (`identity doctor`) have it, too.
+- name: METADATA_PROXY_KUBECONFIG
+  value: {{ .Values.identity.kubeconfig }}
+{{- else if eq .Values.identity.access "fenced" }}
+# Not an argument, so that commands that are run in the container (`identity doctor`) have it, too.
+- name: METADATA_PROXY_IMPERSONATE_NODE
+  value: "false"
+{{- end }}
 {{- end }}
 
 {{- define "identity.volumeMounts" -}}
