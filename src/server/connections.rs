@@ -44,7 +44,7 @@ use open::{Asks, Connection, Open, Resource};
 use super::activity::Activity;
 use super::arrival::Arrival;
 use crate::clock::BootTime;
-use crate::memory::{Level, OPEN_BYTES, Pressure};
+use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES};
 use crate::shares::Availability;
 use crate::telemetry::Registry;
 use crate::telemetry::shedding::{Shed, Shedding};
@@ -57,6 +57,10 @@ const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 /// Under memory pressure, a connection younger than this is not closed for lack of progress.
 const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
+/// Charge from which connections drop hyper's state as soon as they are idle, however large the limit is: that of 256 which
+/// are served. Otherwise a process without a memory limit would need 67 MiB for 3,000 connections, and 15 MiB a second later.
+const CROWDED_BYTES: usize = 256 * (OPEN_BYTES + SERVING_BYTES);
+
 /// Intervals between checks of the control group's memory, without and with pressure.
 const CALM_INTERVAL: Duration = Duration::from_millis(200);
 const TENSE_INTERVAL: Duration = Duration::from_millis(10);
@@ -65,7 +69,7 @@ const TENSE_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Connections {
     open: Mutex<Open>,
-    /// More than three quarters of the memory is in use.
+    /// More than three quarters of the memory, or [`CROWDED_BYTES`], are in use.
     is_crowded: AtomicBool,
     /// The process is short of memory, regardless of the connections' charges.
     is_pressed: AtomicBool,
@@ -268,7 +272,8 @@ impl Connections {
     }
 
     fn note_use(&self, open: &Open) {
-        self.is_crowded.store(open.memory.used() > open.memory.limit() / 4 * 3, Relaxed);
+        let crowded_from = (open.memory.limit() / 4 * 3).min(CROWDED_BYTES);
+        self.is_crowded.store(open.memory.used() > crowded_from, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

@@ -1,7 +1,6 @@
 use super::open::UNREAD_DELAY;
 use super::place::SMALL_HEAD_BYTES;
 use super::*;
-use crate::memory::SERVING_BYTES;
 use crate::server::arrival::Arrival;
 use proptest::prelude::*;
 
@@ -37,6 +36,21 @@ fn room_for(limit: usize) -> Arc<Connections> {
 
 fn room_for_bytes(bytes: usize) -> Arc<Connections> {
     Connections::new(1000, bytes, Arc::default(), Arc::default(), &Registry::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_memory_limit_hypers_state_is_kept_for_some_connections_only() {
+    let connections = room_for(1000);
+    let mut served = Vec::new();
+    while served.len() < 600 {
+        let guest = arrive(&connections, 1).expect("room");
+        let serving = guest.place.serve(Reclaim::Yes).expect("memory");
+        let is_first_crowd = served.len() == 256;
+        assert!(!is_first_crowd || serving.is_crowded(), "257 are too many to keep their state");
+        served.push((guest, serving));
+    }
+    served.truncate(200);
+    assert!(!served[0].1.is_crowded(), "200 are not");
 }
 
 #[tokio::test(start_paused = true)]
