@@ -159,7 +159,7 @@ pub(super) fn a_right_that_is_missing_is_named() {
                 lab.change((rbac, "ClusterRole", &of_the_account));
                 let [verb, resource] = [verb, &rule["resources"][0]].map(|text| text.as_str().expect("text"));
                 let exact = format!("lacks the verb {verb} for {resource} in the API group {}", rule["apiGroups"][0]);
-                let words = [exact.as_str(), OWN_ACCOUNT, rbac];
+                let words = [exact.as_str(), OWN_ACCOUNT, component(rbac)];
                 eventually(|| {
                     let found = said(&lab.of_account(acts_as_node));
                     let missing: Vec<_> = found.iter().filter(|found| !found.contains("the last resort")).collect();
@@ -177,7 +177,7 @@ pub(super) fn a_right_that_is_missing_is_named() {
     for way in [OWN_NODE, KUBELET] {
         lab.admin.apply(way, "another-audience");
         let ask = || if way == OWN_NODE { lab.of_account(true) } else { lab.of_kubelet() };
-        let words = ["system:nodes", "request-serviceaccounts-token-audience", AUDIENCE, way[0]];
+        let words = ["system:nodes", "request-serviceaccounts-token-audience", AUDIENCE, component(way[0])];
         eventually_only(Severity::Missing, &words, ask);
         lab.admin.unapply(way);
     }
@@ -192,6 +192,11 @@ pub(super) fn a_right_that_is_missing_is_named() {
     let file = lab.server.node_kubeconfig(lab.server.addr());
     let found = said(&of_kubeconfig(&file, "node-9", AUDIENCE));
     assert!(found.len() == 1 && found[0].contains(&format!("{NODE}, but --node-name is node-9")), "{found:?}");
+}
+
+/// The folder of a file of a component.
+fn component(file: &str) -> &str {
+    file.split_once('/').expect("a folder and a file").0
 }
 
 pub(super) fn the_fence_is_found_and_so_is_each_hole_in_it() {

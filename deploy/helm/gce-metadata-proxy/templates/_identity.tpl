@@ -37,6 +37,15 @@
 {{- end }}
 
 {{- define "identity.env" -}}
+{{- if eq .Values.identity.access "kubelet" }}
+# Not an argument, so that commands that are run in the container (`identity doctor`) have it, too.
+- name: METADATA_PROXY_KUBECONFIG
+  value: {{ .Values.identity.kubeconfig }}
+{{- else if eq .Values.identity.access "fenced" }}
+# Not an argument, so that commands that are run in the container (`identity doctor`) have it, too.
+- name: METADATA_PROXY_IMPERSONATE_NODE
+  value: "false"
+{{- end }}
 - name: NODE_NAME
   valueFrom:
     fieldRef:
@@ -54,15 +63,6 @@
   value: {{ join "," .Values.identity.passthrough | quote }}
 - name: METADATA_PROXY_PREFETCH
   value: {{ .Values.identity.prefetch | quote }}
-{{- if eq .Values.identity.access "kubelet" }}
-# Not an argument, so that commands that are run in the container (`identity doctor`) have it, too.
-- name: METADATA_PROXY_KUBECONFIG
-  value: {{ .Values.identity.kubeconfig }}
-{{- else if eq .Values.identity.access "fenced" }}
-# Not an argument, so that commands that are run in the container (`identity doctor`) have it, too.
-- name: METADATA_PROXY_IMPERSONATE_NODE
-  value: "false"
-{{- end }}
 {{- end }}
 
 {{- define "identity.volumeMounts" -}}
