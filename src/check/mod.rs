@@ -5,7 +5,7 @@
 //! forwarded values keep the metadata server's own. It needs no privileges and changes nothing. Of a token it
 //! only checks the format, and then discards it.
 //!
-//! Beside the proxy, it also asks that for what its own credential for the API server allows ([`credential`]).
+//! Beside the proxy, it also asks that for what its own credential for the API server allows (`credential.rs`).
 //!
 //! There are three results. *Protected*: all checks passed. *Unprotected*: a secret or another route to the
 //! server is open. *Trouble*: nothing is open, but something does not work, so that programs get no metadata

@@ -16,7 +16,7 @@
 //!
 //! # What a connection weighs
 //!
-//! [`OPEN_BYTES`] once accepted, and [`SERVING_BYTES`](crate::memory::SERVING_BYTES) more while it has hyper's state, each including kernel
+//! [`OPEN_BYTES`] once accepted, and [`SERVING_BYTES`] more while it has hyper's state, each including kernel
 //! buffers, plus an incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that
 //! were sent cannot be refused, so a connection is charged with full buffers from the start. While less than
 //! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the

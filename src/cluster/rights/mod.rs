@@ -3,7 +3,7 @@
 //!
 //! The API server is asked as whoever the credential is of, without acting as the node: to ask as the node would take one
 //! more right. RBAC's answer is not all. An admission policy may refuse what RBAC allows, and a node may lack the right to
-//! an audience. Both show only when a token is asked for, so it is: in ways that give none ([`facts::Attempt`]).
+//! an audience. Both show only when a token is asked for, so it is: in ways that give none (`facts::Attempt`).
 //!
 //! `ask` gathers the facts, `judge` decides what they mean, [`Finding`] says it. Nothing depends on the outcome: pods are
 //! served, and the proxy is ready, before and after.
