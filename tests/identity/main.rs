@@ -29,6 +29,7 @@ mod rights;
 mod sandbox;
 mod startup_taint;
 mod tally;
+mod static_pods;
 mod tokens;
 mod world;
 
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
     let trials = trials.chain(needs::trials("startup_taint", &with_nft, startup_taint::TESTS));
     let trials = trials.chain(needs::trials("clients", &with_clients, clients::TESTS));
     let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
+    let trials = trials.chain(needs::trials("static_pods", &static_pods::NEEDS, static_pods::TESTS));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
