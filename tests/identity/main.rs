@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let trials = trials.chain(needs::trials("startup_taint", &with_nft, startup_taint::TESTS));
     let trials = trials.chain(needs::trials("clients", &with_clients, clients::TESTS));
-    let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
+    let trials = trials.chain(needs::trials("rights::files", &[], rights::files::TESTS));
     let trials = trials.chain(needs::trials("static_pods", &static_pods::NEEDS, static_pods::TESTS));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
