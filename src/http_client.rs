@@ -8,6 +8,8 @@
 #[cfg(feature = "workload-identity")]
 pub mod reach;
 #[cfg(feature = "workload-identity")]
+pub mod renewed;
+#[cfg(feature = "workload-identity")]
 pub mod secure;
 
 use std::error::Error;

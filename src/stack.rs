@@ -60,7 +60,8 @@ fn with_between(
         let timeline = &Timeline::new(shared.instruments.clone(), peer);
         let visitor = shared.identity.clone().map(|identity| Visitor::new(identity, arrival));
         let visitor = visitor.as_ref();
-        let identify = visitor.map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor)));
+        let identify = visitor
+            .map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor, shared.forward.has_accounts())));
         let accounts = shared.accounts.as_ref();
         let accounts = accounts.map(|accounts| track(timeline, Filter::Accounts, accounts::layer(accounts)));
         let of_http = layers! { http:

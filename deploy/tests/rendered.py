@@ -18,11 +18,15 @@ FOLDERS = [
     "overlays/self-managed",
     "overlays/gke-standard",
     "overlays/identity",
+    "overlays/identity-doctor",
     "tests/everything",
     "tests/removal",
     "tests/identity-own-node",
     "tests/identity-kubelet",
     "tests/identity-fenced",
+    "tests/identity-doctor-own-node",
+    "tests/identity-doctor-kubelet",
+    "tests/identity-doctor-fenced",
     "tests/startup-taint",
     "sidecar/environment",
     "sidecar/redirect",
@@ -39,6 +43,19 @@ CHARTS = {
     "tests/startup-taint": ["--values", TESTS / "startup-taint" / "values.yaml", "--kube-version", "1.30.0"],
     "base": ["--set", "redirect.enabled=false"],
 }
+# The Job of `identity doctor`, and whose settings it has. The chart renders it by itself.
+DOCTORS = {
+    "overlays/identity-doctor": "overlays/identity",
+    "tests/identity-doctor-own-node": "tests/identity-own-node",
+    "tests/identity-doctor-kubelet": "tests/identity-kubelet",
+    "tests/identity-doctor-fenced": "tests/identity-fenced",
+}
+CHARTS |= {
+    doctor: [*CHARTS[of], "--set", "identity.doctor.node=node-to-examine", "--show-only", "templates/identity-doctor.yaml"]
+    for doctor, of in DOCTORS.items()
+    # Its DaemonSet has the file of a policy, which the overlay copies and the chart does not.
+    if of in CHARTS and of != "tests/identity-kubelet"
+}
 # Those in which pods are told apart, by the way to the API server. The overlay is not edited yet: what it names is
 # in capitals, and no cluster's.
 IDENTITY = {
@@ -47,7 +64,7 @@ IDENTITY = {
     "tests/identity-kubelet": "kubelet",
     "tests/identity-fenced": "fenced",
 }
-UNEDITED = {"overlays/identity"}
+UNEDITED = {"overlays/identity", "overlays/identity-doctor"}
 
 
 @cache
@@ -86,7 +103,8 @@ def container(folder, name):
 
 def containers_of(found):
     """The containers of the images in an object, each with its pod."""
-    pod = {"Pod": lambda: found["spec"], "DaemonSet": lambda: found["spec"]["template"]["spec"]}.get(found["kind"], dict)()
+    in_template = lambda: found["spec"]["template"]["spec"]
+    pod = {"Pod": lambda: found["spec"], "DaemonSet": in_template, "Job": in_template}.get(found["kind"], dict)()
     for one in pod.get("initContainers", []) + pod.get("containers", []):
         if one["image"].startswith("gce-metadata-proxy"):
             yield pod, one

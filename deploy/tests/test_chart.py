@@ -127,7 +127,7 @@ def difference(ours, charts):
 def read(found):
     """A ConfigMap's files as the documents that they are: the order of a document's keys says nothing. Nor does that of
     a pod's volumes."""
-    if found["kind"] == "DaemonSet":
+    if found["kind"] in ("DaemonSet", "Job"):
         found = deepcopy(found)
         pod = found["spec"]["template"]["spec"]
         for listed in [pod, *pod["containers"]]:

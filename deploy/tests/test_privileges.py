@@ -12,6 +12,7 @@ REDIRECT = POD | {"runAsUser: 0", "NET_ADMIN"}
 PRIVILEGED = POD | {"runAsUser: 0", "privileged", "privilege escalation", "default capabilities"}
 IDENTITY = PROXY | {"the node's /proc"}
 ACCOUNT = IDENTITY | {"a token of its account"}
+DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc"}
 KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /var/lib/kubelet/pki"}
 PRIVILEGES = {
     ("base", "proxy"): PROXY,
@@ -30,6 +31,10 @@ PRIVILEGES = {
     ("tests/identity-kubelet", "redirect"): REDIRECT,
     ("tests/identity-fenced", "proxy"): ACCOUNT,
     ("tests/identity-fenced", "redirect"): REDIRECT,
+    ("overlays/identity-doctor", "doctor"): DOCTOR | {"a token of its account"},
+    ("tests/identity-doctor-own-node", "doctor"): DOCTOR | {"a token of its account"},
+    ("tests/identity-doctor-kubelet", "doctor"): DOCTOR | (KUBELET - IDENTITY),
+    ("tests/identity-doctor-fenced", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/startup-taint", "proxy"): PROXY,
     ("tests/startup-taint", "redirect"): REDIRECT | {"a token of its account"},
     ("tests/removal", "proxy"): PROXY,
@@ -210,6 +215,23 @@ class Privileges(unittest.TestCase):
                 self.assertIn(f"object.spec.audiences == ['{audience_of(found)}']", judged)
                 self.assertEqual(binding["spec"], {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]})
 
+    def test_the_doctor_has_what_the_proxy_has(self):
+        """Else it would find what the proxy does not have, or not find what it has."""
+        for doctor, of in rendered.DOCTORS.items():
+            with self.subTest(doctor):
+                [job] = rendered.kustomize(doctor)
+                self.assertEqual(job["kind"], "Job")
+                pod = job["spec"]["template"]["spec"]
+                [container] = pod["containers"]
+                its, proxy = proxy_of(rendered.kustomize(of))
+                for field in ("image", "env", "volumeMounts"):
+                    self.assertEqual(container[field], proxy[field], field)
+                for field in ("serviceAccountName", "hostNetwork", "dnsPolicy", "volumes"):
+                    self.assertEqual(pod[field], its[field], field)
+                self.assertEqual(job["metadata"]["namespace"], "kube-system")
+                # A DaemonSet adopts pods that it selects.
+                self.assertNotEqual(job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"], "gce-metadata-proxy")
+
     def test_of_the_nodes_proc_nothing_can_be_written(self):
         """A read-only mount has writable ones in it unless something is mounted over them."""
         seen = 0
@@ -226,7 +248,7 @@ class Privileges(unittest.TestCase):
                 self.assertEqual(volumes[over["name"]]["emptyDir"], {})
                 beside = [one for one in pod["containers"] if one["name"] != "proxy"]
                 self.assertFalse(any(one.get("volumeMounts") for one in beside))
-        self.assertEqual(seen, 2 * len(rendered.IDENTITY) - len(rendered.UNEDITED))
+        self.assertEqual(seen, 2 * len(rendered.IDENTITY) - len(rendered.UNEDITED & set(rendered.IDENTITY)))
 
     def test_a_token_of_the_account_is_not_made_valid_for_a_year(self):
         seen = 0
@@ -246,7 +268,7 @@ class Privileges(unittest.TestCase):
         for where, _, container in rendered.containers():
             with self.subTest(where, container=container["name"]):
                 bound = {"cpu": "30m", "memory": "25Mi"}
-                if "--workload-identity" in container["args"]:
+                if "--workload-identity" in container["args"] or container["name"] == "doctor":
                     bound = {"cpu": "100m", "memory": "32Mi"}
                 self.assertEqual(container["resources"], {"requests": bound, "limits": bound})
 
@@ -270,7 +292,7 @@ class Privileges(unittest.TestCase):
     def test_probes_do_not_kill_it_for_a_metadata_server_that_is_away(self):
         probed = 0
         for where, _, container in rendered.containers():
-            if not container["image"].startswith("gce-metadata-proxy:"):
+            if not container["image"].startswith("gce-metadata-proxy:") or container["name"] == "doctor":
                 continue
             with self.subTest(where):
                 probed += 1

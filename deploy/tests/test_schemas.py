@@ -13,6 +13,7 @@ FOREIGN = {"PodMonitor"}
 # (1.36) is in no schema. The rest works from 1.25.
 SINCE = {"sidecar/environment": "1.28", "sidecar/redirect": "1.28", "tests/startup-taint": "1.30"}
 SINCE |= {where: "1.30" for where, way in rendered.IDENTITY.items() if way != "kubelet"}
+SINCE |= {doctor: SINCE[of] for doctor, of in rendered.DOCTORS.items() if of in SINCE}
 
 
 class Schemas(unittest.TestCase):

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tower::{BoxError, ServiceBuilder};
 
 use super::error::ClusterError;
-use super::{Acting, Credential, NodeName, Settings};
+use super::{Acting, Credential, NODE_PREFIX, NodeName, Settings};
 
 /// Maximum age of a client that new requests use. A kubelet's client certificate is replaced on disk long before it
 /// expires, and is read only when a client is made.
@@ -172,7 +172,7 @@ pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> 
 
 /// Acts as this node: the API server then bounds the account to what the node may do.
 pub(super) fn act_as(config: &mut Config, node: &NodeName) {
-    config.auth_info.impersonate = Some(format!("system:node:{node}"));
+    config.auth_info.impersonate = Some(format!("{NODE_PREFIX}{node}"));
 }
 
 /// Makes a client. kube's own stack retries, logs each failure and does not probe idle connections; here it is done

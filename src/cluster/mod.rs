@@ -37,7 +37,7 @@ pub use events::{Event, Events};
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
 pub use object::{Metadata, PodObject, Spec, Status};
-pub use own::{OwnCluster, Public, Published, User};
+pub use own::{BoundPod, OwnCluster, Public, Published, User};
 pub use taints::{NodeTaints, Taint};
 pub use token_request::{PodToken, TokenRequest, TokenRequestError};
 
@@ -52,6 +52,9 @@ pub const MAX_SILENCE: Duration = Duration::from_secs(75);
 /// How long the API server lets a watch run, in seconds. Each watch has another time, so that nodes do not start theirs
 /// together. Short enough that the client is renewed with a replaced certificate.
 const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
+
+/// How names of nodes begin, as users.
+const NODE_PREFIX: &str = "system:node:";
 
 /// Which node this is, and how to prove it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! [`OwnCluster`]: what is asked of the API server in the credential's own name, not in that of its node.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::header::{ACCEPT, CONTENT_TYPE, DATE};
@@ -11,17 +11,14 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::client::{Clients, Name};
-use super::{ClusterError, JSON, RESPONSE_TIMEOUT, RequestError, Settings, events};
+use super::{Cluster, ClusterError, JSON, NODE_PREFIX, RESPONSE_TIMEOUT, RequestError, Settings, events};
 
 /// Maximum bytes of a response. Twenty keys have 10 KiB.
 const MAX_BYTES: usize = 64 << 10;
 
-/// The extra attribute of a service account's token that names the node of its pod.
-const NODE: &str = "authentication.kubernetes.io/node-name";
-
 /// The API server, asked in the credential's own name.
 pub struct OwnCluster {
-    clients: Clients,
+    clients: Arc<Clients>,
 }
 
 /// Whom the API server takes the credential for.
@@ -29,8 +26,19 @@ pub struct OwnCluster {
 pub struct User {
     /// Its name, such as `system:serviceaccount:NAMESPACE:NAME`.
     pub name: String,
-    /// The node of the pod that a service account's token is bound to.
+    /// The node whose credential it is, or that of the pod which a service account's token is bound to.
     pub node: Option<String>,
+    /// The pod that a service account's token is bound to.
+    pub pod: Option<BoundPod>,
+}
+
+/// The pod that a token is bound to. It is in the namespace of the token's account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoundPod {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 /// What the API server publishes about itself.
@@ -66,7 +74,35 @@ struct ReviewStatus {
 struct UserInfo {
     username: String,
     #[serde(default)]
-    extra: HashMap<String, Vec<String>>,
+    extra: Extra,
+}
+
+/// What a token that is bound to a pod says about it. Each is a list of one.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Extra {
+    #[serde(rename = "authentication.kubernetes.io/node-name")]
+    node: Vec<String>,
+    #[serde(rename = "authentication.kubernetes.io/pod-name")]
+    pod: Vec<String>,
+    #[serde(rename = "authentication.kubernetes.io/pod-uid")]
+    uid: Vec<String>,
+}
+
+impl From<UserInfo> for User {
+    fn from(UserInfo { username: name, extra }: UserInfo) -> Self {
+        let [node, pod, uid] = [extra.node, extra.pod, extra.uid].map(|values| values.into_iter().next());
+        let pod = pod.zip(uid).map(|(name, uid)| BoundPod { name, uid });
+        let node = name.strip_prefix(NODE_PREFIX).map(str::to_owned).or(node);
+        Self { name, node, pod }
+    }
+}
+
+impl User {
+    /// Whether it is a node.
+    pub fn is_node(&self) -> bool {
+        self.name.starts_with(NODE_PREFIX)
+    }
 }
 
 impl Public {
@@ -86,7 +122,12 @@ impl OwnCluster {
     ///
     /// Outside a runtime.
     pub async fn connect(settings: &Settings) -> Result<Self, ClusterError> {
-        Ok(Self { clients: Clients::new(settings.clone(), Name::Own).await? })
+        Ok(Self { clients: Arc::new(Clients::new(settings.clone(), Name::Own).await?) })
+    }
+
+    /// By the connections of one that acts as nobody else.
+    pub(super) fn of(bare: &Cluster) -> Self {
+        Self { clients: Arc::clone(&bare.clients) }
     }
 
     /// Whom the API server takes the credential for. Kubernetes allows everybody to ask this, from 1.28 on.
@@ -99,8 +140,7 @@ impl OwnCluster {
         let user = answer.and_then(|body| {
             let review: Review =
                 serde_json::from_slice(&body).map_err(|error| RequestError::Invalid(error.to_string()))?;
-            let UserInfo { username: name, mut extra } = review.status.user_info;
-            Ok(User { name, node: extra.remove(NODE).and_then(|nodes| nodes.into_iter().next()) })
+            Ok(review.status.user_info.into())
         });
         Published { answer: user, date }
     }

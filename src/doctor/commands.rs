@@ -2,19 +2,21 @@
 
 use serde_json::{Value, json};
 
+use crate::cluster::{Acting, rights};
 use crate::workloads::{GoogleAccount, Provider};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Lets the proxy's account act as the node that it runs on, for what the proxy does.
 pub(super) fn act_as_node(namespace: &str, account: &str) -> String {
-    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
-    let rules = json!([
-        rule("authentication.k8s.io", "nodes", &["impersonate:associated-node"]),
-        rule("", "pods", &["impersonate-on:associated-node:list", "impersonate-on:associated-node:watch"]),
-        rule("", "serviceaccounts", &["impersonate-on:associated-node:get"]),
-        rule("", "serviceaccounts/token", &["impersonate-on:associated-node:create"]),
-    ]);
+    let rights = rights::needed(Acting::AsItsNode);
+    let rules: Value = rights
+        .chunk_by(|one, next| (one.group, one.resource) == (next.group, next.resource))
+        .map(|same| {
+            let verbs: Vec<&str> = same.iter().map(|right| right.verb).collect();
+            json!({"apiGroups": [same[0].group], "resources": [same[0].resource], "verbs": verbs})
+        })
+        .collect();
     let subject = json!({"kind": "ServiceAccount", "namespace": namespace, "name": account});
     grant("gce-metadata-proxy-own-node", &rules, &subject)
 }

@@ -2,17 +2,19 @@
 
 use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
+
 use super::claims::Claims;
 use super::judge::{cluster as judge, token};
 use super::patient::{Patient, Whose};
 use super::report::{Finding, Step};
-use super::{Deadline, MAX_STEP};
+use super::{Deadline, MAX_STEP, rights};
 use crate::cluster::{
-    AccountObject, Cluster, OwnCluster, PodObject, PodToken, Public, Published, RequestError, TokenRequest,
-    TokenRequestError, User,
+    AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
+    TokenRequest, TokenRequestError, User,
 };
 use crate::identity::Settings;
-use crate::pods::{Sandboxes, read};
+use crate::pods::{ProcError, Sandboxes, Scanned, read};
 
 /// What Kubernetes gave.
 #[derive(Default)]
@@ -32,41 +34,70 @@ pub(super) struct Kubernetes {
 
 /// Asks the API server, and looks at the node's processes.
 pub(super) async fn ask(settings: &Settings, whose: &Whose, deadline: Deadline) -> Kubernetes {
-    let mut asked = Kubernetes::default();
-    let pods = if let Some((cluster, own, user)) = connect(settings, &mut asked, deadline).await {
-        let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
-        credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
-        pods
-    } else {
-        asked.skip(Step::Pods, "pods of this node");
-        asked.skip(Step::Keys, "issuer and keys that the API server publishes");
-        None
-    };
+    let (scanned, (mut asked, pods)) = tokio::join!(scan(settings, deadline), ask_server(settings, whose, deadline));
     asked.skip_missing(settings);
     let networked = pods.map(|pods| {
         let is_networked = |pod: &&PodObject| read(pod, &settings.cluster.node).is_some_and(|pod| pod.has_network());
         pods.iter().filter(is_networked).count()
     });
-    asked.findings.push(proc(settings, networked));
+    let (dir, node) = (settings.host_proc.display().to_string(), settings.cluster.node.as_str());
+    asked.findings.push(match scanned {
+        Some(scanned) => judge::proc(&dir, node, scanned.as_ref().copied(), networked),
+        None => judge::slow_proc(&dir, MAX_STEP),
+    });
     asked
 }
 
-/// Who the credential is.
-async fn connect(
-    settings: &Settings,
-    asked: &mut Kubernetes,
-    deadline: Deadline,
-) -> Option<(Cluster, OwnCluster, Option<User>)> {
-    let connected =
-        async { Ok((Cluster::connect(&settings.cluster).await?, OwnCluster::connect(&settings.cluster).await?)) };
-    let (cluster, own) = match connected.await {
-        Ok(connected) => connected,
-        Err(error) => {
+/// Asks the API server. Also the pods of this node, if it lists them.
+async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (Kubernetes, Option<Vec<PodObject>>) {
+    let mut asked = Kubernetes::default();
+    let Some((cluster, own)) = connect(settings, &mut asked, deadline).await else {
+        asked.skip(Step::Rights, "rights of the credential");
+        asked.skip_server();
+        return (asked, None);
+    };
+    let go = async {
+        let Ok(user) = who(settings, &cluster, &own, &mut asked, deadline).await else {
+            asked.skip_server();
+            return None;
+        };
+        let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
+        credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
+        pods
+    };
+    let (pods, rights) = tokio::join!(go, rights::ask(settings, &cluster, deadline));
+    asked.findings.extend(rights);
+    (asked, pods)
+}
+
+/// Reads the credential's files, and runs the program that a kubeconfig may name. Both can block.
+async fn connect(settings: &Settings, asked: &mut Kubernetes, deadline: Deadline) -> Option<(Cluster, OwnCluster)> {
+    let (of_cluster, runtime) = (settings.cluster.clone(), Handle::current());
+    let connecting = async move {
+        Ok::<_, ClusterError>((Cluster::connect(&of_cluster).await?, OwnCluster::connect(&of_cluster).await?))
+    };
+    match deadline.aside(move || runtime.block_on(connecting)).await {
+        Some(Ok(connected)) => Some(connected),
+        Some(Err(error)) => {
             let error = RequestError::Cluster(error);
             asked.findings.push(judge::api_server("", &settings.cluster, &Err(error)));
-            return None;
+            None
         }
-    };
+        None => {
+            asked.findings.push(judge::slow_credential(MAX_STEP));
+            None
+        }
+    }
+}
+
+/// Who the credential is, if the API server says so. An error if the API server is not reached.
+async fn who(
+    settings: &Settings,
+    cluster: &Cluster,
+    own: &OwnCluster,
+    asked: &mut Kubernetes,
+    deadline: Deadline,
+) -> Result<Option<User>, ()> {
     let began = SystemTime::now();
     let silent = || Published { answer: Err(RequestError::Silent(MAX_STEP)), date: None };
     let Published { answer, date } = deadline.within(own.user()).await.unwrap_or_else(silent);
@@ -77,7 +108,7 @@ async fn connect(
         Err(error) => finding.verdict < super::Verdict::Trouble && error.failure() != crate::cluster::Failure::Cluster,
     };
     asked.findings.push(finding);
-    is_reached.then(|| (cluster, own, answer.ok()))
+    if is_reached { Ok(answer.ok()) } else { Err(()) }
 }
 
 /// Lists this node's pods, chooses one, and reads its account.
@@ -157,6 +188,12 @@ async fn credentials(
 }
 
 impl Kubernetes {
+    /// Reports the steps that need the API server.
+    fn skip_server(&mut self) {
+        self.skip(Step::Pods, "pods of this node");
+        self.skip(Step::Keys, "issuer and keys that the API server publishes");
+    }
+
     fn skip(&mut self, step: Step, tried: &str) {
         self.findings.push(Finding::not_tried(step, tried, "the API server is not reached"));
     }
@@ -181,9 +218,8 @@ fn or_silent<T>(answer: Option<Result<T, RequestError>>) -> Result<T, RequestErr
     answer.unwrap_or(Err(RequestError::Silent(MAX_STEP)))
 }
 
-/// Looks for the processes of pods, of which so many are known.
-fn proc(settings: &Settings, pods: Option<usize>) -> Finding {
-    let opened = Sandboxes::open(&settings.host_proc);
-    let (dir, node) = (settings.host_proc.display().to_string(), settings.cluster.node.as_str());
-    judge::proc(&dir, node, opened.as_ref().map(Sandboxes::scan), pods)
+/// Looks for the processes of pods. `None` if that takes too long.
+async fn scan(settings: &Settings, deadline: Deadline) -> Option<Result<Scanned, ProcError>> {
+    let dir = settings.host_proc.clone();
+    deadline.aside(move || Sandboxes::open(&dir).map(|sandboxes| sandboxes.scan())).await
 }

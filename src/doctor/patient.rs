@@ -35,6 +35,8 @@ pub(super) enum Unfit {
     NoPod(AccountName),
     /// The pod has the node's network, or has ended.
     NoNetwork(AccountName),
+    /// The pod has no account.
+    NoAccount(AccountName),
     /// The account acts as the node.
     PassedThrough(AccountName),
 }
@@ -64,7 +66,8 @@ impl Patient {
             }
             Whose::Pod(wanted) => match pods.into_iter().find(|pod| is(wanted, &pod.namespace, &pod.name)) {
                 None => Err(Unfit::NoPod(wanted.clone())),
-                Some(pod) if !pod.has_identity() => Err(Unfit::NoNetwork(wanted.clone())),
+                Some(pod) if !pod.has_network() => Err(Unfit::NoNetwork(wanted.clone())),
+                Some(pod) if !pod.has_identity() => Err(Unfit::NoAccount(wanted.clone())),
                 Some(pod) => Ok(pod),
             },
         }?;

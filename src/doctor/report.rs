@@ -77,6 +77,9 @@ pub struct Finding {
     /// What to do, if it needs an explanation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+    /// The commands that show more. They change nothing in the cluster, on the node and at Google.
+    #[serde(rename = "look")]
+    pub looks: Vec<String>,
     /// The commands that mend it, in order.
     #[serde(rename = "do")]
     pub commands: Vec<String>,
@@ -98,7 +101,7 @@ impl Finding {
     /// A finding without advice.
     pub(super) fn new(step: Step, verdict: Verdict, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
         let (tried, seen) = (clean(tried.as_ref()), clean(seen.as_ref()));
-        Self { step, verdict, tried, seen, said: None, advice: None, commands: Vec::new() }
+        Self { step, verdict, tried, seen, said: None, advice: None, looks: Vec::new(), commands: Vec::new() }
     }
 
     pub(super) fn ok(step: Step, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
@@ -128,7 +131,13 @@ impl Finding {
         Self { advice: Some(clean(advice.as_ref())), ..self }
     }
 
-    /// With one more command.
+    /// With one more command that shows what is wrong, and changes nothing.
+    pub(super) fn looking(mut self, command: impl AsRef<str>) -> Self {
+        self.looks.push(clean(command.as_ref()));
+        self
+    }
+
+    /// With one more command that mends it.
     pub(super) fn running(mut self, command: impl AsRef<str>) -> Self {
         self.commands.push(clean(command.as_ref()));
         self
@@ -197,12 +206,13 @@ const MAX_COMMAND: usize = 250;
 
 /// A finding's sentence and what to do, in one line.
 fn because(finding: &Finding) -> String {
-    let todo = match (&*finding.commands, &finding.advice) {
-        ([command], _) if command.len() <= MAX_COMMAND => format!("do: {command}"),
-        ([_], _) => "do the command above".to_owned(),
-        ([], Some(advice)) => format!("do: {advice}"),
-        ([], None) => "see above".to_owned(),
-        (commands, _) => format!("do the {} commands above", commands.len()),
+    let todo = match (&*finding.commands, &finding.advice, &*finding.looks) {
+        ([command], ..) if command.len() <= MAX_COMMAND => format!("do: {command}"),
+        ([_], ..) => "do the command above".to_owned(),
+        ([], Some(advice), _) => format!("do: {advice}"),
+        ([], None, [look]) if look.len() <= MAX_COMMAND => format!("look: {look}"),
+        ([], None, _) => "see above".to_owned(),
+        (commands, ..) => format!("do the {} commands above", commands.len()),
     };
     format!("{}; {todo}", finding.seen)
 }
@@ -210,7 +220,7 @@ fn because(finding: &Finding) -> String {
 /// A line per finding, others for words and fixes, and the conclusion.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Finding { verdict, tried, seen, said, advice, commands, .. } in &self.findings {
+        for Finding { verdict, tried, seen, said, advice, looks, commands, .. } in &self.findings {
             let mark = match verdict {
                 Verdict::Ok => "ok      ",
                 Verdict::NotTried => "skipped ",
@@ -221,6 +231,9 @@ impl fmt::Display for Report {
             writeln!(f, "{mark}{tried}: {seen}")?;
             if let Some(said) = said {
                 writeln!(f, "        it said: {said}")?;
+            }
+            for command in looks {
+                writeln!(f, "        look: {command}")?;
             }
             for command in commands {
                 writeln!(f, "        fix: {command}")?;

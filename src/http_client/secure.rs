@@ -1,6 +1,7 @@
 //! [`SecureConnector`]: connects by TLS, and through the proxy that the environment names.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tower::{BoxError, Service};
@@ -36,7 +37,7 @@ pub enum CaError {
         /// The file.
         file: PathBuf,
         /// What is wrong.
-        error: rustls::pki_types::pem::Error,
+        error: pem::Error,
     },
     /// It has no certificate, or one that is not of an authority.
     #[error("{}: {reason}", .file.display())]
@@ -51,28 +52,46 @@ pub enum CaError {
 /// A connector that trusts the authorities in this file, or else the public ones. Proxies are those of `HTTPS_PROXY`,
 /// `ALL_PROXY` and `NO_PROXY`, as they are now.
 pub fn connector(ca: Option<&Path>) -> Result<SecureConnector, CaError> {
-    let builder = HttpsConnectorBuilder::new().with_tls_config(tls(ca)?).https_or_http().enable_http1();
-    Ok(builder.wrap_connector(ThroughProxy::from_env()))
+    tls(ca).map(with_tls)
+}
+
+/// A connector that trusts the authorities in this text. `file` is where it was read.
+pub(super) fn connector_for(file: &Path, text: &[u8]) -> Result<SecureConnector, CaError> {
+    parse_roots(file, text).map(trusting).map(with_tls)
+}
+
+fn with_tls(tls: ClientConfig) -> SecureConnector {
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+    builder.wrap_connector(ThroughProxy::from_env())
 }
 
 /// TLS that trusts the authorities in this file, or else the public ones.
 pub(super) fn tls(ca: Option<&Path>) -> Result<ClientConfig, CaError> {
     let roots = match ca {
-        Some(file) => read_roots(file)?,
+        Some(file) => parse_roots(file, &read(file)?)?,
         None => webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
     };
-    Ok(ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    Ok(trusting(roots))
+}
+
+fn trusting(roots: RootCertStore) -> ClientConfig {
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring has the default versions")
         .with_root_certificates(roots)
-        .with_no_client_auth())
+        .with_no_client_auth()
 }
 
-fn read_roots(file: &Path) -> Result<RootCertStore, CaError> {
+/// Reads a file of certificates.
+pub(super) fn read(file: &Path) -> Result<Vec<u8>, CaError> {
+    fs::read(file).map_err(|error| CaError::Unreadable { file: file.to_owned(), error: pem::Error::Io(error) })
+}
+
+fn parse_roots(file: &Path, text: &[u8]) -> Result<RootCertStore, CaError> {
     let unreadable = |error| CaError::Unreadable { file: file.to_owned(), error };
     let invalid = |reason: String| CaError::Invalid { file: file.to_owned(), reason };
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(unreadable)? {
+    for certificate in CertificateDer::pem_slice_iter(text) {
         roots.add(certificate.map_err(unreadable)?).map_err(|error| invalid(error.to_string()))?;
     }
     if roots.is_empty() { Err(invalid("it has no certificate".to_owned())) } else { Ok(roots) }

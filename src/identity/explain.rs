@@ -90,7 +90,8 @@ fn reported(pod: &Pod) -> String {
         (false, false) => "running or starting",
     };
     let addresses = list(&pod.addresses);
-    format!("reports it as {state}, UID {}, service account {}, addresses: {addresses}", pod.uid, pod.account)
+    let account = if pod.account.is_empty() { "none, as static pods" } else { &*pod.account };
+    format!("reports it as {state}, UID {}, service account {account}, addresses: {addresses}", pod.uid)
 }
 
 fn seen(addresses: &[IpAddr]) -> String {

@@ -23,10 +23,18 @@ use crate::reply::{self, Body};
 /// The path under which a client is told who it is.
 pub const WHO_AM_I: &str = "/whoami";
 
-/// Identifies the client of a connection.
-pub fn layer<S>(visitor: &Arc<Visitor>) -> impl Layer<S, Service = Identify<S>> + Clone + use<S> {
+/// Identifies the client of a connection. `of_node`: whether the upstream has accounts of the node.
+pub fn layer<S>(visitor: &Arc<Visitor>, of_node: bool) -> impl Layer<S, Service = Identify<S>> + Clone + use<S> {
     let visitor = Arc::clone(visitor);
-    layer_fn(move |inner| Identify { inner, visitor: Arc::clone(&visitor) })
+    let accounts = Accounts { of_pods: visitor.has_accounts(), of_node };
+    layer_fn(move |inner| Identify { inner, visitor: Arc::clone(&visitor), accounts })
+}
+
+/// Which accounts there are.
+#[derive(Debug, Clone, Copy)]
+struct Accounts {
+    of_pods: bool,
+    of_node: bool,
 }
 
 /// The service of this layer.
@@ -34,6 +42,7 @@ pub fn layer<S>(visitor: &Arc<Visitor>) -> impl Layer<S, Service = Identify<S>> 
 pub struct Identify<S> {
     inner: S,
     visitor: Arc<Visitor>,
+    accounts: Accounts,
 }
 
 impl<S, B> Service<Box<Request>> for Identify<S>
@@ -56,17 +65,17 @@ where
             Principal::Unknown => {
                 // Until it is known who asks, the request must not keep the connection's read buffer.
                 request.detach();
-                let (inner, visitor) = (self.inner.clone(), Arc::clone(&self.visitor));
+                let (inner, visitor, accounts) = (self.inner.clone(), Arc::clone(&self.visitor), self.accounts);
                 Outcome::pending(async move {
                     let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
                     (request.principal, request.pod) = sender;
-                    match own_answer(&request, visitor.has_accounts()) {
+                    match own_answer(&request, accounts) {
                         Some(answer) => Ok(answer?.map(B::from)),
                         None => inner.oneshot(request).await,
                     }
                 })
             }
-            Principal::Node | Principal::Workload(_) => match own_answer(&request, self.visitor.has_accounts()) {
+            Principal::Node | Principal::Workload(_) => match own_answer(&request, self.accounts) {
                 Some(answer) => Outcome::decided(answer.map(|answer| answer.map(B::from))),
                 None => Outcome::passed(self.inner.call(request)),
             },
@@ -77,13 +86,13 @@ where
 /// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
 /// refused as a whole, because they give tokens under other paths. Where pods have accounts of their own, `layers::accounts`
 /// answers for these.
-fn own_answer(request: &Request, has_accounts: bool) -> Option<Result<Response<Body>, Error>> {
+fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<Body>, Error>> {
     if request.path.as_str() == WHO_AM_I {
         return Some(Ok(who_am_i(request.pod.as_deref())));
     }
     let pod = request.pod.as_ref().filter(|_| request.principal != Principal::Node)?;
     match request.endpoint {
-        Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts if has_accounts => None,
+        Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts if accounts.of_pods => None,
         Endpoint::Token(_)
         | Endpoint::Identity(_)
         | Endpoint::ServiceAccounts
@@ -93,7 +102,7 @@ fn own_answer(request: &Request, has_accounts: bool) -> Option<Result<Response<B
         Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => {
             Some(Err(Error::NoAccount(Arc::clone(pod))))
         }
-        Endpoint::Root | Endpoint::Versions | Endpoint::Directory if includes_accounts(request) => {
+        Endpoint::Root | Endpoint::Versions | Endpoint::Directory if accounts.of_node && includes_accounts(request) => {
             Some(Err(Error::IncludesAccounts))
         }
         Endpoint::Root | Endpoint::Versions | Endpoint::Directory | Endpoint::Leaf => None,

@@ -75,6 +75,15 @@ pub enum Missing {
         /// The UID.
         uid: String,
     },
+    /// The API server names a pod that has no service account.
+    #[error(
+        "the API server reports it for the pod {pod}, which has no service account and so no tokens: it is a static pod, which \
+         the kubelet reads from a file of the node"
+    )]
+    Account {
+        /// Namespace and name of the pod.
+        pod: String,
+    },
     /// The API server names a pod that the kernel does not confirm.
     #[error("the API server reports it for the pod {pod}, but {because}")]
     Confirmation {

@@ -118,6 +118,11 @@ mod tests {
              kubelet-kubepods-burstable-podU_I_D.slice/cri-containerd-0123abcd.scope",
             "/docker/0123abcd/kubelet/kubepods/burstable/podUID/0123abcd",
             "/system.slice/containerd.service/kubepods/podUID/a:b",
+            // CRI-O: the sandbox and containers, with cgroupfs, with crun, and conmon if its group is to be the pod's.
+            "/kubepods/burstable/podUID/crio-0123abcd",
+            "/kubepods.slice/kubepods-podU_I_D.slice/crio-0123abcd.scope/container",
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_I_D.slice/crio-conmon-0123abcd.scope",
+            "/kubepods/podUID/crio-conmon-0123abcd",
             "/../kubepods/podUID",
             "/../../podUID/0123abcd",
             "/../../../burstable/podUID/0123abcd",
@@ -135,6 +140,8 @@ mod tests {
             "/",
             "/..",
             "/system.slice/kubelet.service",
+            "/system.slice/crio.service",
+            "/system.slice/crio-conmon-0123abcd.scope",
             "/user.slice/user-0.slice/podUID",
             "/podUID",
             "/burstable/podUID",
@@ -179,6 +186,10 @@ mod tests {
     fn hierarchies_must_agree() {
         let text = format!("9:name=systemd:/\n8:pids:/kubepods/pod{UID}\n4:cpu,cpuacct:/kubepods/pod{UID}/x\n0::/\n");
         assert_eq!(pod_of(text.as_bytes()), uid(UID));
+        // As of a process of CRI-O's on a node with both versions.
+        let systemd =
+            format!("13:hugetlb:/\n0::/kubepods.slice/kubepods-pod{}.slice/crio-1.scope\n", UID.replace('-', "_"));
+        assert_eq!(pod_of(systemd.as_bytes()), uid(UID));
         let text = format!("{text}3:memory:/kubepods/pod{OTHER}\n");
         assert_eq!(pod_of(text.as_bytes()), None);
     }

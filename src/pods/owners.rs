@@ -99,7 +99,7 @@ pub fn decide(
             [other] if other.uid != only.uid && matches!(anchor(other.uid), Anchor::Bare(_)) => {
                 return Err(Missing::Decision { claims: 2 }.into());
             }
-            _ => by_kernel(*only, pod)?,
+            reported => by_kernel(*only, pod).map_err(|missing| of_static_pod(reported).unwrap_or(missing))?,
         },
         several => by_kernel(one_of(several, evidence, &pod)?, pod)?,
     };
@@ -132,6 +132,13 @@ fn by_kernel(sandbox: Sandbox, pod: impl Fn(PodUid) -> Option<Arc<Pod>>) -> Resu
     Ok(Owner { pod, by: Witness::Kernel, began: sandbox.began })
 }
 
+/// What is missing of a static pod: the kernel knows it by a UID that the kubelet has made of its file, and the API server has
+/// it as another pod, the mirror pod, which cannot have an account. Only the words depend on this.
+fn of_static_pod(reported: &[Arc<Pod>]) -> Option<NoOwner> {
+    let [pod] = reported else { return None };
+    pod.account.is_empty().then(|| Missing::Account { pod: format!("{}/{}", pod.namespace, pod.name) }.into())
+}
+
 fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<Owner, NoOwner> {
     let pod = match evidence.reported {
         [] => return Err(Missing::Claim.into()),
@@ -139,7 +146,10 @@ fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<
         _ if !evidence.is_scanned => return Err(Missing::Claim.into()),
         // The address of a pod that ends may already be another's, of which nothing is known.
         [only] if only.has_identity() && !only.terminating => only,
-        [only] => return Err(Missing::Pod { uid: only.uid.to_string() }.into()),
+        [only] => {
+            let missing = || Missing::Pod { uid: only.uid.to_string() }.into();
+            return Err(of_static_pod(evidence.reported).unwrap_or_else(missing));
+        }
         several => return Err(Missing::Decision { claims: several.len() }.into()),
     };
     let doubt = |because| Missing::Confirmation { pod: format!("{}/{}", pod.namespace, pod.name), because };

@@ -41,6 +41,11 @@ impl Forward {
         Self { to: To::Values(Arc::new(values)) }
     }
 
+    /// Whether the upstream has service accounts: those of the node.
+    pub fn has_accounts(&self) -> bool {
+        matches!(self.to, To::Server(_))
+    }
+
     /// Sends a request to the upstream.
     pub async fn ask(&self, request: &Request) -> Result<Response<Body>, Failure> {
         let client = match &self.to {

@@ -27,7 +27,9 @@ mod pod;
 mod reporter;
 mod rights;
 mod sandbox;
+mod scan;
 mod startup_taint;
+mod static_pods;
 mod tally;
 mod tokens;
 mod world;
@@ -75,6 +77,9 @@ fn main() -> ExitCode {
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let trials = trials.chain(needs::trials("startup_taint", &with_nft, startup_taint::TESTS));
     let trials = trials.chain(needs::trials("clients", &with_clients, clients::TESTS));
+    let trials = trials.chain(needs::trials("rights::files", &[], rights::files::TESTS));
+    let trials = trials.chain(needs::trials("scan", &scan::NEEDS, scan::TESTS));
+    let trials = trials.chain(needs::trials("static_pods", &static_pods::NEEDS, static_pods::TESTS));
     let trials: Vec<Trial> = trials.chain(needs::trials("manifests", &manifests::NEEDS, manifests::TESTS)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

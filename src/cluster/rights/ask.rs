@@ -7,11 +7,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::facts::{Attempt, Facts, NODE_PREFIX, Outcome, User, Way};
+use super::facts::{Attempt, Facts, Outcome, Way};
 use super::judge;
-use super::right::{CREATE_TOKENS, Right};
+use super::right::{CREATE_TOKENS, PATCH_NODES, Right};
 use crate::cluster::hints::Resource;
-use crate::cluster::{Cluster, JSON, RequestError, escaped, events, token_request};
+use crate::cluster::{
+    Cluster, JSON, MERGE_PATCH, NODE_PREFIX, OwnCluster, RequestError, User, escaped, events, token_request,
+};
 
 /// Maximum bytes of a review. It has some hundred, and the reason, which names roles.
 const MAX_BYTES: usize = 32 << 10;
@@ -31,7 +33,7 @@ const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Asks for all that matters: a question for each right, and some requests for tokens that give none.
 pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<Facts, RequestError> {
     let (bare, acts_as) = cluster.bare().await?;
-    let (user, own_pod) = whoami(&bare).await?;
+    let user = OwnCluster::of(&bare).user().await.answer.map_err(or_unreachable)?;
     let way = match acts_as {
         Some(name) if name.starts_with(NODE_PREFIX) => Way::OwnNode,
         _ if user.is_node() => Way::Kubelet,
@@ -43,7 +45,7 @@ pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<F
             allowed.push(right);
         }
     }
-    let subject = match own_pod {
+    let subject = match Subject::of(&user) {
         Some(own) => Some(own),
         // Any pod that this node has. Whoever may not list them has other worries, which are judged.
         None if way != Way::OwnNode => match any_pod(cluster).await {
@@ -62,8 +64,9 @@ pub(super) async fn facts(cluster: &Cluster, audience: Option<&str>) -> Result<F
             }
         }
     }
+    let change = if allowed.contains(&PATCH_NODES) && !user.is_node() { change_node(&bare).await? } else { None };
     let node = cluster.node().clone();
-    Ok(Facts { node, has_tokens: audience.is_some(), user, way, allowed, attempts })
+    Ok(Facts { node, has_tokens: audience.is_some(), user, way, allowed, attempts, change })
 }
 
 /// What is tried. As itself only what RBAC allows: all else is known to be refused.
@@ -85,6 +88,16 @@ struct Subject {
     account: String,
     pod: String,
     uid: String,
+}
+
+impl Subject {
+    /// The account of a token, and the pod that it is bound to.
+    fn of(user: &User) -> Option<Self> {
+        let (namespace, account) = user.name.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
+        let [namespace, account] = [namespace, account].map(str::to_owned);
+        let pod = user.pod.clone()?;
+        Some(Self { namespace, account, pod: pod.name, uid: pod.uid })
+    }
 }
 
 /// Makes attempts.
@@ -153,52 +166,24 @@ struct Access {
     allowed: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Subjected {
-    user_info: UserInfo,
-}
-
-#[derive(Deserialize)]
-struct UserInfo {
-    username: String,
-    #[serde(default)]
-    extra: Extra,
-}
-
-/// What a token that is bound to a pod says about it. Each is a list of one.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Extra {
-    #[serde(rename = "authentication.kubernetes.io/node-name")]
-    node: Vec<String>,
-    #[serde(rename = "authentication.kubernetes.io/pod-name")]
-    pod: Vec<String>,
-    #[serde(rename = "authentication.kubernetes.io/pod-uid")]
-    uid: Vec<String>,
-}
-
-/// Whose credential it is, and the pod that it is bound to.
-async fn whoami(bare: &Cluster) -> Result<(User, Option<Subject>), RequestError> {
-    let question = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
-    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    let UserInfo { username, extra } = review::<Subjected>(bare, path, &question).await?.user_info;
-    let [node, pod, uid] = [extra.node, extra.pod, extra.uid].map(|values| values.into_iter().next());
-    let account = username.strip_prefix(ACCOUNT_PREFIX).and_then(|account| account.split_once(':'));
-    let subject = account.zip(pod.zip(uid)).map(|((namespace, account), (pod, uid))| Subject {
-        namespace: namespace.to_owned(),
-        account: account.to_owned(),
-        pod,
-        uid,
-    });
-    let node = username.strip_prefix(NODE_PREFIX).map(str::to_owned).or(node);
-    Ok((User { name: username, node }, subject))
-}
-
 /// Whether whoever asks has a right.
 async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     Ok(review::<Access>(bare, path, &right.review()).await?.allowed)
+}
+
+/// Tries to change something of the node that the startup taint's policy lets nobody change. Nothing is kept of it. `None` if
+/// there is no such node.
+async fn change_node(bare: &Cluster) -> Result<Option<Outcome>, RequestError> {
+    let patch = json!({"metadata": {"annotations": {"gce-metadata-proxy/none": "none"}}});
+    let request = Request::patch(format!("{}?dryRun=All", bare.node_path())).header(CONTENT_TYPE, MERGE_PATCH);
+    let request = request.body(Body::from(patch.to_string().into_bytes()));
+    match bare.send(request, Resource::Rights).await.map_err(or_unreachable) {
+        Ok(_) => Ok(Some(Outcome::Passed)),
+        Err(RequestError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
+        Err(RequestError::Refused { message, .. }) => Ok(Some(Outcome::Refused(message))),
+        Err(error) => Err(error),
+    }
 }
 
 /// A pod of this node that lives and has an account.
@@ -226,14 +211,18 @@ async fn review<S: DeserializeOwned>(by: &Cluster, path: &str, question: &impl S
 async fn post(by: &Cluster, path: &str, object: &impl Serialize) -> Result<Body, RequestError> {
     let object = serde_json::to_vec(object).map_err(|error| RequestError::Invalid(error.to_string()))?;
     let request = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(object));
-    match by.send(request, Resource::Rights).await {
-        Err(RequestError::Refused { status, message, hint })
+    by.send(request, Resource::Rights).await.map_err(or_unreachable)
+}
+
+/// A refusal that says nothing of what was asked for is the server's own trouble.
+fn or_unreachable(error: RequestError) -> RequestError {
+    match error {
+        RequestError::Refused { status, message, hint }
             if status.is_server_error()
                 || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::UNAUTHORIZED) =>
         {
-            let status_and_message = format!("{status}: {message}{hint}");
-            Err(RequestError::Unreachable(status_and_message))
+            RequestError::Unreachable(format!("{status}: {message}{hint}"))
         }
-        sent => sent,
+        error => error,
     }
 }

@@ -1,7 +1,7 @@
 //! [`Facts`]: what the API server said about a credential.
 
 use super::right::Right;
-use crate::cluster::NodeName;
+use crate::cluster::{NodeName, User};
 
 /// What the API server said about a credential.
 #[derive(Debug, Clone)]
@@ -18,15 +18,8 @@ pub(super) struct Facts {
     pub(super) allowed: Vec<Right>,
     /// What became of requests for tokens.
     pub(super) attempts: Vec<(Attempt, Outcome)>,
-}
-
-/// Whose credential it is.
-#[derive(Debug, Clone, Default)]
-pub(super) struct User {
-    /// Its name, such as `system:serviceaccount:kube-system:gce-metadata-proxy`.
-    pub(super) name: String,
-    /// The node that the credential names: that of the pod which it is bound to, or the node whose it is.
-    pub(super) node: Option<String>,
+    /// What became of a change to its node as itself, of which nothing was kept. `None` if it was not tried.
+    pub(super) change: Option<Outcome>,
 }
 
 /// As whom the API server is asked.
@@ -83,13 +76,3 @@ impl Facts {
         self.outcome(attempt) == Some(&Outcome::Passed)
     }
 }
-
-impl User {
-    /// Whether it is a node.
-    pub(super) fn is_node(&self) -> bool {
-        self.name.starts_with(NODE_PREFIX)
-    }
-}
-
-/// How names of nodes begin, as users.
-pub(super) const NODE_PREFIX: &str = "system:node:";

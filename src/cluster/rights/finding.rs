@@ -55,6 +55,8 @@ pub enum Danger {
     AllSecrets,
     /// Get tokens that are bound to no pod, in the node's name.
     NodesAreNotConfined,
+    /// Change every node.
+    ChangesNodes,
 }
 
 /// What the proxy needs and does not have.
@@ -164,6 +166,11 @@ impl fmt::Display for Danger {
             Self::NodesAreNotConfined => f.write_str(
                 "get tokens that are bound to no pod: the API server does not confine nodes. Start it with \
                  --enable-admission-plugins=NodeRestriction and --authorization-mode=Node,RBAC",
+            ),
+            Self::ChangesNodes => f.write_str(
+                "change the labels and taints of every node, and so draw pods to a node: the proxy's account has the verb \
+                 patch for nodes, and no admission policy refuses that. Apply \
+                 deploy/components/startup-taint/admission.yaml, or delete that right if you have no startup taint",
             ),
         }
     }

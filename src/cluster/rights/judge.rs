@@ -4,15 +4,25 @@ use super::facts::{Attempt, Facts, Outcome, Way};
 use super::finding::{Danger, Finding, Lack};
 use super::right::{
     ACT_AS_ACCOUNTS, ACT_AS_ANY_NODE, ACT_AS_NODE, ACT_AS_USERS, CREATE_TOKENS, FOLLOW, FOLLOW_AS_NODE, GET_ACCOUNTS,
-    GET_SECRETS, Right, TOKENS_AS_NODE,
+    GET_SECRETS, PATCH_NODES, Right, TOKENS_AS_NODE,
 };
+use crate::cluster::Acting;
 
 /// The rights of a user that are asked for, whether they are needed or too many.
 pub(super) fn questions(way: Way, has_tokens: bool) -> Vec<Right> {
     let mut rights = needs(way, has_tokens);
-    let excess = [&[CREATE_TOKENS, ACT_AS_USERS, ACT_AS_ACCOUNTS, GET_SECRETS][..], &ACT_AS_ANY_NODE].concat();
+    let excess =
+        [&[CREATE_TOKENS, ACT_AS_USERS, ACT_AS_ACCOUNTS, GET_SECRETS, PATCH_NODES][..], &ACT_AS_ANY_NODE].concat();
     rights.extend(excess.into_iter().filter(|right| !rights.contains(right)).collect::<Vec<_>>());
     rights
+}
+
+/// What the proxy needs of its own account, and for tokens of pods.
+pub(super) fn needed(acting: Acting) -> Vec<Right> {
+    match acting {
+        Acting::AsItsNode => needs(Way::OwnNode, true),
+        Acting::AsItself => needs(Way::Itself, true),
+    }
 }
 
 /// What the proxy needs.
@@ -60,6 +70,9 @@ fn dangers(facts: &Facts) -> Vec<Danger> {
     }
     if facts.may(GET_SECRETS) {
         dangers.push(Danger::AllSecrets);
+    }
+    if facts.change == Some(Outcome::Passed) {
+        dangers.push(Danger::ChangesNodes);
     }
     dangers
 }

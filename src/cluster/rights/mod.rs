@@ -15,7 +15,7 @@ mod follow;
 mod judge;
 mod right;
 
-use super::{Cluster, RequestError};
+use super::{Acting, Cluster, RequestError};
 
 pub use finding::{Danger, Finding, Lack, Severity};
 pub use follow::follow;
@@ -35,6 +35,12 @@ impl Report {
     pub fn severity(&self) -> Option<Severity> {
         self.findings.iter().map(Finding::severity).max()
     }
+}
+
+/// The rights that the proxy's account needs for itself: those of `deploy/components/identity-own-node`, or of
+/// `identity-fenced`.
+pub fn needed(acting: Acting) -> Vec<Right> {
+    judge::needed(acting)
 }
 
 impl Cluster {

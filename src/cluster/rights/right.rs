@@ -50,6 +50,9 @@ pub(super) const ACT_AS_ACCOUNTS: Right = core("impersonate", ACCOUNTS);
 /// and to read Secrets, among which there are tokens.
 pub(super) const GET_SECRETS: Right = core("get", "secrets");
 
+/// Changes to all nodes. The container `redirect` needs it for the startup taint, and an admission policy must bound it.
+pub(super) const PATCH_NODES: Right = core("patch", "nodes");
+
 const PODS: &str = "pods";
 const ACCOUNTS: &str = "serviceaccounts";
 const TOKENS: &str = "serviceaccounts/token";

@@ -1,7 +1,10 @@
 //! What the API server said about the credential, pods and the account.
 
+use std::time::Duration;
+
 use http::StatusCode;
 
+use super::time;
 use crate::cluster::{Acting, Credential, Failure, RequestError, Settings, TokenRequestError, User};
 use crate::doctor::commands;
 use crate::doctor::patient::{Patient, Unfit};
@@ -51,7 +54,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
         Failure::Refused(_) | Failure::Invalid | Failure::Expired => {
             Finding::trouble(step, tried, "something else than an API server answers there, or it fails")
                 .saying(error.to_string())
-                .running("kubectl get --raw /readyz")
+                .looking("kubectl get --raw /readyz")
         }
         Failure::Cluster => Finding::trouble(step, tried, error.to_string())
             .advising("correct the kubeconfig, or the service account of the pod, as it says"),
@@ -65,7 +68,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
             "if it answers from elsewhere, the way from this node to it is blocked: a network policy, a firewall, or \
                  kube-proxy that is not running here",
         )
-        .running("kubectl get --raw /readyz"),
+        .looking("kubectl get --raw /readyz"),
     }
 }
 
@@ -79,7 +82,7 @@ fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
             format!("the kubeconfig is that of the node {other}, and --node-name is {node}"),
         )
         .advising("give the name of the node that this runs on, as its kubelet knows it")
-        .running("kubectl get nodes"),
+        .looking("kubectl get nodes"),
         (Credential::OwnAccount(Acting::AsItsNode), Some(other), _) if other != node.as_str() => {
             let seen = format!(
                 "this pod runs on the node {other}, and --node-name is {node}; it may act as its own node only"
@@ -97,6 +100,13 @@ fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
     }
 }
 
+/// The credential could not be read in this time.
+pub(in crate::doctor) fn slow_credential(waited: Duration) -> Finding {
+    let seen = format!("the credential could not be read within {}", time(waited));
+    Finding::trouble(Step::ApiServer, "API server", seen)
+        .advising("see on the node why the files of the kubeconfig, or of the service account, do not answer")
+}
+
 /// Whether this node's pods can be listed. The number of them, or why not.
 pub(in crate::doctor) fn pods(
     settings: &Settings,
@@ -108,7 +118,7 @@ pub(in crate::doctor) fn pods(
     match listed {
         Ok(0) => {
             Finding::trouble(step, tried, "the API server has none, so no pod can be known; is the node's name right?")
-                .running("kubectl get nodes")
+                .looking("kubectl get nodes")
         }
         Ok(pods) => Finding::ok(step, tried, format!("{pods} can be listed")),
         Err(error) => refused(
@@ -136,16 +146,22 @@ pub(in crate::doctor) fn nobody(unfit: &Unfit, node: &str) -> Finding {
             format!("no pod of {account} with a network of its own runs here, and the API server gives this node no token for it"),
         )
         .advising("run this on a node where one runs; pods with hostNetwork: true act as the node")
-        .running(on(account.namespace(), &format!("spec.serviceAccountName={}", account.name()))),
+        .looking(on(account.namespace(), &format!("spec.serviceAccountName={}", account.name()))),
         Unfit::NoPod(pod) => Finding::trouble(step, pods_of(pod), format!("no pod {pod} runs here"))
             .advising("run this on its node")
-            .running(on(pod.namespace(), &format!("metadata.name={}", pod.name()))),
+            .looking(on(pod.namespace(), &format!("metadata.name={}", pod.name()))),
         Unfit::NoNetwork(pod) => Finding::trouble(
             step,
             pods_of(pod),
             format!("the pod {pod} has ended, or has the node's network and acts as the node"),
         )
         .advising("remove hostNetwork: true from its manifest, or name another pod"),
+        Unfit::NoAccount(pod) => Finding::trouble(
+            step,
+            pods_of(pod),
+            format!("the pod {pod} has no service account: it is a static pod, which the kubelet reads from a file of the node"),
+        )
+        .advising("run it as a DaemonSet or Deployment if it needs tokens, or name another pod"),
         Unfit::PassedThrough(account) => {
             Finding::trouble(step, pods_of(account), format!("{account} is listed with --passthrough and acts as the node"))
                 .advising("remove it from --passthrough, or name another account (--account)")
@@ -297,4 +313,11 @@ pub(in crate::doctor) fn proc(
             }
         }
     }
+}
+
+/// The node's processes could not be read in this time.
+pub(in crate::doctor) fn slow_proc(dir: &str, waited: Duration) -> Finding {
+    let seen = format!("they could not be read within {}, so pods are known late or never", time(waited));
+    Finding::trouble(Step::Proc, format!("the node's processes in {dir}"), seen)
+        .advising("see on the node what keeps /proc from answering (a hung process, or far too few CPUs)")
 }

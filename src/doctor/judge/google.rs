@@ -24,7 +24,7 @@ pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<
                 "the DNS server of this node must know {host}, or {flag} must name an endpoint that it knows; for a pod with \
                  hostNetwork: true, dnsPolicy: Default asks the node's"
             ))
-            .running(commands::on_node("NODE", &format!("nslookup {host}"))),
+            .looking(commands::on_node("NODE", &format!("nslookup {host}"))),
         Unreachable::Closed { .. } => finding.advising(
             "let this node out to it: Private Google Access or Cloud NAT of its subnet, a firewall's egress rule, a network policy; \
              or set HTTPS_PROXY to a proxy that may",

@@ -60,7 +60,7 @@ fn of_gke(pool: &WorkloadPool, cluster: &ClusterUri, issuer: Option<&str>) -> Fi
                 "--cluster-uri is {cluster}, which is not of the form {GKE}PROJECT/locations/LOCATION/clusters/NAME"
             ),
         )
-        .running("gcloud container clusters list --format='value(selfLink)'"),
+        .looking("gcloud container clusters list --format='value(selfLink)'"),
         Some((project, ..)) if project != pool.project() => Finding::warning(
             step,
             TRIED,
@@ -94,13 +94,13 @@ fn of_provider(provider: &Provider, federation: &Federation) -> Finding {
         let seen = format!("--workload-identity-provider has the project {}, and needs its number", provider.project());
         let project = provider.project();
         return Finding::trouble(step, TRIED, seen)
-            .running(format!("gcloud projects describe {project} --format='value(projectNumber)'"));
+            .looking(format!("gcloud projects describe {project} --format='value(projectNumber)'"));
     }
     if provider.location() != "global" {
         let seen =
             format!("--workload-identity-provider has the location {}, and must have global", provider.location());
         return Finding::trouble(step, TRIED, seen)
-            .running("gcloud iam workload-identity-pools list --location=global");
+            .looking("gcloud iam workload-identity-pools list --location=global");
     }
     match &federation.token_audience {
         Some(audience) if !is_default(audience, provider) => Finding::ok(

@@ -94,8 +94,8 @@ fn of_provider(
     match why {
         Why::Pool => refused(format!("Google knows no provider {} in the pool {}", provider.id(), provider.pool()))
             .advising("correct --workload-identity-provider, or create or enable what is missing")
-            .running(format!("gcloud iam workload-identity-pools list --location=global --project={}", provider.project()))
-            .running(format!(
+            .looking(format!("gcloud iam workload-identity-pools list --location=global --project={}", provider.project()))
+            .looking(format!(
                 "gcloud iam workload-identity-pools providers list --workload-identity-pool={} --location=global --project={}",
                 provider.pool(),
                 provider.project()
@@ -110,10 +110,10 @@ fn of_provider(
         }
         Why::Condition => refused(format!("the attribute condition of the provider {} excludes this account", provider.id()))
             .advising("change the condition so that it holds for this account (update-oidc --attribute-condition)")
-            .running(describe("value(attributeCondition)")),
+            .looking(describe("value(attributeCondition)")),
         Why::Subject => refused("the name of this account is too long for the provider's mapping: google.subject has 127 bytes at most".to_owned())
             .advising("map a shorter attribute, such as the account's UID (assertion['kubernetes.io']['serviceaccount']['uid'])")
-            .running(describe("value(attributeMapping)")),
+            .looking(describe("value(attributeMapping)")),
         Why::Keys => {
             let [fetch, upload] = commands::upload_keys(provider);
             refused(format!("the provider {} does not have the key that signed the token", provider.id()))
@@ -136,7 +136,7 @@ fn of_gke(why: Why, federation: &Federation, cluster: &ClusterUri, claims: Optio
         )
     });
     let with_describe = |finding: Finding| match &describe {
-        Some(command) => finding.running(command),
+        Some(command) => finding.looking(command),
         None => finding,
     };
     match why {

@@ -84,7 +84,7 @@ pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
                 .advising(
                     "set the clock of the control plane's machines (chronyc -a makestep), and see why NTP does not",
                 )
-                .running("kubectl get nodes --selector=node-role.kubernetes.io/control-plane --output=wide")
+                .looking("kubectl get nodes --selector=node-role.kubernetes.io/control-plane --output=wide")
         }
         (None, Some(of_cluster)) if is_off(of_cluster) => {
             let seen = format!("this machine's clock is {} the API server's; one of them is wrong", by(of_cluster));
@@ -147,7 +147,7 @@ pub(in crate::doctor) fn keys(
     };
     let Some(published) = issuer_in(issuer) else {
         return Finding::warning(step, tried, "what it publishes is not a document of OpenID")
-            .running(by_hand(Public::Issuer));
+            .looking(by_hand(Public::Issuer));
     };
     let Some(claims) = claims else {
         return Finding::ok(step, tried, format!("the issuer is {published}; there is no token to compare it with"));
@@ -156,12 +156,12 @@ pub(in crate::doctor) fn keys(
         let seen = format!("it publishes the issuer {published}, and its tokens are of {}", claims.issuer);
         return Finding::warning(step, tried, seen)
             .advising("the first --service-account-issuer of every API server must be the same")
-            .running(by_hand(Public::Issuer));
+            .looking(by_hand(Public::Issuer));
     }
     match has_key(keys, claims) {
         Some(true) => Finding::ok(step, tried, "they are those of the token"),
         _ => Finding::warning(step, tried, format!("the key {} that signed the token is not among them", claims.key))
             .advising("every API server needs the same --service-account-signing-key-file, and its public part among the keys")
-            .running(by_hand(Public::Keys)),
+            .looking(by_hand(Public::Keys)),
     }
 }

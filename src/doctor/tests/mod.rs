@@ -41,14 +41,24 @@ fn judge(case: &Case, report: &Report) -> Result<(), String> {
     let found = found.ok_or("there is no trouble")?;
     is(found.step == case.step, format!("{:?} comes first", found.step))?;
     is(found.seen.contains(case.seen), format!("{:?} is missing", case.seen))?;
-    let todos = found.commands.iter().chain(&found.advice).cloned().collect::<Vec<_>>().join("\n");
+    let todos = found.commands.iter().chain(&found.looks).chain(&found.advice).cloned().collect::<Vec<_>>().join("\n");
     is(todos.contains(case.todo), format!("{:?} is missing", case.todo))?;
+    let mends = found.commands.iter().find(|command| only_looks(command));
+    is(mends.is_none(), format!("{mends:?} mends nothing"))?;
+    let looks = found.looks.iter().find(|command| !only_looks(command));
+    is(looks.is_none(), format!("{looks:?} does more than look"))?;
     is(report.conclusion().contains(case.seen), "the conclusion has another cause".to_owned())?;
     is(report.exit_code() == 2, format!("the exit code is {}", report.exit_code()))?;
     [Format::Text, Format::Json].into_iter().try_for_each(|format| {
         let shown = report.render(format);
         is(!["eyJ", "ya29"].iter().any(|token| shown.contains(token)), "a token is shown".to_owned())
     })
+}
+
+/// Whether a command changes nothing. A file that it writes is for the next command.
+fn only_looks(command: &str) -> bool {
+    let looks = ["kubectl get ", " describe ", " list ", " list-", "nslookup"];
+    looks.iter().any(|look| command.contains(look)) && !command.contains(" > ")
 }
 
 #[tokio::test]
@@ -141,6 +151,32 @@ async fn silent_servers_do_not_hold_it_up() {
     assert!(began.elapsed() < MAX_TIME, "{:?}", began.elapsed());
 }
 
+/// Whoever opens this file from now on waits for ever.
+fn block(file: &std::path::Path) {
+    std::fs::remove_file(file).expect("it is there");
+    let made = std::process::Command::new("mkfifo").arg(file).status().expect("coreutils");
+    assert!(made.success());
+}
+
+#[tokio::test]
+async fn files_that_do_not_answer_do_not_hold_it_up() {
+    let ward = Ward::healthy(Kind::Provider, "files").await;
+    let crate::cluster::Credential::Kubeconfig(kubeconfig) = &ward.settings.cluster.credential else { panic!("one") };
+    block(kubeconfig);
+    block(&ward.proc.dir().join("1/stat"));
+    let began = Instant::now();
+    let report = ward.examine().await;
+    assert!(began.elapsed() < MAX_TIME, "{:?}", began.elapsed());
+    let seen = |step| report.findings().iter().find(|finding| finding.step == step).map(|finding| &*finding.seen);
+    assert_eq!(seen(Step::ApiServer), Some("the credential could not be read within 4 s"), "{report}");
+    assert_eq!(seen(Step::Rights), Some("not tried: the API server is not reached"), "{report}");
+    assert_eq!(
+        seen(Step::Proc),
+        Some("they could not be read within 4 s, so pods are known late or never"),
+        "{report}"
+    );
+}
+
 #[test]
 fn clocks_are_compared_with_googles() {
     let judged = |of_google, of_cluster| clock(Clocks { of_cluster, of_google }, "node-1");
@@ -183,7 +219,7 @@ fn each_way_of_not_reaching_a_server_has_its_advice() {
         ),
     ] {
         let finding = reached(Step::Sts, "https://sts.googleapis.com", &Err(unreachable));
-        let todos = finding.commands.iter().chain(&finding.advice).cloned().collect::<String>();
+        let todos = finding.looks.iter().chain(&finding.advice).cloned().collect::<String>();
         assert!(finding.seen.ends_with(seen) && todos.contains(todo), "{finding:?}");
     }
 }
@@ -226,8 +262,8 @@ fn federation_of(kind: Kind) -> crate::workloads::Federation {
 #[test]
 fn what_others_write_cannot_move_a_terminals_cursor() {
     let finding = Finding::trouble(Step::Link, "a", "\u{1b}[2J\u{202e}b\r").saying("c\nd").running("e\u{7}");
-    let report = Report::new(vec![finding], "x/y", None).to_string();
+    let report = Report::new(vec![finding.looking("f\u{200b}")], "x/y", None).to_string();
     let is_harmless = |char: char| char == '\n' || !(char.is_control() || char == '\u{202e}');
     assert!(report.chars().all(is_harmless), "{report:?}");
-    assert_eq!(report.lines().count(), 4, "{report}");
+    assert_eq!(report.lines().count(), 5, "{report}");
 }

@@ -28,7 +28,7 @@ async fn outcome(path: &str, principal: Principal) -> Option<Result<Response<Bod
         }
     });
     let visitor = crate::identity::tests::stranger(SocketAddr::from(([10, 8, 0, 5], 40000)));
-    let answer = layer(&visitor).layer(inner).oneshot(request(path, principal)).await;
+    let answer = layer(&visitor, true).layer(inner).oneshot(request(path, principal)).await;
     if passed.try_recv().is_ok() { None } else { Some(answer) }
 }
 
@@ -37,6 +37,9 @@ async fn text(answer: Option<Result<Response<Body>, Error>>) -> String {
     let bytes = body.map_err(|_| -> Infallible { unreachable!("it is in memory") }).collect().await;
     String::from_utf8(bytes.expect("infallible").to_bytes().to_vec()).expect("text")
 }
+
+/// Pods have none of their own, and the node has some.
+const ACCOUNTS: Accounts = Accounts { of_pods: false, of_node: true };
 
 const WORKLOAD: Principal = Principal::Workload(WorkloadId(1));
 
@@ -83,9 +86,25 @@ async fn trees_that_include_the_nodes_accounts_are_refused_to_pods() {
         for principal in [WORKLOAD, Principal::Node] {
             let request = Request { query: recursive(), ..*request(path, principal) };
             let is_refused = is_refused && principal == WORKLOAD;
-            assert_eq!(matches!(own_answer(&request, false), Some(Err(Error::IncludesAccounts))), is_refused, "{path}");
+            assert_eq!(
+                matches!(own_answer(&request, ACCOUNTS), Some(Err(Error::IncludesAccounts))),
+                is_refused,
+                "{path}"
+            );
         }
     }
+}
+
+#[test]
+fn where_the_node_has_no_accounts_no_tree_includes_them() {
+    let accounts = Accounts { of_node: false, ..ACCOUNTS };
+    let recursive = || Query::parse(Some("recursive=true")).expect("a query");
+    for path in ["/computeMetadata/v1/", "/computeMetadata/v1/instance/"] {
+        let request = Request { query: recursive(), ..*request(path, WORKLOAD) };
+        assert!(own_answer(&request, accounts).is_none(), "{path}");
+    }
+    let accounts_of_node = "/computeMetadata/v1/instance/service-accounts/?recursive=true";
+    assert!(matches!(own_answer(&request(accounts_of_node, WORKLOAD), accounts), Some(Err(Error::NoAccount(_)))));
 }
 
 #[tokio::test]
@@ -103,7 +122,8 @@ fn the_refusal_names_the_account() {
 
 #[test]
 fn where_pods_have_accounts_another_layer_answers_for_them() {
-    let refused = |path: &str| own_answer(&request(path, WORKLOAD), true).is_some_and(|answer| answer.is_err());
+    let accounts = Accounts { of_pods: true, ..ACCOUNTS };
+    let refused = |path: &str| own_answer(&request(path, WORKLOAD), accounts).is_some_and(|answer| answer.is_err());
     for path in ["default/token", "a@b.c/identity", "default/email", "default/", ""] {
         assert!(!refused(&format!("/computeMetadata/v1/instance/service-accounts/{path}")), "{path}");
     }

@@ -61,7 +61,9 @@ impl Case {
         let began = |number| BootTime::from_nanos(if number == self.eldest { BEGAN - 1_000_000_000 } else { BEGAN });
         let of = |number| Sandbox { began: began(number), ..sandbox(number) };
         let holders: Vec<_> = self.holders.iter().copied().map(of).collect();
-        let reported: Vec<_> = self.reported.iter().copied().map(pod).map(Arc::new).collect();
+        let known_as = |number| self.known.iter().find(|pod| pod.uid == uid(number)).cloned();
+        let reported = self.reported.iter().map(|number| known_as(*number).unwrap_or_else(|| pod(*number)));
+        let reported: Vec<_> = reported.map(Arc::new).collect();
         let evidence = Evidence {
             addr: "10.8.0.5".parse().expect("an address"),
             holders: &holders,
@@ -111,6 +113,27 @@ fn a_uid_that_the_api_server_does_not_report_as_a_running_pod_is_nobody() {
     assert_eq!(known(|pod| pod.host_network = true).missing(), missing);
     assert_eq!(known(|pod| pod.account = "".into()).missing(), missing, "a static pod");
     assert_eq!(known(|pod| pod.terminating = true).owner(), Some((uid(1), Witness::Kernel)), "it is still itself");
+}
+
+#[test]
+fn a_static_pod_is_nobody_and_is_named() {
+    let missing = Missing::Account { pod: "a/p2".to_owned() };
+    let mirror = || Pod { account: "".into(), ..pod(2) };
+    // The kernel has the UID that the kubelet has made of the file.
+    let case = Case { holders: &[9], reported: &[2], known: vec![mirror()], ..Case::default() };
+    assert_eq!(case.missing(), missing);
+    let bare = Anchor::Bare(sandbox(2));
+    assert_eq!(Case { holders: &[], anchor: bare, ..case }.missing(), missing);
+    // Words only: whoever is known stays who it is, and of several nobody is named.
+    let known = || vec![pod(1), mirror()];
+    assert_eq!(
+        Case { holders: &[1], reported: &[2], known: known(), ..Case::default() }.owner(),
+        Some((uid(1), Witness::Kernel))
+    );
+    assert_eq!(
+        Case { holders: &[9], reported: &[1, 2], known: known(), ..Case::default() }.missing(),
+        Missing::Pod { uid: uid(9).to_string() }
+    );
 }
 
 #[test]

@@ -50,6 +50,25 @@ fn a_sandbox_has_its_addresses_of_both_families() {
 }
 
 #[test]
+fn an_older_process_of_the_runtime_in_the_pods_group_is_not_its_sandbox() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    // CRI-O's conmon of the sandbox, where its group is that of the pod.
+    let slice = format!("/kubepods.slice/kubepods-pod{}.slice", A.replace('-', "_"));
+    proc.process(19, 1230, &format!("{slice}/crio-conmon-1.scope"), "node");
+    proc.process(20, 1234, &format!("{slice}/crio-1.scope"), "a");
+    proc.process(21, 1240, &format!("{slice}/crio-conmon-2.scope"), "node");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    assert!(holders(&sandboxes, "10.128.0.2").is_empty());
+    proc.end(20);
+    assert!(!sandboxes.is_alive(uid(A)), "conmon lives on");
+    sandboxes.scan();
+    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
+}
+
+#[test]
 fn a_dead_sandbox_has_nothing_at_once_even_if_its_id_and_address_are_used_again() {
     let proc = FakeProc::new();
     proc.network("a", &["10.8.0.5"]);

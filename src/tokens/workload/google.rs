@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::secret::Secret;
+use crate::http_client::renewed::Renewed;
 use crate::http_client::secure::{self, CaError, SecureConnector};
 use crate::http_client::{ClientError, HttpClient, Limits};
 use crate::workloads::{Federation, QuotaProject};
@@ -49,6 +50,12 @@ impl Transport for HttpClient<SecureConnector> {
     }
 }
 
+impl Transport for Renewed {
+    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+        Box::pin(self.send(request))
+    }
+}
+
 /// Google's APIs.
 pub struct Google {
     transport: Box<dyn Transport>,
@@ -81,10 +88,12 @@ pub(super) enum CallError {
 }
 
 impl Google {
-    /// Reads the certificates to trust. Connects to nothing yet.
+    /// Reads the certificates to trust, and again when they may have changed. Connects to nothing yet.
     pub fn new(federation: &Federation) -> Result<Self, CaError> {
-        let connector = secure::connector(federation.google_ca.as_deref())?;
-        Ok(Self::with_transport(HttpClient::with_idle(connector, LIMITS, MAX_IDLE)))
+        Ok(match &federation.google_ca {
+            Some(file) => Self::with_transport(Renewed::new(file, LIMITS, MAX_IDLE)?),
+            None => Self::with_transport(HttpClient::with_idle(secure::connector(None)?, LIMITS, MAX_IDLE)),
+        })
     }
 
     pub(super) fn with_transport(transport: impl Transport + 'static) -> Self {

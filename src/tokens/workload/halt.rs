@@ -1,6 +1,7 @@
 //! [`Halt`]: why a step gave no token, and when it is tried again.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
@@ -11,7 +12,7 @@ use crate::failure::ExchangeFailure;
 use crate::reply::{self, Body};
 use crate::tokens::{NoToken, Refused};
 
-/// The longest `Retry-After` that is passed on.
+/// The longest `Retry-After` of a server that is passed on.
 const MAX_RETRY_AFTER: u64 = 60;
 
 /// Why a step gave no token, and when it is tried again.
@@ -76,6 +77,19 @@ pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
     passed_on(reply::sentence(status, text.into()))
 }
 
+/// What is said while a step rests for this long: a `Retry-After` that is passed on is not shorter.
+pub(super) fn resting(why: NoToken, left: Duration) -> NoToken {
+    let NoToken::Refused(refused) = &why else { return why };
+    let named = refused.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    if named.is_none_or(|named| named >= seconds) {
+        return why;
+    }
+    let mut headers = refused.headers.clone();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    NoToken::Refused(Arc::new(Refused { status: refused.status, headers, body: refused.body.clone() }))
+}
+
 fn passed_on(response: Response<Body>) -> NoToken {
     let (head, body) = response.into_parts();
     let body = match body {
@@ -83,5 +97,5 @@ fn passed_on(response: Response<Body>) -> NoToken {
         // Not made here.
         Body::Streamed(_) => bytes::Bytes::new(),
     };
-    NoToken::Refused(std::sync::Arc::new(Refused::copied(head.status, &head.headers, &body)))
+    NoToken::Refused(Arc::new(Refused::copied(head.status, &head.headers, &body)))
 }

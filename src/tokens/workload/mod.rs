@@ -24,7 +24,7 @@
 //! | the pod is gone in whose name it was asked for | another pod is tried, up to 3 | at once |
 //! | the Security Token Service refuses (400, 401, 403) | 403 with its words | after 10 s |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
-//! | 429 of either | 503 with `Retry-After` | after that, doubling from 1 to 60 s |
+//! | 429 of either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |
 //! | no answer, or a server's error | 503 | after 0.6 to 0.9 s |
 //!
 //! A token that is valid is used in any case, by the token cache and between the steps, and never past its end.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TIMEOUT;
-use super::halt::{Halt, no_token};
+use super::halt::{Halt, no_token, resting};
 use super::secret::{Secret, Want};
 use crate::clock::BootTime;
 use crate::failure::ExchangeFailure;
@@ -22,6 +22,9 @@ pub(super) const MAX_FLIGHT: Duration = Duration::from_secs(30);
 
 /// Maximum wait for a renewal while there is a valid token.
 const MAX_RENEWAL_WAIT: Duration = Duration::from_secs(1);
+
+/// How long after the end of a rest the next failure still counts as the same trouble, so that the step rests longer.
+const SAME_TROUBLE: Duration = Duration::from_secs(60);
 
 /// The result of a flight.
 type Outcome = Result<Arc<Secret>, NoToken>;
@@ -38,7 +41,7 @@ struct State {
     kept: Option<Arc<Secret>>,
     flight: Option<Flight>,
     failed: Option<Failed>,
-    /// Failures since the last token.
+    /// Consecutive failures: since the last token, none of them long after the rest before it.
     failures: u32,
 }
 
@@ -92,7 +95,8 @@ impl Stage {
             return Look::Kept(Arc::clone(kept));
         }
         if let Some(failed) = state.failed.as_ref().filter(|failed| now < failed.until) {
-            return kept.map_or_else(|| Look::Failed(failed.why.clone()), Look::Kept);
+            let resting = || Look::Failed(resting(failed.why.clone(), failed.until.since(now)));
+            return kept.map_or_else(resting, Look::Kept);
         }
         // A flight that panicked has no sender any more.
         let under_way = state.flight.clone().filter(|flight| flight.has_changed().is_ok());
@@ -123,17 +127,18 @@ impl Stage {
                 Ok(secret)
             }
             Err(Halt { why, rest, line }) => {
-                state.failures = state.failures.saturating_add(1);
+                let now = BootTime::now();
+                let is_same = state.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
+                state.failures = if is_same { state.failures.saturating_add(1) } else { 1 };
                 match (line, state.failures) {
                     (Some(line), 1) => tracing::warn!("{line}"),
                     (Some(line), failures) => tracing::debug!(failures, "{line}"),
                     (None, _) => {}
                 }
-                let now = BootTime::now();
                 let has_token = state.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
                 let until = now + rest.time(state.failures, has_token, fastrand::f64());
                 state.failed = Some(Failed { why: why.clone(), until });
-                Err(why)
+                Err(resting(why, until.since(now)))
             }
         }
     }
@@ -147,8 +152,7 @@ impl Stage {
     pub(super) fn sweep(&self, want: Want, now: BootTime) -> bool {
         let mut state = self.lock();
         state.kept.take_if(|kept| !kept.is_of_use(want, now));
-        // Longer than any rest, so that consecutive failures are counted as such.
-        state.failed.take_if(|failed| now > failed.until + Duration::from_secs(60));
+        state.failed.take_if(|failed| now > failed.until + SAME_TROUBLE);
         state.kept.is_none() && state.flight.is_none() && state.failed.is_none()
     }
 
@@ -278,6 +282,25 @@ mod tests {
         assert_eq!(work.get(&stage, Want::Valid).await, failed(1));
         sleep(Duration::from_millis(2)).await;
         assert_eq!(work.get(&stage, Want::Valid).await, failed(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_that_are_far_apart_do_not_make_the_rest_longer() {
+        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        work.rest = Some(Rest::Throttled(Duration::ZERO));
+        for begun in 1..=5 {
+            assert!(work.get(&stage, Want::Young).await.is_err());
+            assert_eq!(work.begun.load(SeqCst), begun);
+            sleep(Duration::from_secs(100)).await;
+        }
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        // The first rest, with its jitter.
+        sleep(Duration::from_millis(1501)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 7, "it asks again");
+        sleep(Duration::from_millis(1999)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 7, "this one was soon after the one before");
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use gce_metadata_proxy::cluster::{Cluster, Credential, Settings};
 use serde_json::{Value, json};
 
 use super::{AUDIENCE, eventually};
-use crate::kube::{ApiServer, Client, FENCED, KUBELET, NODE, OWN_ACCOUNT, OWN_NODE, manifest};
+use crate::kube::{ApiServer, Client, FENCED, KUBELET, NODE, OWN_ACCOUNT, OWN_NODE, STARTUP_TAINT, manifest};
 
 /// An API server, and a token of the proxy's account on [`NODE`].
 struct Lab {
@@ -247,10 +247,20 @@ pub(super) fn rights_over_others_are_found() {
         }
         eventually_nothing(|| lab.of_account(true));
     }
+    // The startup taint's right is bounded by its policy.
+    lab.admin.apply(&STARTUP_TAINT[1..], "");
+    eventually_only(Severity::Dangerous, &["taints of every node", "the verb patch for nodes"], || {
+        lab.of_account(true)
+    });
+    lab.admin.apply(&STARTUP_TAINT[..1], "");
+    eventually_nothing(|| lab.of_account(true));
+    let node = lab.admin.patiently("GET", &format!("/api/v1/nodes/{NODE}"), None).body;
+    assert_eq!(node["metadata"]["annotations"], Value::Null, "nothing was changed to find out");
+
     // An administrator may do all of that, and nothing confines that.
     let report = of_kubeconfig(&lab.server.admin_kubeconfig(), NODE, AUDIENCE);
     let found = said(&report);
-    assert_eq!((found.len(), report.severity()), (4, Some(Severity::Dangerous)), "{found:#?}");
+    assert_eq!((found.len(), report.severity()), (5, Some(Severity::Dangerous)), "{found:#?}");
 }
 
 pub(super) fn nodes_that_are_not_confined_are_found() {

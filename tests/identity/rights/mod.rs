@@ -1,6 +1,7 @@
 //! What the credentials of `deploy/components/identity-*` can do, with the API server's own word for each, and what the
 //! proxy finds out about them.
 
+pub mod files;
 mod findings;
 mod matrix;
 mod own;

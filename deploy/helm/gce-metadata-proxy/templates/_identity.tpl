@@ -144,3 +144,13 @@
                 fieldPath: metadata.namespace
 {{- end }}
 {{- end }}
+
+{{/* The Job `identity doctor` is not selected as the proxy is. */}}
+{{- define "identity.doctor.labels" -}}
+app.kubernetes.io/name: gce-metadata-proxy-doctor
+app.kubernetes.io/component: doctor
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}

@@ -1,6 +1,6 @@
-use super::super::facts::User;
 use super::super::{Report, Severity};
 use super::*;
+use crate::cluster::User;
 
 const ACCOUNT: &str = "system:serviceaccount:kube-system:gce-metadata-proxy";
 
@@ -20,10 +20,11 @@ fn facts(way: Way) -> Facts {
     Facts {
         node: "node-1".parse().expect("a name"),
         has_tokens: true,
-        user: User { name: name.to_owned(), node: Some("node-1".to_owned()) },
+        user: User { name: name.to_owned(), node: Some("node-1".to_owned()), pod: None },
         way,
         allowed: needs(way, true),
         attempts,
+        change: None,
     }
 }
 
@@ -65,6 +66,15 @@ fn each_way_is_as_its_component_has_it() {
     assert_eq!(judge(&facts(Way::OwnNode)), []);
     assert_eq!(judge(&facts(Way::Kubelet)), []);
     assert_eq!(judge(&facts(Way::Itself)), [Finding::LastResort]);
+}
+
+#[test]
+fn changes_to_nodes_must_be_fenced() {
+    let changes = |change| Facts { change, ..facts(Way::OwnNode).with(&[PATCH_NODES]) };
+    assert_eq!(judge(&changes(Some(Outcome::Refused("a policy".to_owned())))), []);
+    assert_eq!(judge(&changes(None)), [], "there is no such node");
+    let said = only(&changes(Some(Outcome::Passed)));
+    assert!(said.contains("change the labels and taints of every node"), "{said}");
 }
 
 #[test]

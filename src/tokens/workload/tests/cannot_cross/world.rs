@@ -332,7 +332,7 @@ impl Proxy {
         });
         let cached = token_cache::layer(&self.tokens, Audit::Off).layer(forward);
         let noticed = notice.layer(accounts::layer(&self.accounts).layer(cached));
-        identify::layer(connection).layer(noticed).oneshot(Box::new(request)).await
+        identify::layer(connection, true).layer(noticed).oneshot(Box::new(request)).await
     }
 }
 

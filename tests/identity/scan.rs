@@ -1,0 +1,81 @@
+//! How much CPU time a look at the processes of a full node takes. It is printed, not judged: machines differ.
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gce_metadata_proxy::pods::{Sandboxes, Scanned};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::kube::pause;
+use crate::sandbox::{Node, Sandbox};
+use crate::support::needs::{Test, tests};
+
+/// What these tests need.
+pub const NEEDS: [&str; 3] = ["network namespaces", "control groups", "ip"];
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![a_look_at_a_full_node_finds_all_pods_and_says_what_it_took];
+
+const PODS: u8 = 110;
+const PROCESSES: usize = 1000;
+
+/// From this age on a process is not read again.
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// Processes that are of no pod. They end with this value.
+struct Others(Vec<Child>);
+
+impl Others {
+    fn start(number: usize) -> Self {
+        let start = |_| Command::new("sleep").arg("7200").spawn().expect("coreutils");
+        Self((0..number).map(start).collect())
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        for other in &mut self.0 {
+            other.kill().expect("it is ours");
+            other.wait().expect("it can be waited for");
+        }
+    }
+}
+
+fn a_look_at_a_full_node_finds_all_pods_and_says_what_it_took() {
+    let node = Arc::new(Node::new());
+    let uid = |number: u8| format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
+    let _pods: Vec<Sandbox> =
+        (0..PODS).map(|number| Sandbox::start(&node, &uid(number), node.network.address(number + 2))).collect();
+    let _others = Others::start(PROCESSES - usize::from(PODS));
+    let sandboxes = Sandboxes::open(Path::new("/proc")).expect("the machine's");
+    say("the first, which reads all", 1, &sandboxes);
+    say("while all are young", 20, &sandboxes);
+    pause(SETTLED);
+    say("when nothing is new", 50, &sandboxes);
+    let _new = Others::start(10);
+    let scanned = say("with ten new processes", 1, &sandboxes);
+    assert!(scanned.sandboxes >= usize::from(PODS) && scanned.processes >= PROCESSES, "{scanned:?}");
+}
+
+/// CPU time of this thread, which says more than the clock on a busy machine.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("not negative")
+}
+
+/// Looks so many times, and prints the median and the longest CPU time.
+fn say(when: &str, times: usize, sandboxes: &Sandboxes) -> Scanned {
+    let mut scanned = Scanned::default();
+    let mut took: Vec<Duration> = (0..times)
+        .map(|_| {
+            let began = cpu_time();
+            scanned = sandboxes.scan();
+            cpu_time().saturating_sub(began)
+        })
+        .collect();
+    took.sort_unstable();
+    println!("{when}: {:?}, at most {:?}: {scanned:?}", took[took.len() / 2], took[took.len() - 1]);
+    scanned
+}
