@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
 mod check;
+mod closed;
 mod daemonset;
 mod handover;
 mod namespace;
@@ -32,6 +33,7 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 fn main() -> ExitCode {
     let modules = [
         ("check", check::TESTS),
+        ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),
         ("handover", handover::TESTS),
         ("sidecar", sidecar::TESTS),
@@ -39,8 +41,11 @@ fn main() -> ExitCode {
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     #[cfg(feature = "workload-identity")]
-    let trials =
-        trials.chain(needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS));
+    let trials = trials.chain(needs::trials("closed", &NEEDS, closed::WITH_IDENTITY)).chain(needs::trials(
+        "sandboxes",
+        &["control groups", "network namespaces", "ip"],
+        sandboxes::TESTS,
+    ));
     let trials: Vec<Trial> = trials.collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
