@@ -20,6 +20,7 @@ pub const TESTS: &[Test] = tests![
     a_keeper_closes_pods_until_it_can_redirect_them,
     a_tool_that_refuses_a_rule_closes_pods,
     the_other_tool_closes_pods,
+    the_mounted_switch_is_enough,
     a_proxy_without_an_address_closes_pods,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
@@ -89,6 +90,25 @@ fn a_switch_that_cannot_be_set_closes_pods() {
         succeeds(&redirect(&world.node, "remove"));
         is_open(pod, SERVER);
     }
+}
+
+/// As `components/route-localnet` has it: `/proc/sys` is read-only, and the file is mounted elsewhere. In a root of its own,
+/// because the machine has no folder `/host`.
+fn the_mounted_switch_is_enough() {
+    const CONTAINER: &str = "mount -t tmpfs none /mnt; cd /mnt
+        for folder in /*; do [ -d $folder ] && [ $folder != /mnt ] && mkdir .$folder && mount --rbind $folder .$folder; done
+        mkdir -p host; : >host/route_localnet
+        mount --bind /proc/sys/net/ipv4/conf/all/route_localnet host/route_localnet
+        mount --bind proc/sys proc/sys; mount -o remount,ro,bind proc/sys
+        exec chroot . setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
+    let world = World::new();
+    succeeds(&after(&world.node, CONTAINER, "install"));
+    assert_eq!(World::route_localnet(&world.node), "1");
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    is_protected(&world.pods[0]);
+    succeeds(&after(&world.node, CONTAINER, "remove"));
+    assert_eq!(World::route_localnet(&world.node), "0");
+    is_open(&world.pods[0], SERVER);
 }
 
 fn a_keeper_closes_pods_until_it_can_redirect_them() {
