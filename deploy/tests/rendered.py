@@ -18,6 +18,7 @@ FOLDERS = [
     "overlays/self-managed",
     "overlays/gke-standard",
     "overlays/identity",
+    "overlays/cilium",
     "tests/everything",
     "tests/removal",
     "tests/identity-own-node",

@@ -19,6 +19,7 @@ PRIVILEGES = {
     ("overlays/self-managed", "redirect"): REDIRECT | SWITCH,
     ("overlays/gke-standard", "proxy"): PROXY,
     ("overlays/gke-standard", "redirect"): REDIRECT | SWITCH,
+    ("overlays/cilium", "proxy"): {"priorityClassName", "toleration of everything"},
     ("tests/everything", "proxy"): PROXY,
     ("tests/everything", "redirect"): REDIRECT | SWITCH,
     ("overlays/identity", "proxy"): ACCOUNT,
@@ -85,7 +86,7 @@ def privileges(pod, container):
     capabilities = own.get("capabilities", {})
     had |= {"default capabilities"} if capabilities.get("drop") != ["ALL"] else set()
     had |= set(capabilities.get("add", []))
-    had |= {"a port of the node's" for port in container.get("ports", [])}
+    had |= {"a port of the node's" for port in container.get("ports", []) if pod.get("hostNetwork") or "hostPort" in port}
     volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
     had |= {what_is_in(volumes[mount["name"]]) for mount in container.get("volumeMounts", [])} - {None}
     had |= {"a writable mount" for mount in container.get("volumeMounts", []) if not mount.get("readOnly")}
@@ -274,6 +275,8 @@ class Privileges(unittest.TestCase):
                 # The new process is degraded, and so ready, after 10 s at the latest.
                 self.assertGreater(found["spec"]["minReadySeconds"], 10)
                 pod = found["spec"]["template"]["spec"]
+                if not pod["hostNetwork"]:
+                    continue
                 self.assertIn("--reuse-port", pod["containers"][0]["args"])
                 # The scheduler keeps two pods with the same port of the node's apart.
                 self.assertNotIn("ports", pod["containers"][0])
