@@ -76,6 +76,9 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
     let what = match &state {
         State::Installed => {
             println!("the redirect is installed");
+            if let Some(doubt) = redirect.doubt() {
+                println!("{doubt}");
+            }
             return Ok(true);
         }
         State::Closed => {
@@ -93,7 +96,7 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
     match redirect.obstacle().await {
         Some(why) => println!("{what}. It cannot be installed: {why}"),
         None => {
-            println!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself")
+            println!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself");
         }
     }
     Ok(false)

@@ -80,6 +80,9 @@ impl Keeper {
     fn is_installed(&mut self, tool: Tool) {
         self.trouble = None;
         tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
+        if let Some(doubt) = self.redirect.doubt() {
+            tracing::warn!("{doubt}");
+        }
         self.installed.notify_one();
     }
 

@@ -62,11 +62,12 @@
 //! # Limitations
 //!
 //! Pods with `hostNetwork: true` use the node's network and reach the server directly. Networks that bypass
-//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules; `gce-metadata-proxy check`
-//! in a pod detects this.
+//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules, and netfilter cannot notice it
+//! (`dataplane.rs`); `gce-metadata-proxy check` in a pod detects this.
 
 mod closing;
 mod command;
+mod dataplane;
 mod error;
 mod iptables;
 mod keeper;
@@ -174,7 +175,11 @@ impl Redirect {
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
         match self.install_whole().await {
             Ok(tool) => Ok(tool),
-            Err(why) => Err(closing::close(why, &self.closing_plans(), self.tool).await),
+            Err(why) => match self.tool().await {
+                // They stand already, as after a restart: nothing is to be closed because a tool failed for a moment.
+                Ok(tool) if self.is_installed().await => Ok(tool),
+                _ => Err(closing::close(why, &self.closing_plans(), self.tool).await),
+            },
         }
     }
 
@@ -230,6 +235,11 @@ impl Redirect {
     /// Whether the rules are installed exactly as requested.
     pub async fn is_installed(&self) -> bool {
         matches!(self.state().await, Ok(State::Installed))
+    }
+
+    /// Why the rules may have no effect although they are installed, and what to do.
+    pub fn doubt(&self) -> Option<&'static str> {
+        if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
     /// Why [`install`](Redirect::install) would fail. Changes nothing.

@@ -205,8 +205,12 @@ impl Drop for Picky {
 fn a_tool_that_refuses_a_rule_closes_pods() {
     for refused in [&["dnat ip to"][..], &["dnat ip to", "ct state"]] {
         let world = World::new();
-        succeeds(&redirect(&world.node, "install --to 127.0.0.1:1988"));
         let picky = Picky::new(refused);
+        succeeds(&redirect(&world.node, "install"));
+        succeeds(&after(&world.node, &picky.first(), "install"));
+        assert!(picky.refusals() > 0, "it was installed again");
+        assert_eq!(redirect(&world.node, "check").code, Some(0), "what stands is closed");
+        succeeds(&redirect(&world.node, "install --to 127.0.0.1:1988"));
         fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: nft"]);
         all_is_closed(&world.pods[0]);
         assert!(!World::state_of(&world.node).contains("1988"), "rules of other settings stand");

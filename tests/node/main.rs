@@ -9,6 +9,7 @@
 mod check;
 mod closed;
 mod daemonset;
+mod dataplane;
 mod handover;
 mod namespace;
 mod process;
@@ -35,11 +36,14 @@ fn main() -> ExitCode {
         ("check", check::TESTS),
         ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),
+        ("dataplane", dataplane::TESTS),
         ("handover", handover::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
+    let with_tc = [&NEEDS[..], &["tc redirect"]].concat();
+    let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     #[cfg(feature = "workload-identity")]
     let trials = trials.chain(needs::trials("closed", &NEEDS, closed::WITH_IDENTITY)).chain(needs::trials(
         "sandboxes",
