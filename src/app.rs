@@ -24,7 +24,7 @@ use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
 use crate::pods::{ProcError, Sandboxes};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
-use crate::redirect::Redirect;
+use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Drain, Server};
 use crate::shared::{Identifying, Shared};
 use crate::stack;
@@ -141,9 +141,7 @@ impl App {
     /// Redirects pods to the proxy, if that was asked for. The sockets are bound, so redirected requests find a listener.
     pub async fn install_redirect(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(opened) = self.config.redirect.clone() {
-            let redirect = Redirect::to_first(&self.addrs()?, opened)?;
-            redirect.install().await?;
-            self.redirect = Some(redirect);
+            self.redirect = Some(Redirect::install_to_first(&self.addrs()?, opened).await?);
         }
         Ok(())
     }
@@ -166,7 +164,8 @@ impl App {
         let registry = Registry::of_this_process();
         let (tracer, exporter) = otlp::start(&config.otlp, &registry);
         let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer, identifying);
-        let _redirecting = redirect.map(|redirect| AbortOnDropHandle::new(tokio::spawn(redirect.keep())));
+        let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect).run()));
+        let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
         let accepting = serve_pods(listeners, &shared);
         #[cfg_attr(not(feature = "workload-identity"), expect(unused_mut, reason = "nothing is added"))]

@@ -19,6 +19,7 @@ FOLDERS = [
     "overlays/gke-standard",
     "overlays/identity",
     "overlays/identity-doctor",
+    "overlays/cilium",
     "tests/everything",
     "tests/removal",
     "tests/identity-own-node",

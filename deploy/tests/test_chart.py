@@ -36,6 +36,12 @@ class Chart(unittest.TestCase):
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
+    def test_the_switch_of_the_kernel_can_be_left_alone(self):
+        [daemonset] = self.daemonsets("--set", "redirect.routeLocalnet=false")
+        pod = daemonset["spec"]["template"]["spec"]
+        self.assertNotIn("volumes", pod)
+        self.assertFalse(any("volumeMounts" in one for one in pod["containers"]))
+
     def test_it_refuses_values_that_it_does_not_understand(self):
         for mistake in [
             "redirect.enabled=maybe",

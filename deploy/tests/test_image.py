@@ -140,16 +140,16 @@ class Privileges(unittest.TestCase):
             code, _ = redirect.stop()
             self.assertEqual(code, 0)
 
-    def test_what_cannot_route_loopback_says_so(self):
+    def test_what_cannot_route_loopback_closes_pods_and_says_so(self):
         manifest = rendered.container("overlays/self-managed", "redirect")
+        ready = manifest["readinessProbe"]["exec"]["command"]
         with Container(REDIRECT, manifest["args"], *as_in_a_pod(manifest)) as redirect:
-            self.assertEqual(redirect.ended(), 1)
-            self.assertIn("route_localnet", redirect.log())
-
-    def test_the_privileged_container_routes_loopback(self):
-        manifest = rendered.container("tests/everything", "route-localnet")
-        with Container(REDIRECT, manifest["args"], *as_in_a_pod(manifest)) as redirect:
-            self.assertEqual(redirect.ended(), 0, redirect.log())
+            self.assertIn("route_localnet", redirect.line("pods are closed"))
+            with self.assertRaises(AssertionError):
+                redirect.execute(*ready)
+            rules = redirect.execute("nft", "list", "ruleset")
+            self.assertIn("no_bypass", rules)
+            self.assertNotIn("to_proxy", rules)
 
     def test_the_redirect_is_removed_where_there_is_none(self):
         manifest = rendered.container("tests/removal", "redirect-remove")

@@ -9,7 +9,7 @@ import rendered
 POD = {"hostNetwork", "priorityClassName", "toleration of everything"}
 PROXY = POD | {"runAsUser: 0", "NET_BIND_SERVICE"}
 REDIRECT = POD | {"runAsUser: 0", "NET_ADMIN"}
-PRIVILEGED = POD | {"runAsUser: 0", "privileged", "privilege escalation", "default capabilities"}
+SWITCH = {"the node's /proc/sys/net/ipv4/conf/all/route_localnet", "a writable mount"}
 IDENTITY = PROXY | {"the node's /proc"}
 ACCOUNT = IDENTITY | {"a token of its account"}
 DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc"}
@@ -17,28 +17,28 @@ KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /va
 PRIVILEGES = {
     ("base", "proxy"): PROXY,
     ("overlays/self-managed", "proxy"): PROXY,
-    ("overlays/self-managed", "redirect"): REDIRECT,
+    ("overlays/self-managed", "redirect"): REDIRECT | SWITCH,
     ("overlays/gke-standard", "proxy"): PROXY,
-    ("overlays/gke-standard", "redirect"): REDIRECT,
+    ("overlays/gke-standard", "redirect"): REDIRECT | SWITCH,
+    ("overlays/cilium", "proxy"): {"priorityClassName", "toleration of everything"},
     ("tests/everything", "proxy"): PROXY,
-    ("tests/everything", "redirect"): REDIRECT,
-    ("tests/everything", "route-localnet"): PRIVILEGED,
+    ("tests/everything", "redirect"): REDIRECT | SWITCH,
     ("overlays/identity", "proxy"): ACCOUNT,
-    ("overlays/identity", "redirect"): REDIRECT,
+    ("overlays/identity", "redirect"): REDIRECT | SWITCH,
     ("tests/identity-own-node", "proxy"): ACCOUNT,
-    ("tests/identity-own-node", "redirect"): REDIRECT,
+    ("tests/identity-own-node", "redirect"): REDIRECT | SWITCH,
     ("tests/identity-kubelet", "proxy"): KUBELET,
-    ("tests/identity-kubelet", "redirect"): REDIRECT,
+    ("tests/identity-kubelet", "redirect"): REDIRECT | SWITCH,
     ("tests/identity-fenced", "proxy"): ACCOUNT,
-    ("tests/identity-fenced", "redirect"): REDIRECT,
+    ("tests/identity-fenced", "redirect"): REDIRECT | SWITCH,
     ("overlays/identity-doctor", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/identity-doctor-own-node", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/identity-doctor-kubelet", "doctor"): DOCTOR | (KUBELET - IDENTITY),
     ("tests/identity-doctor-fenced", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/startup-taint", "proxy"): PROXY,
-    ("tests/startup-taint", "redirect"): REDIRECT | {"a token of its account"},
+    ("tests/startup-taint", "redirect"): REDIRECT | SWITCH | {"a token of its account"},
     ("tests/removal", "proxy"): PROXY,
-    ("tests/removal", "redirect-remove"): PRIVILEGED,
+    ("tests/removal", "redirect-remove"): REDIRECT | SWITCH,
     ("sidecar/environment", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-redirect"): {"runAsUser: 0", "NET_ADMIN"},
@@ -91,7 +91,7 @@ def privileges(pod, container):
     capabilities = own.get("capabilities", {})
     had |= {"default capabilities"} if capabilities.get("drop") != ["ALL"] else set()
     had |= set(capabilities.get("add", []))
-    had |= {"a port of the node's" for port in container.get("ports", [])}
+    had |= {"a port of the node's" for port in container.get("ports", []) if pod.get("hostNetwork") or "hostPort" in port}
     volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
     had |= {what_is_in(volumes[mount["name"]]) for mount in container.get("volumeMounts", [])} - {None}
     had |= {"a writable mount" for mount in container.get("volumeMounts", []) if not mount.get("readOnly")}
@@ -246,9 +246,22 @@ class Privileges(unittest.TestCase):
                 self.assertLess(paths.index("/host/proc"), paths.index("/host/proc/sys"))
                 over = proxy["volumeMounts"][paths.index("/host/proc/sys")]
                 self.assertEqual(volumes[over["name"]]["emptyDir"], {})
-                beside = [one for one in pod["containers"] if one["name"] != "proxy"]
-                self.assertFalse(any(one.get("volumeMounts") for one in beside))
+                beside = [mount for one in pod["containers"] if one["name"] != "proxy" for mount in one.get("volumeMounts", [])]
+                self.assertLessEqual({mount["mountPath"] for mount in beside}, {"/host/route_localnet"})
         self.assertEqual(seen, 2 * len(rendered.IDENTITY) - len(rendered.UNEDITED & set(rendered.IDENTITY)))
+
+    def test_of_the_nodes_sysctls_one_can_be_written(self):
+        """The file itself, not a folder: those beside it turn other machines' packets into the node's business."""
+        seen = 0
+        for where, found in installs():
+            for pod in (one["spec"]["template"]["spec"] for one in found if one["kind"] == "DaemonSet"):
+                for volume in pod.get("volumes", []):
+                    if "/proc/sys" in str(volume.get("hostPath")):
+                        seen += 1
+                        with self.subTest(where):
+                            path = "/proc/sys/net/ipv4/conf/all/route_localnet"
+                            self.assertEqual(volume["hostPath"], {"path": path, "type": "File"})
+        self.assertGreater(seen, 0)
 
     def test_a_token_of_the_account_is_not_made_valid_for_a_year(self):
         seen = 0
@@ -284,6 +297,8 @@ class Privileges(unittest.TestCase):
                 # The new process is degraded, and so ready, after 10 s at the latest.
                 self.assertGreater(found["spec"]["minReadySeconds"], 10)
                 pod = found["spec"]["template"]["spec"]
+                if not pod["hostNetwork"]:
+                    continue
                 self.assertIn("--reuse-port", pod["containers"][0]["args"])
                 # The scheduler keeps two pods with the same port of the node's apart.
                 self.assertNotIn("ports", pod["containers"][0])

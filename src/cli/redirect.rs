@@ -16,12 +16,15 @@ use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, To
 #[derive(Debug, Subcommand)]
 #[cfg_attr(feature = "workload-identity", expect(clippy::large_enum_variant, reason = "parsed once"))]
 pub(super) enum Subcommands {
-    /// Install the redirect rules, replacing those of an earlier redirect. The rules stay until they are removed
+    /// Install the redirect rules, replacing those of an earlier redirect. The rules stay until they are removed. Where they
+    /// cannot be installed, pods are closed: rules that reset all their connections to the metadata server are installed
+    /// instead, and the command fails with the reason
     Install {
         #[command(flatten)]
         wanted: RedirectArgs,
 
-        /// Keep running, check the rules every 30 s, and restore them if they were flushed or changed
+        /// Keep running, check the rules every 30 s, and restore them if they were flushed or changed. Where they cannot be
+        /// installed, pods are closed, and it tries again every 5 s
         #[arg(long, conflicts_with = "dry_run")]
         keep: bool,
 
@@ -36,7 +39,8 @@ pub(super) enum Subcommands {
     /// Remove the redirect rules of any tool. Pods then reach the metadata server directly. First stop any `redirect install
     /// --keep` and any proxy with --redirect, which would restore the rules
     Remove,
-    /// Check whether the rules match what these flags would install. Exits with 0 if they do, 1 if not
+    /// Check whether the rules match what these flags would install. Exits with 0 if they do. Otherwise exits with 1, and says
+    /// whether pods are closed or open, and what to do
     Check {
         #[command(flatten)]
         wanted: RedirectArgs,

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::{CHECK_INTERVAL, Error, Redirect, State, remove};
+use super::{Error, Keeper, NotInstalled, Redirect, State, remove};
 
 /// What to do with the redirect rules.
 #[derive(Debug)]
@@ -19,6 +19,17 @@ pub enum Command {
     Check(Redirect),
 }
 
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The redirect could not be installed.
+    #[error(transparent)]
+    NotInstalled(#[from] NotInstalled),
+    /// The rules could not be read or removed.
+    #[error(transparent)]
+    Rules(#[from] Error),
+}
+
 /// Runs the command and reports on standard output. Returns whether the rules are as requested.
 ///
 /// `once_installed` runs beside [`Command::Keep`], from when the rules are installed.
@@ -26,18 +37,16 @@ pub async fn run<F: Future<Output = ()>>(
     command: Command,
     once_installed: impl FnOnce(Redirect) -> F,
     stop: impl Future<Output = ()>,
-) -> Result<bool, Error> {
+) -> Result<bool, CommandError> {
     match command {
         Command::Install(redirect) => {
             let tool = redirect.install().await?;
             println!("redirect installed with {tool}; it stays until 'redirect remove'");
         }
         Command::Keep(redirect) => {
-            let tool = redirect.install().await?;
-            tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
             tokio::select! {
-                ((), ()) = async { tokio::join!(redirect.clone().keep(), once_installed(redirect)) } => {}
-                () = stop => tracing::info!("exiting; the redirect stays installed until 'redirect remove'"),
+                () = keep(redirect, once_installed) => {}
+                () = stop => tracing::info!("exiting; the rules stay until 'redirect remove'"),
             }
         }
         Command::Print(redirect) => print!("{}", redirect.text().await?),
@@ -46,22 +55,49 @@ pub async fn run<F: Future<Output = ()>>(
                 println!("redirect removed from {tool}");
             }
         }
-        Command::Check(redirect) => return Ok(report(&redirect.state().await?)),
+        Command::Check(redirect) => return Ok(report(&redirect).await?),
     }
     Ok(true)
 }
 
-fn report(state: &State) -> bool {
-    match state {
-        State::Installed => println!("the redirect is installed"),
-        State::Absent => {
-            println!("the redirect is not installed; run 'redirect install' with the same flags to install it");
+async fn keep<F: Future<Output = ()>>(redirect: Redirect, once_installed: impl FnOnce(Redirect) -> F) {
+    let keeper = Keeper::begin(redirect.clone()).await;
+    let installed = keeper.installed();
+    let then = async {
+        installed.notified().await;
+        once_installed(redirect).await;
+    };
+    tokio::join!(keeper.run(), then);
+}
+
+/// Prints what is wrong and what to do.
+async fn report(redirect: &Redirect) -> Result<bool, Error> {
+    let state = redirect.state().await?;
+    let what = match &state {
+        State::Installed => {
+            println!("the redirect is installed");
+            if let Some(doubt) = redirect.doubt() {
+                println!("{doubt}");
+            }
+            return Ok(true);
         }
-        State::Differs(what) => {
-            println!(
-                "the redirect does not match these flags: {what}; run 'redirect install' with the same flags to repair it"
-            );
+        State::Closed => {
+            "the redirect is not installed, and pods are closed: all their connections to the metadata server are \
+                          reset, so they get no metadata"
+                .to_owned()
+        }
+        State::Absent => {
+            "the redirect is not installed, and pods are OPEN: they reach the metadata server itself, with the \
+                          node's tokens and secrets"
+                .to_owned()
+        }
+        State::Differs(what) => format!("the redirect does not match these flags: {what}"),
+    };
+    match redirect.obstacle().await {
+        Some(why) => println!("{what}. It cannot be installed: {why}"),
+        None => {
+            println!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself");
         }
     }
-    *state == State::Installed
+    Ok(false)
 }

@@ -6,7 +6,8 @@
 
 use std::fmt::Write;
 
-use super::plan::{Hook, METADATA_V4, Name, Plan, Rule, Then, When};
+use super::plan::{METADATA_V4, Plan};
+use super::rule::{Hook, Name, Rule, Then, When};
 use super::{Error, State, process};
 
 /// Prefix of our chains' names. iptables allows 28 characters for a name.
@@ -64,17 +65,22 @@ pub(super) async fn is_usable() -> bool {
 }
 
 pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
-    for family in Family::all() {
-        let text = ruleset(family, Some(plan), opened_loopback, &saved(family).await?);
-        restore(family, &text).await?;
-    }
-    Ok(())
+    change(&[], Some(plan), opened_loopback).await
+}
+
+/// Has the tools check the rules.
+pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
+    change(&["--test"], Some(plan), false).await
 }
 
 pub(super) async fn remove() -> Result<(), Error> {
+    change(&[], None, false).await
+}
+
+async fn change(flags: &[&str], plan: Option<&Plan>, opened_loopback: bool) -> Result<(), Error> {
     for family in Family::all() {
-        let text = ruleset(family, None, false, &saved(family).await?);
-        restore(family, &text).await?;
+        let text = ruleset(family, plan, opened_loopback, &saved(family).await?);
+        restore(family, flags, &text).await?;
     }
     Ok(())
 }
@@ -123,12 +129,13 @@ async fn saved(family: Family) -> Result<Vec<Saved>, Error> {
     Ok(saved)
 }
 
-async fn restore(family: Family, text: &str) -> Result<(), Error> {
+async fn restore(family: Family, flags: &[&str], text: &str) -> Result<(), Error> {
     if text.is_empty() {
         return Ok(());
     }
     // Keep other programs' rules, and wait for other programs that change rules.
-    process::run(family.restore(), &["--noflush", "--wait", "5"], text).await.map(drop)
+    let flags = [&["--noflush", "--wait", "5"], flags].concat();
+    process::run(family.restore(), &flags, text).await.map(drop)
 }
 
 /// The transactions that replace our rules with a plan, or remove them.

@@ -52,32 +52,44 @@
 //! and rules of other settings or releases, in the listing of any version of either tool. Unrecognised rules
 //! are replaced.
 //!
+//! # Where they cannot be installed
+//!
+//! The redirect may be impossible where it runs: `route_localnet` is off and `/proc/sys` is read-only, or the tool refuses a
+//! rule. Pods must not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the
+//! barest (`plan.rs`): bypass and guard, then bypass alone. Without the redirect the bypass chain also resets port 80. What
+//! could not be installed and what that means for pods is one error, [`NotInstalled`]; [`Keeper`] tries again.
+//!
 //! # Limitations
 //!
 //! Pods with `hostNetwork: true` use the node's network and reach the server directly. Networks that bypass
-//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules; `gce-metadata-proxy check`
-//! in a pod detects this.
+//! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules, and netfilter cannot notice it
+//! (`dataplane.rs`); `gce-metadata-proxy check` in a pod detects this.
 
+mod closing;
 mod command;
+mod dataplane;
 mod error;
 mod iptables;
+mod keeper;
 mod nft;
 mod plan;
 mod privileges;
 mod process;
 mod route_localnet;
+mod rule;
+mod state;
 mod tool;
 mod uplinks;
 
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4};
-use std::time::Duration;
 
-use tokio::time::sleep;
-
-pub use command::{Command, run};
+pub use closing::{NotInstalled, Pods};
+pub use command::{Command, CommandError, run};
 pub use error::Error;
+pub use keeper::{CHECK_INTERVAL, Keeper};
 pub use plan::{METADATA_V4, METADATA_V6};
+pub use state::State;
 pub use tool::Tool;
 
 use plan::Plan;
@@ -86,10 +98,6 @@ use plan::Plan;
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
 /// distroless images, 65534).
 pub const SIDECAR_UID: u32 = 61_988;
-
-/// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
-/// for as long.
-pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A redirect to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,29 +154,36 @@ impl fmt::Display for Opened {
     }
 }
 
-/// State of the installed rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// Installed exactly as requested.
-    Installed,
-    /// Not installed.
-    Absent,
-    /// Different, with a description.
-    Differs(String),
-}
-
 impl Redirect {
-    /// Redirects this node's pods to the first of these addresses.
-    pub fn to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, Error> {
+    /// Installs a redirect of this node's pods to the first of these addresses. Where that is impossible, closes the
+    /// metadata server to pods.
+    pub async fn install_to_first(addrs: &[SocketAddr], opened: Opened) -> Result<Self, NotInstalled> {
+        let mode = Mode::DaemonSet { uplinks: None };
         let to = match addrs.first() {
             Some(SocketAddr::V4(to)) if !to.ip().is_unspecified() => *to,
-            other => return Err(Error::Address(other.map_or_else(|| "none".to_owned(), ToString::to_string))),
+            other => {
+                let why = Error::Address(other.map_or_else(|| "none".to_owned(), ToString::to_string));
+                return Err(closing::close(why, &Plan::closing(&mode, &opened, None), None).await);
+            }
         };
-        Ok(Self { settings: Settings { mode: Mode::DaemonSet { uplinks: None }, to, opened }, tool: None })
+        let redirect = Self { settings: Settings { mode, to, opened }, tool: None };
+        redirect.install().await.map(|_| redirect)
     }
 
-    /// Installs the rules, replacing an earlier redirect. Returns the tool used.
-    pub async fn install(&self) -> Result<Tool, Error> {
+    /// Installs the rules, replacing an earlier redirect. Returns the tool used. Where that is impossible, closes the
+    /// metadata server to pods.
+    pub async fn install(&self) -> Result<Tool, NotInstalled> {
+        match self.install_whole().await {
+            Ok(tool) => Ok(tool),
+            Err(why) => match self.tool().await {
+                // They stand already, as after a restart: nothing is to be closed because a tool failed for a moment.
+                Ok(tool) if self.is_installed().await => Ok(tool),
+                _ => Err(closing::close(why, &self.closing_plans(), self.tool).await),
+            },
+        }
+    }
+
+    async fn install_whole(&self) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
@@ -187,8 +202,11 @@ impl Redirect {
         if opens_loopback {
             route_localnet::set(true)?;
         }
-        if let Some(other) = other {
-            other.remove().await?;
+        if let Some(other) = other
+            && let Err(error) = other.remove().await
+        {
+            // The redirect works, so this is no reason to close pods.
+            tracing::warn!(%error, "cannot remove the rules of an earlier redirect by {other}; run 'redirect remove', then install");
         }
         Ok(tool)
     }
@@ -203,7 +221,10 @@ impl Redirect {
     pub async fn state(&self) -> Result<State, Error> {
         privileges::check()?;
         let state = self.tool().await?.state(&self.plan()).await?;
-        if state == State::Installed && self.needs_route_localnet() && !route_localnet::is_on() {
+        if state != State::Installed {
+            return Ok(if closing::is_closed(&self.closing_plans(), self.tool).await { State::Closed } else { state });
+        }
+        if self.needs_route_localnet() && !route_localnet::is_on() {
             let what =
                 "the rules are installed, but net.ipv4.conf.all.route_localnet is 0, so redirected packets are dropped";
             return Ok(State::Differs(what.to_owned()));
@@ -216,30 +237,22 @@ impl Redirect {
         matches!(self.state().await, Ok(State::Installed))
     }
 
-    /// Checks the rules every 30 s and restores them if they differ, while polled.
-    pub async fn keep(self) {
-        loop {
-            sleep(CHECK_INTERVAL).await;
-            match self.reassert().await {
-                Ok(State::Installed) => {}
-                Ok(State::Absent) => tracing::error!(
-                    "the redirect was missing and has been restored: pods may have reached the metadata server directly in the \
-                     last {} s; find out what flushes the rules",
-                    CHECK_INTERVAL.as_secs()
-                ),
-                Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
-                Err(error) => tracing::error!(%error, "cannot check or restore the redirect; retrying"),
-            }
-        }
+    /// Why the rules may have no effect although they are installed, and what to do.
+    pub fn doubt(&self) -> Option<&'static str> {
+        if matches!(self.settings.mode, Mode::DaemonSet { .. }) { dataplane::doubt() } else { None }
     }
 
-    /// Checks the rules and reinstalls them if they differ. Returns the state before that.
-    async fn reassert(&self) -> Result<State, Error> {
-        let found = self.state().await?;
-        if found != State::Installed {
-            self.install().await?;
-        }
-        Ok(found)
+    /// Why [`install`](Redirect::install) would fail. Changes nothing.
+    pub async fn obstacle(&self) -> Option<Error> {
+        let try_out = async || {
+            privileges::check()?;
+            let tool = self.tool().await?;
+            if self.needs_route_localnet() && !route_localnet::is_on() {
+                route_localnet::can_be_set()?;
+            }
+            tool.try_out(&self.plan()).await
+        };
+        try_out().await.err()
     }
 
     async fn tool(&self) -> Result<Tool, Error> {
@@ -256,6 +269,10 @@ impl Redirect {
             Mode::Sidecar { .. } => Vec::new(),
         };
         Plan::new(&self.settings, &uplinks)
+    }
+
+    fn closing_plans(&self) -> Vec<Plan> {
+        Plan::closing(&self.settings.mode, &self.settings.opened, Some(self.settings.to))
     }
 
     fn needs_route_localnet(&self) -> bool {
@@ -278,24 +295,6 @@ pub async fn remove() -> Result<Vec<Tool>, Error> {
         }
     }
     if used.is_empty() { Err(Error::NoTool) } else { Ok(used) }
-}
-
-impl State {
-    /// Finds the marks of a plan in a listing. `is_all`: the listing has as many rules as the plan.
-    fn compare(marks: &[String], listing: &str, is_all: bool) -> Self {
-        let found: Vec<&str> = listing.split("comment \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
-        let count = |mark: &str| found.iter().filter(|found| **found == mark).count();
-        let missing = marks.iter().filter(|mark| count(mark) == 0).count();
-        if missing > 0 {
-            Self::Differs(format!("{missing} of {} rules are missing or are of other settings", marks.len()))
-        } else if is_all {
-            Self::Installed
-        } else {
-            Self::Differs(
-                "there are rules or chains besides those that were installed, or jumps to them are missing".to_owned(),
-            )
-        }
-    }
 }
 
 #[cfg(test)]

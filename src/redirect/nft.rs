@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::plan::{Chain, Hook, METADATA_V4, Name, Plan, Rule, Then, When};
+use super::plan::{METADATA_V4, Plan};
+use super::rule::{Chain, Hook, Name, Rule, Then, When};
 use super::{Error, State, process};
 
 const TABLE: &str = "inet gce_metadata_proxy";
@@ -17,6 +18,11 @@ pub(super) async fn is_usable() -> bool {
 
 pub(super) async fn install(plan: &Plan, opened_loopback: bool) -> Result<(), Error> {
     process::run("nft", &["-f", "-"], &ruleset(plan, opened_loopback)).await.map(drop)
+}
+
+/// Has the kernel check the rules.
+pub(super) async fn try_out(plan: &Plan) -> Result<(), Error> {
+    process::run("nft", &["-c", "-f", "-"], &ruleset(plan, false)).await.map(drop)
 }
 
 pub(super) async fn remove() -> Result<(), Error> {

@@ -1,10 +1,10 @@
 //! The rules as data. [`nft`](super::nft) and [`iptables`](super::iptables) translate them, so that both
 //! install the same rules.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
-use super::{Mode, Settings};
+use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
+use super::{Mode, Opened, Settings};
 
 /// The IPv4 address of the metadata server.
 pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
@@ -28,112 +28,32 @@ pub(super) struct Plan {
     pub(super) chains: Vec<Chain>,
 }
 
-/// Rules at one hook. The first match applies.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Chain {
-    pub(super) name: Name,
-    pub(super) hook: Hook,
-    pub(super) rules: Vec<Rule>,
-}
-
-/// The purpose of a chain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
-    /// Drops what pods send from addresses that are not theirs.
-    Spoof,
-    /// Sends requests for the metadata server to the proxy.
-    Redirect,
-    /// Blocks all other routes to the metadata server.
-    Bypass,
-    /// Allows only redirected pods and the node to use what the redirect opens.
-    Guard,
-}
-
-/// The kernel's hook that a chain is attached to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hook {
-    Prerouting,
-    Forward,
-    Input,
-    Output,
-}
-
-/// One rule: its conditions, its action, and the reason, which is shown in listings.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rule {
-    pub(super) when: Vec<When>,
-    pub(super) then: Then,
-    /// Without quotation marks and apostrophes, which the tools would escape differently.
-    why: &'static str,
-}
-
-/// A condition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum When {
-    /// The packet was received on this interface.
-    From(String),
-    /// The packet was sent by a process of this user.
-    Uid(u32),
-    To(Hosts),
-    By(Hosts),
-    /// TCP to this port.
-    Port(u16),
-    /// TCP to any other port.
-    PortsBut(Vec<u16>),
-    /// TCP from any other port.
-    SourcePortsBut(Vec<u16>),
-    /// The packet's connection was opened to the metadata server's IPv4 address, and its destination was
-    /// rewritten.
-    Redirected,
-    /// The packet's destination was rewritten, from any address.
-    Rewritten,
-    /// The packet belongs to an established connection.
-    Established,
-    /// The packet's source is not reached by the interface that the packet was received on.
-    Spoofed,
-}
-
-/// What to do with a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Leave it to other chains.
-    Leave,
-    /// Send it to the proxy.
-    SendTo(SocketAddrV4),
-    /// Reset its connection, so that the client notices immediately and opens another.
-    Reset,
-    /// Drop it.
-    Drop,
-}
-
-/// An address or a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Hosts {
-    addr: IpAddr,
-    prefix: u8,
-}
-
 impl Plan {
     /// Builds the rules for these settings. On a node, packets received on the uplinks are not from pods.
     pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
+        let bypass = bypass(&settings.mode, &settings.opened);
         let chains = match settings.mode {
             Mode::DaemonSet { .. } => vec![
                 Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, uplinks) },
                 Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(settings.to, uplinks) },
-                Chain { name: Name::Bypass, hook: Hook::Forward, rules: close(settings, true) },
-                Chain { name: Name::Guard, hook: Hook::Input, rules: guard(settings.to) },
+                bypass,
+                guard(settings.to),
             ],
             Mode::Sidecar { proxy_uid } => {
-                let own = || Rule { when: vec![When::Uid(proxy_uid)], then: Then::Leave, why: "from the proxy itself" };
-                let redirect = vec![own(), send_to(settings.to)];
-                let bypass = std::iter::once(own()).chain(close(settings, false)).collect();
-                vec![
-                    Chain { name: Name::Redirect, hook: Hook::Output, rules: redirect },
-                    Chain { name: Name::Bypass, hook: Hook::Output, rules: bypass },
-                ]
+                let redirect = vec![leave_proxy(proxy_uid), send_to(settings.to)];
+                vec![Chain { name: Name::Redirect, hook: Hook::Output, rules: redirect }, bypass]
             }
         };
         Self { chains }
+    }
+
+    /// The plans that close the metadata server to pods without a redirect, from the best to the barest. The guard is left out
+    /// where it is the one that cannot be installed, and where there is no address to guard.
+    pub(super) fn closing(mode: &Mode, opened: &Opened, to: Option<SocketAddrV4>) -> Vec<Self> {
+        let guard = to.filter(|_| matches!(mode, Mode::DaemonSet { .. })).map(guard);
+        let barest = Self { chains: vec![bypass(mode, opened)] };
+        let guarded = guard.map(|guard| Self { chains: vec![bypass(mode, opened), guard] });
+        guarded.into_iter().chain([barest]).collect()
     }
 
     /// The marks of all rules, which identify them in listings.
@@ -187,11 +107,26 @@ fn send_to(to: SocketAddrV4) -> Rule {
     }
 }
 
+/// Packets of the proxy in a sidecar.
+fn leave_proxy(uid: u32) -> Rule {
+    Rule { when: vec![When::Uid(uid)], then: Then::Leave, why: "from the proxy itself" }
+}
+
 /// Redirected packets do not reach this chain: those of a node are not forwarded, and those of a pod already
 /// have another destination. So any packet to the metadata server bypasses the proxy, by another port or on a
-/// connection opened before the redirect.
-fn close(settings: &Settings, answers_too: bool) -> Vec<Rule> {
-    let ports: Vec<u16> = std::iter::once(DNS).chain(settings.opened.ports.iter().copied()).collect();
+/// connection opened before the redirect; or there is no redirect.
+fn bypass(mode: &Mode, opened: &Opened) -> Chain {
+    let (hook, rules) = match *mode {
+        Mode::DaemonSet { .. } => (Hook::Forward, close(opened, true)),
+        Mode::Sidecar { proxy_uid } => {
+            (Hook::Output, std::iter::once(leave_proxy(proxy_uid)).chain(close(opened, false)).collect())
+        }
+    };
+    Chain { name: Name::Bypass, hook, rules }
+}
+
+fn close(opened: &Opened, answers_too: bool) -> Vec<Rule> {
+    let ports: Vec<u16> = std::iter::once(DNS).chain(opened.ports.iter().copied()).collect();
     let mut rules = vec![Rule {
         when: vec![When::To(SERVER_V4), When::PortsBut(ports.clone())],
         then: Then::Reset,
@@ -205,7 +140,7 @@ fn close(settings: &Settings, answers_too: bool) -> Vec<Rule> {
             why: "no answer on connections older than the redirect",
         });
     }
-    if !settings.opened.ipv6 {
+    if !opened.ipv6 {
         rules.push(Rule {
             when: vec![When::To(SERVER_V6), When::PortsBut(vec![DNS])],
             then: Then::Reset,
@@ -222,7 +157,7 @@ fn close(settings: &Settings, answers_too: bool) -> Vec<Rule> {
     rules
 }
 
-fn guard(to: SocketAddrV4) -> Vec<Rule> {
+fn guard(to: SocketAddrV4) -> Chain {
     let mut rules = vec![
         Rule { when: vec![When::From("lo".to_owned())], then: Then::Leave, why: "from the node itself" },
         Rule { when: vec![When::Redirected], then: Then::Leave, why: "from a pod by the redirect" },
@@ -242,38 +177,12 @@ fn guard(to: SocketAddrV4) -> Vec<Rule> {
             Rule { when: vec![When::To(LOOPBACK)], then: Then::Drop, why: "loopback is for the node alone" },
         ]);
     }
-    rules
+    Chain { name: Name::Guard, hook: Hook::Input, rules }
 }
 
 /// Whether pods' packets reach the address only with the kernel's loopback routing enabled.
 pub(super) fn is_loopback(to: SocketAddrV4) -> bool {
     to.ip().is_loopback()
-}
-
-impl Rule {
-    /// Whether it matches only IPv6.
-    pub(super) fn is_v6(&self) -> bool {
-        self.when.iter().any(|when| matches!(when, When::To(hosts) | When::By(hosts) if hosts.addr.is_ipv6()))
-    }
-
-    /// Whether it matches both IP versions, because it contains no address.
-    pub(super) fn is_either(&self) -> bool {
-        !self.when.iter().any(|when| matches!(when, When::To(_) | When::By(_)))
-    }
-}
-
-impl Hosts {
-    pub(super) fn is_v6(self) -> bool {
-        self.addr.is_ipv6()
-    }
-}
-
-/// Formats the address as both tools do.
-impl fmt::Display for Hosts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_one = self.prefix == if self.addr.is_ipv4() { 32 } else { 128 };
-        if is_one { write!(f, "{}", self.addr) } else { write!(f, "{}/{}", self.addr, self.prefix) }
-    }
 }
 
 #[cfg(test)]
@@ -327,5 +236,21 @@ pub(super) mod tests {
         assert_eq!((guard.name, last.then), (Name::Guard, Then::Drop));
         let to = Hosts { addr: IpAddr::from([10, 128, 0, 2]), prefix: 32 };
         assert_eq!(last.when, [When::To(to), When::Port(988)]);
+    }
+
+    #[test]
+    fn without_a_redirect_everything_but_what_is_opened_is_reset() {
+        let Settings { mode, to, opened } = node_settings([127, 0, 0, 1]);
+        let names = |plans: Vec<Plan>| -> Vec<Vec<Name>> {
+            plans.iter().map(|plan| plan.chains.iter().map(|chain| chain.name).collect()).collect()
+        };
+        let guarded = vec![Name::Bypass, Name::Guard];
+        assert_eq!(names(Plan::closing(&mode, &opened, Some(to))), [guarded, vec![Name::Bypass]]);
+        assert_eq!(names(Plan::closing(&mode, &opened, None)), [[Name::Bypass]]);
+        let sidecar = Mode::Sidecar { proxy_uid: 10988 };
+        let plans = Plan::closing(&sidecar, &opened, Some(to));
+        assert_eq!(plans[0].chains[0].rules[0], leave_proxy(10988));
+        assert_eq!(plans[0].chains[0].rules[1].when, [When::To(SERVER_V4), When::PortsBut(vec![DNS, 443])]);
+        assert_eq!(names(plans), [[Name::Bypass]]);
     }
 }

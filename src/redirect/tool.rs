@@ -26,6 +26,16 @@ impl Tool {
         }
     }
 
+    /// All usable tools: this one first, then in order of preference.
+    pub(super) async fn all_usable(first: Option<Self>) -> Vec<Self> {
+        let first = first.unwrap_or(Self::Nft);
+        let mut usable = Vec::new();
+        for tool in [first, first.other()] {
+            usable.extend(tool.if_usable().await);
+        }
+        usable
+    }
+
     /// This tool, if it is usable.
     pub(super) async fn if_usable(self) -> Option<Self> {
         let is_usable = match self {
@@ -46,6 +56,14 @@ impl Tool {
         match self {
             Self::Nft => nft::install(plan, opened_loopback).await,
             Self::Iptables => iptables::install(plan, opened_loopback).await,
+        }
+    }
+
+    /// Has the tool and the kernel check the rules, without installing them.
+    pub(super) async fn try_out(self, plan: &Plan) -> Result<(), Error> {
+        match self {
+            Self::Nft => nft::try_out(plan).await,
+            Self::Iptables => iptables::try_out(plan).await,
         }
     }
 

@@ -32,8 +32,14 @@ const IDENTITY: [(&str, bool); 4] = [
     ("tests/identity-fenced", true),
 ];
 
-/// Objects whose definitions the Prometheus operator brings.
-const FOREIGN: [(&str, &str); 2] = [("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")];
+/// Objects whose definitions the Prometheus operator and Cilium bring: the group with its version, kind, plural and scope.
+const FOREIGN: [(&str, &str, &str, &str, &str); 5] = [
+    ("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors", "Namespaced"),
+    ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", "Namespaced"),
+    ("cilium.io", "v2", "CiliumLocalRedirectPolicy", "ciliumlocalredirectpolicies", "Namespaced"),
+    ("cilium.io", "v2", "CiliumNetworkPolicy", "ciliumnetworkpolicies", "Namespaced"),
+    ("cilium.io", "v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies", "Cluster"),
+];
 
 /// How long the API server may take to serve a new definition. It takes about a second.
 const DEFINED_TIMEOUT: Duration = Duration::from_secs(60);
@@ -110,8 +116,8 @@ fn what_is_installed_allows_tokens_for_the_audience_of_the_overlay_alone() {
 fn server() -> ApiServer {
     let server = ApiServer::start(None);
     let mut admin = server.admin();
-    for (kind, plural) in FOREIGN {
-        define(&mut admin, kind, plural);
+    for foreign in FOREIGN {
+        define(&mut admin, foreign);
     }
     // A controller makes this one in each namespace.
     admin.create_account("default", "default");
@@ -119,8 +125,7 @@ fn server() -> ApiServer {
 }
 
 /// Defines a kind of which nothing is known but its name: `deploy/tests` looks at the fields.
-fn define(admin: &mut Client, kind: &str, plural: &str) {
-    let group = "monitoring.coreos.com";
+fn define(admin: &mut Client, (group, version, kind, plural, scope): (&str, &str, &str, &str, &str)) {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -128,14 +133,14 @@ fn define(admin: &mut Client, kind: &str, plural: &str) {
         "metadata": {"name": format!("{plural}.{group}")},
         "spec": {
             "group": group,
-            "scope": "Namespaced",
+            "scope": scope,
             "names": {"kind": kind, "plural": plural},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+            "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
         },
     });
     admin.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition);
     let began = Instant::now();
-    let target = format!("/apis/{group}/v1/namespaces/default/{plural}");
+    let target = format!("/apis/{group}/{version}/{plural}");
     while admin.patiently("GET", &target, None).status != 200 {
         assert!(began.elapsed() < DEFINED_TIMEOUT, "{kind} is not served");
         pause(Duration::from_millis(100));

@@ -25,7 +25,6 @@ pub const TESTS: &[Test] = tests![
     what_is_flushed_comes_back,
     without_privileges_it_says_what_is_missing,
     the_capability_net_admin_is_enough,
-    a_switch_that_cannot_be_set_is_told_before_anything_is_changed,
     what_comes_by_an_uplink_is_not_redirected,
 ];
 
@@ -257,6 +256,7 @@ fn the_proxy_itself_can_install_the_redirect() {
     let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("0.0.0.0:988") && refused.stderr.contains("--addr"), "{refused:?}");
+    assert!(refused.stderr.contains("pods are closed"), "{refused:?}");
 }
 
 fn what_is_flushed_comes_back() {
@@ -298,23 +298,6 @@ fn the_capability_net_admin_is_enough() {
         world.node.sh(&format!("{NET_ADMIN_ALONE} {BINARY} redirect {command}"));
     }
     is_protected(&world.pods[0]);
-}
-
-/// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
-fn a_switch_that_cannot_be_set_is_told_before_anything_is_changed() {
-    let world = World::new();
-    let line =
-        format!("mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; {BINARY} redirect install");
-    let install = |line: &str| Ended::of(world.node.command("sh").args(["-c", line]));
-    let refused = install(&line);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("route_localnet") && refused.stderr.contains("--to"), "{refused:?}");
-    is_open(&world.pods[0], SERVER);
-    succeeds(&install(&format!("{line} --to {NODE}:988")));
-    world.node.sh("echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet");
-    succeeds(&install(&line));
-    succeeds(&redirect(&world.node, "remove"));
-    assert_eq!(World::route_localnet(&world.node), "1", "it was on before");
 }
 
 fn what_comes_by_an_uplink_is_not_redirected() {

@@ -7,7 +7,9 @@
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
 mod check;
+mod closed;
 mod daemonset;
+mod dataplane;
 mod handover;
 mod namespace;
 mod process;
@@ -32,15 +34,22 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 fn main() -> ExitCode {
     let modules = [
         ("check", check::TESTS),
+        ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),
+        ("dataplane", dataplane::TESTS),
         ("handover", handover::TESTS),
         ("sidecar", sidecar::TESTS),
         ("spoof", spoof::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
+    let with_tc = [&NEEDS[..], &["tc redirect"]].concat();
+    let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     #[cfg(feature = "workload-identity")]
-    let trials =
-        trials.chain(needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS));
+    let trials = trials.chain(needs::trials("closed", &NEEDS, closed::WITH_IDENTITY)).chain(needs::trials(
+        "sandboxes",
+        &["control groups", "network namespaces", "ip"],
+        sandboxes::TESTS,
+    ));
     let trials: Vec<Trial> = trials.collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

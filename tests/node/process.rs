@@ -49,12 +49,12 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Waits for a line with this.
-    pub fn line(&self, wanted: &str) {
+    /// Waits for a line with this. Returns the lines before it.
+    pub fn line(&self, wanted: &str) -> Vec<String> {
         let mut seen = Vec::new();
         loop {
             match self.lines.recv_timeout(LINE_TIMEOUT) {
-                Ok(line) if line.contains(wanted) => return,
+                Ok(line) if line.contains(wanted) => return seen,
                 Ok(line) => seen.push(line),
                 Err(error) => panic!("no line with {wanted:?} ({error}); it wrote {seen:#?}"),
             }

@@ -1,0 +1,115 @@
+//! The words that rules are made of: [`Chain`], [`Rule`], [`When`], [`Then`].
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddrV4};
+
+/// Rules at one hook. The first match applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) name: Name,
+    pub(super) hook: Hook,
+    pub(super) rules: Vec<Rule>,
+}
+
+/// The purpose of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// Drops what pods send from addresses that are not theirs.
+    Spoof,
+    /// Sends requests for the metadata server to the proxy.
+    Redirect,
+    /// Blocks all other routes to the metadata server.
+    Bypass,
+    /// Allows only redirected pods and the node to use what the redirect opens.
+    Guard,
+}
+
+/// The kernel's hook that a chain is attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hook {
+    Prerouting,
+    Forward,
+    Input,
+    Output,
+}
+
+/// One rule: its conditions, its action, and the reason, which is shown in listings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) when: Vec<When>,
+    pub(super) then: Then,
+    /// Without quotation marks and apostrophes, which the tools would escape differently.
+    pub(super) why: &'static str,
+}
+
+/// A condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum When {
+    /// The packet was received on this interface.
+    From(String),
+    /// The packet was sent by a process of this user.
+    Uid(u32),
+    To(Hosts),
+    By(Hosts),
+    /// TCP to this port.
+    Port(u16),
+    /// TCP to any other port.
+    PortsBut(Vec<u16>),
+    /// TCP from any other port.
+    SourcePortsBut(Vec<u16>),
+    /// The packet's connection was opened to the metadata server's IPv4 address, and its destination was
+    /// rewritten.
+    Redirected,
+    /// The packet's destination was rewritten, from any address.
+    Rewritten,
+    /// The packet belongs to an established connection.
+    Established,
+    /// The packet's source is not reached by the interface that the packet was received on.
+    Spoofed,
+}
+
+/// What to do with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Leave it to other chains.
+    Leave,
+    /// Send it to the proxy.
+    SendTo(SocketAddrV4),
+    /// Reset its connection, so that the client notices immediately and opens another.
+    Reset,
+    /// Drop it.
+    Drop,
+}
+
+/// An address or a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hosts {
+    pub(super) addr: IpAddr,
+    pub(super) prefix: u8,
+}
+
+impl Rule {
+    /// Whether it matches only IPv6.
+    pub(super) fn is_v6(&self) -> bool {
+        self.when.iter().any(|when| matches!(when, When::To(hosts) | When::By(hosts) if hosts.addr.is_ipv6()))
+    }
+
+    /// Whether it matches both IP versions, because it contains no address.
+    pub(super) fn is_either(&self) -> bool {
+        !self.when.iter().any(|when| matches!(when, When::To(_) | When::By(_)))
+    }
+}
+
+impl Hosts {
+    pub(super) fn is_v6(self) -> bool {
+        self.addr.is_ipv6()
+    }
+}
+
+/// Formats the address as both tools do.
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_one = self.prefix == if self.addr.is_ipv4() { 32 } else { 128 };
+        if is_one { write!(f, "{}", self.addr) } else { write!(f, "{}/{}", self.addr, self.prefix) }
+    }
+}

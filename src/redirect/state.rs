@@ -1,0 +1,32 @@
+//! [`State`]: what of the rules is installed.
+
+/// State of the installed rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Installed exactly as requested.
+    Installed,
+    /// Only the rules that close the metadata server to pods, because the redirect could not be installed.
+    Closed,
+    /// Not installed.
+    Absent,
+    /// Different, with a description.
+    Differs(String),
+}
+
+impl State {
+    /// Finds the marks of a plan in a listing. `is_all`: the listing has as many rules as the plan.
+    pub(super) fn compare(marks: &[String], listing: &str, is_all: bool) -> Self {
+        let found: Vec<&str> = listing.split("comment \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let count = |mark: &str| found.iter().filter(|found| **found == mark).count();
+        let missing = marks.iter().filter(|mark| count(mark) == 0).count();
+        if missing > 0 {
+            Self::Differs(format!("{missing} of {} rules are missing or are of other settings", marks.len()))
+        } else if is_all {
+            Self::Installed
+        } else {
+            Self::Differs(
+                "there are rules or chains besides those that were installed, or jumps to them are missing".to_owned(),
+            )
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A redirect that cannot be installed: pods are closed until it can.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gce_metadata_proxy::redirect::SIDECAR_UID;
+
+use crate::namespace::Namespace;
+use crate::process::{BINARY, Ended, Process};
+use crate::support::needs::{Test, tests};
+use crate::world::{
+    KUBE_ENV, NODE, SERVER, WAYS_ROUND, World, eventually, is_closed, is_open, is_protected, redirect, server, succeeds,
+};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    a_switch_that_cannot_be_set_closes_pods,
+    a_keeper_closes_pods_until_it_can_redirect_them,
+    a_tool_that_refuses_a_rule_closes_pods,
+    the_other_tool_closes_pods,
+    the_mounted_switch_is_enough,
+    a_proxy_without_an_address_closes_pods,
+    a_sidecar_that_cannot_redirect_closes_its_pod,
+    where_nothing_can_be_installed_it_says_that_pods_are_open,
+];
+
+/// Those of the feature `workload-identity`.
+#[cfg(feature = "workload-identity")]
+pub const WITH_IDENTITY: &[Test] = tests![the_startup_taint_stays_while_pods_are_closed];
+
+const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
+
+/// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
+const READ_ONLY: &str = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; exec";
+
+fn switch(node: &Namespace, value: u8) {
+    node.sh(&format!("echo {value} > /proc/sys/net/ipv4/conf/all/route_localnet"));
+}
+
+/// Runs `redirect` in a shell, after these words.
+fn after(place: &Namespace, before: &str, words: &str) -> Ended {
+    Ended::of(place.command("sh").args(["-c", &format!("{before} {BINARY} redirect {words}")]))
+}
+
+fn all_is_closed(pod: &Namespace) {
+    for way in WAYS_ROUND.into_iter().chain([SERVER]) {
+        is_closed(pod, way);
+    }
+}
+
+/// A command that failed, and said this.
+fn fails(ended: &Ended, said: &[&str]) {
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    for words in said {
+        assert!(ended.stderr.contains(words) || ended.stdout.contains(words), "{words} is missing from {ended:?}");
+    }
+}
+
+fn a_switch_that_cannot_be_set_closes_pods() {
+    for tool in ["nft", "iptables"] {
+        let world = World::new();
+        let pod = &world.pods[0];
+        let mut kept = pod.connect(server());
+        assert!(kept.ask(KUBE_ENV).is_ok());
+        fails(&after(&world.node, READ_ONLY, &format!("check --tool {tool}")), &["OPEN", "route_localnet"]);
+
+        let install = format!("install --tool {tool}");
+        fails(&after(&world.node, READ_ONLY, &install), &["route_localnet", "--to", "pods are closed"]);
+        all_is_closed(pod);
+        assert!(kept.ask(KUBE_ENV).is_err(), "{tool}: a connection from before lives");
+        is_open(&world.node, SERVER);
+        let check = format!("check --tool {tool}");
+        fails(&after(&world.node, READ_ONLY, &check), &["pods are closed", "route_localnet"]);
+        fails(&redirect(&world.node, &check), &["pods are closed", "Run 'redirect install'"]);
+
+        succeeds(&after(&world.node, READ_ONLY, &format!("{install} --to {NODE}:988")));
+        fails(&after(&world.node, READ_ONLY, &install), &["pods are closed"]);
+        all_is_closed(pod);
+        switch(&world.node, 1);
+        succeeds(&after(&world.node, READ_ONLY, &install));
+        let _proxy = world.proxy(&[ON_LOOPBACK]);
+        is_protected(pod);
+        succeeds(&redirect(&world.node, "remove"));
+        assert_eq!(World::route_localnet(&world.node), "1", "it was on before");
+
+        switch(&world.node, 0);
+        fails(&after(&world.node, READ_ONLY, &install), &["pods are closed"]);
+        succeeds(&redirect(&world.node, "remove"));
+        is_open(pod, SERVER);
+    }
+}
+
+/// As `components/route-localnet` has it: `/proc/sys` is read-only, and the file is mounted elsewhere. In a root of its own,
+/// because the machine has no folder `/host`.
+fn the_mounted_switch_is_enough() {
+    const CONTAINER: &str = "mount -t tmpfs none /mnt; cd /mnt
+        for folder in /*; do [ -d $folder ] && [ $folder != /mnt ] && mkdir .$folder && mount --rbind $folder .$folder; done
+        mkdir -p host; : >host/route_localnet
+        mount --bind /proc/sys/net/ipv4/conf/all/route_localnet host/route_localnet
+        mount --bind proc/sys proc/sys; mount -o remount,ro,bind proc/sys
+        exec chroot . setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
+    let world = World::new();
+    succeeds(&after(&world.node, CONTAINER, "install"));
+    assert_eq!(World::route_localnet(&world.node), "1");
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    is_protected(&world.pods[0]);
+    succeeds(&after(&world.node, CONTAINER, "remove"));
+    assert_eq!(World::route_localnet(&world.node), "0");
+    is_open(&world.pods[0], SERVER);
+}
+
+fn a_keeper_closes_pods_until_it_can_redirect_them() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    let mut keeper = world.node.command("sh");
+    let keeper = Process::spawn(keeper.args(["-c", &format!("{READ_ONLY} {BINARY} redirect install --keep")]));
+    keeper.line("pods are closed");
+    all_is_closed(pod);
+    for _ in 0..2 {
+        world.node.sh("nft delete table inet gce_metadata_proxy");
+        let before = keeper.line("the redirect was missing");
+        assert!(before.is_empty(), "the same reason is logged again: {before:?}");
+        eventually("it is closed again", || redirect(&world.node, "check").stdout.contains("pods are closed"));
+    }
+    switch(&world.node, 1);
+    let before = keeper.line("redirect installed");
+    assert!(!before.iter().any(|line| line.contains("cannot be installed")), "{before:?}");
+    is_protected(pod);
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
+
+    world.node.sh("nft flush ruleset");
+    switch(&world.node, 0);
+    keeper.line("the redirect was missing");
+    keeper.line("pods are closed");
+    all_is_closed(pod);
+    switch(&world.node, 1);
+    keeper.line("redirect installed");
+    is_protected(pod);
+    switch(&world.node, 0);
+    keeper.line("pods are closed");
+    all_is_closed(pod);
+    assert_eq!(keeper.terminate().code(), Some(0));
+    all_is_closed(pod);
+}
+
+/// A folder with an `nft` that refuses rules with any of these words.
+struct Picky(PathBuf);
+
+impl Picky {
+    fn new(words: &[&str]) -> Self {
+        let id = std::process::id();
+        let folder = std::env::temp_dir().join(format!("picky-{id}-{}", words.join("-").replace([' ', '/'], "")));
+        fs::create_dir_all(&folder).expect("a folder");
+        let patterns: Vec<String> = words.iter().map(|word| format!("*'{word}'*")).collect();
+        let script = format!(
+            "#!/bin/sh\ninput=$(cat)\n\
+             case \"$input\" in {}) echo again >>$0.refused; echo not in this kernel >&2; exit 1 ;; esac\n\
+             printf '%s\\n' \"$input\" | {} \"$@\"\n",
+            patterns.join("|"),
+            real_nft()
+        );
+        let nft = folder.join("nft");
+        fs::write(&nft, script).expect("a script");
+        fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).expect("it can be run");
+        Self(folder)
+    }
+
+    /// How often it has refused something.
+    fn refusals(&self) -> usize {
+        fs::read_to_string(self.0.join("nft.refused")).unwrap_or_default().lines().count()
+    }
+
+    /// What is said before a command that finds it on its path.
+    fn first(&self) -> String {
+        format!("PATH={}:$PATH", self.0.display())
+    }
+
+    /// The same, with no other tool on the path.
+    fn alone(&self) -> String {
+        for tool in ["sh", "cat"] {
+            let link = self.0.join(tool);
+            if !link.exists() {
+                std::os::unix::fs::symlink(Path::new("/bin").join(tool), link).expect("a link");
+            }
+        }
+        format!("PATH={}", self.0.display())
+    }
+}
+
+fn real_nft() -> String {
+    let found = Command::new("sh").args(["-c", "command -v nft"]).output().expect("a shell");
+    String::from_utf8(found.stdout).expect("text").trim().to_owned()
+}
+
+impl Drop for Picky {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The redirect itself, and also what guards loopback; with rules of other settings in place.
+fn a_tool_that_refuses_a_rule_closes_pods() {
+    for refused in [&["dnat ip to"][..], &["dnat ip to", "ct state"]] {
+        let world = World::new();
+        let picky = Picky::new(refused);
+        succeeds(&redirect(&world.node, "install"));
+        succeeds(&after(&world.node, &picky.first(), "install"));
+        assert!(picky.refusals() > 0, "it was installed again");
+        assert_eq!(redirect(&world.node, "check").code, Some(0), "what stands is closed");
+        succeeds(&redirect(&world.node, "install --to 127.0.0.1:1988"));
+        fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: nft"]);
+        all_is_closed(&world.pods[0]);
+        assert!(!World::state_of(&world.node).contains("1988"), "rules of other settings stand");
+        fails(&after(&world.node, &picky.first(), "check"), &["pods are closed", "not in this kernel"]);
+        succeeds(&redirect(&world.node, "remove"));
+        assert_eq!(World::route_localnet(&world.node), "0", "the earlier redirect had turned it on");
+        is_open(&world.pods[0], SERVER);
+    }
+}
+
+fn the_other_tool_closes_pods() {
+    let world = World::new();
+    let picky = Picky::new(&["add table"]);
+    fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: iptables"]);
+    all_is_closed(&world.pods[0]);
+    fails(&after(&world.node, &picky.first(), "check"), &["pods are closed"]);
+    succeeds(&redirect(&world.node, "install"));
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    is_protected(&world.pods[0]);
+    assert!(!World::state_of(&world.node).contains("GCE-METADATA-PROXY"), "rules of the other tool are left");
+}
+
+fn a_proxy_without_an_address_closes_pods() {
+    let world = World::new();
+    let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
+    fails(&refused, &["0.0.0.0:988", "--addr", "pods are closed"]);
+    all_is_closed(&world.pods[0]);
+}
+
+fn a_sidecar_that_cannot_redirect_closes_its_pod() {
+    let world = World::new();
+    let pod = &world.pods[0];
+    let picky = Picky::new(&["dnat ip to"]);
+    let flags = format!("--mode sidecar --proxy-uid {SIDECAR_UID} --to 127.0.0.1:8988");
+    fails(&after(pod, &picky.first(), &format!("install {flags}")), &["not in this kernel", "pods are closed"]);
+    all_is_closed(pod);
+    is_open(&world.pods[1], SERVER);
+    let as_proxy =
+        format!("setpriv --reuid {SIDECAR_UID} --clear-groups curl -s -o /dev/null -w %{{http_code}} {SERVER}");
+    assert_eq!(pod.sh(&as_proxy), "200", "the proxy's own requests");
+    fails(&after(pod, &picky.first(), &format!("check {flags}")), &["pods are closed", "not in this kernel"]);
+    succeeds(&redirect(pod, "remove"));
+    is_open(pod, SERVER);
+}
+
+fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
+    let world = World::new();
+    let picky = Picky::new(&["add table"]);
+    fails(&after(&world.node, &picky.alone(), "install"), &["Pods are OPEN", "not in this kernel"]);
+    is_open(&world.pods[0], SERVER);
+    let nowhere = "PATH=/nonexistent";
+    fails(&after(&world.node, nowhere, "install"), &["Pods are OPEN", "neither nft nor iptables-restore"]);
+    let mut keeper = world.node.command("sh");
+    let keeper =
+        Process::spawn(keeper.args(["-c", &format!("exec env {} {BINARY} redirect install --keep", picky.alone())]));
+    keeper.line("Pods are OPEN");
+    let tried = picky.refusals();
+    eventually("it has tried twice more", || picky.refusals() >= tried + 6);
+    assert_eq!(keeper.written(), Vec::<String>::new(), "the same is logged again");
+    fs::remove_file(picky.0.join("nft")).expect("it is there");
+    std::os::unix::fs::symlink(real_nft(), picky.0.join("nft")).expect("a link");
+    keeper.line("redirect installed");
+    assert_eq!(redirect(&world.node, "check").code, Some(0));
+}
+
+/// It is not even asked whether the proxy is ready.
+#[cfg(feature = "workload-identity")]
+fn the_startup_taint_stays_while_pods_are_closed() {
+    let world = World::new();
+    let flags = "--startup-taint=a.b/c --node-name=n --kubeconfig=/nonexistent --metrics-addr=127.0.0.1:1";
+    let mut keeper = world.node.command("sh");
+    let keeper = Process::spawn(keeper.args(["-c", &format!("{READ_ONLY} {BINARY} redirect install --keep {flags}")]));
+    keeper.line("pods are closed");
+    world.node.sh("nft delete table inet gce_metadata_proxy");
+    let before = keeper.line("the redirect was missing");
+    assert!(before.is_empty(), "{before:?}");
+    switch(&world.node, 1);
+    let before = keeper.line("redirect installed");
+    assert!(!before.iter().any(|line| line.contains("startup taint")), "{before:?}");
+    keeper.line("the startup taint stays until it is ready");
+}
