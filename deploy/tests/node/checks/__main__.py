@@ -18,11 +18,13 @@ class Result(unittest.TextTestResult):
         super().startTest(test)
 
     def getDescription(self, test):
+        if not hasattr(test, "_testMethodName"):
+            return str(test)
         return f"{type(test).__name__.lower()}: {test._testMethodName.removeprefix('test_').replace('_', ' ')}"
 
-    def line(self, verdict, test):
+    def line(self, verdict, test, why=""):
         took = time.monotonic() - self.begun
-        self.stream.writeln(f"{verdict:<6} {self.getDescription(test)} ({took:.0f} s)")
+        self.stream.writeln(f"{verdict:<6} {self.getDescription(test)} ({took:.0f} s){why and chr(10)}{why}")
         self.stream.flush()
 
     def addSuccess(self, test):
@@ -31,12 +33,11 @@ class Result(unittest.TextTestResult):
 
     def addFailure(self, test, err):
         unittest.TestResult.addFailure(self, test, err)
-        self.line("FAILED", test)
-        self.stream.writeln(str(err[1]))
+        self.line("FAILED", test, err[1])
 
     def addError(self, test, err):
         unittest.TestResult.addError(self, test, err)
-        self.stream.writeln(f"FAILED {test if not hasattr(test, '_testMethodName') else self.getDescription(test)}: {err[1]}")
+        self.line("FAILED", test, err[1])
 
 
 def main(names):

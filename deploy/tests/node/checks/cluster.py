@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import api
 import machine
 
 NODE = "node-1"
@@ -15,10 +16,6 @@ DAEMONSET = ["--namespace", "kube-system", f"daemonset/{PROXY}"]
 
 def kubectl(*arguments, stdin=None, seconds=120, may_fail=False):
     return machine.run("kubectl", *arguments, stdin=stdin, seconds=seconds, may_fail=may_fail)
-
-
-def get(*arguments):
-    return json.loads(kubectl("get", *arguments, "--output", "json"))
 
 
 def objects(manifest):
@@ -66,7 +63,7 @@ def start_over():
 
 
 def pods():
-    return get("pods", *OF_PROXY)["items"]
+    return api.get(f"{api.pods('kube-system')}?labelSelector=app.kubernetes.io/name={PROXY}")["items"]
 
 
 def pod():
@@ -81,9 +78,9 @@ def container(name):
     return next(status for status in statuses if status["name"] == name)
 
 
-def log(name, *options):
+def log(name, **options):
     """What a container of the proxy's pod wrote."""
-    return kubectl("logs", "--namespace", "kube-system", pod()["metadata"]["name"], "--container", name, *options)
+    return api.log("kube-system", pod()["metadata"]["name"], name, **options)
 
 
 def described():

@@ -1,13 +1,15 @@
 """Pods of the checks. They run the node's own Python and files, which they see below /host, in a network of their own."""
 
 import calendar
+import contextlib
 import json
 import time
 from pathlib import Path
 
+import api
 import machine
-from cluster import get, kubectl
 
+PODS = api.pods("default")
 IMAGE = "localhost/pod:1"
 INSIDE = Path(__file__).resolve().parent / "inside"
 # Of files here, pods learn that they shall end.
@@ -55,22 +57,26 @@ class Pod:
         STOPS.mkdir(exist_ok=True)
         self.stop_file.unlink(missing_ok=True)
         found = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self.name}, "spec": self.spec}
-        kubectl("create", "--filename", "-", stdin=json.dumps(found))
+        api.request("POST", PODS, found)
         return self
 
     def __exit__(self, *_):
-        kubectl("delete", "pod", self.name, "--grace-period=0", "--force", "--ignore-not-found", seconds=180)
+        with contextlib.suppress(LookupError):
+            api.request("DELETE", f"{PODS}/{self.name}?gracePeriodSeconds=0")
 
     @property
     def stop_file(self):
         return STOPS / self.name
 
+    def get(self):
+        return api.get(f"{PODS}/{self.name}")
+
     def status(self):
-        statuses = get("pod", self.name)["status"].get("containerStatuses", [])
+        statuses = self.get()["status"].get("containerStatuses", [])
         return next(status for status in statuses if status["name"] == self.container)
 
-    def log(self, *options):
-        return kubectl("logs", self.name, "--container", self.container, *options, may_fail=True)
+    def log(self):
+        return api.log("default", self.name, self.container)
 
     def lines(self):
         """What a program of `inside` has written so far, a JSON object on each line."""

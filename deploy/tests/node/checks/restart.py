@@ -5,6 +5,7 @@ import json
 import signal
 from pathlib import Path
 
+import api
 import cluster
 import machine
 
@@ -45,7 +46,7 @@ def switch_on():
 
 
 def is_ready():
-    conditions = cluster.get("node", cluster.NODE)["status"]["conditions"]
+    conditions = api.get(f"/api/v1/nodes/{cluster.NODE}")["status"]["conditions"]
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 

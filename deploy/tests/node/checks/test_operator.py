@@ -95,7 +95,7 @@ class Operator(Subject):
         with socket.create_server(("127.0.0.1", 988)):
             cluster.apply("overlay")
             machine.eventually("proxy has tried", lambda: "terminated" in str(cluster.container("proxy")), 180)
-            log = machine.eventually("it says so", lambda: cluster.log("proxy") or cluster.log("proxy", "--previous"), 60)
+            log = machine.eventually("it says so", lambda: cluster.log("proxy") or cluster.log("proxy", previous=True), 60)
         say(f"proxy says: {log.strip().splitlines()[-1]}")
         self.assertIn("127.0.0.1:988", log)
         self.assertIn("cannot listen", log)

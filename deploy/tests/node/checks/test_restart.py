@@ -3,6 +3,7 @@
 import json
 import time
 
+import api
 import cluster
 import machine
 import pod
@@ -38,7 +39,7 @@ def seconds_open(lines):
 
 def first(container, words):
     """When a container of the proxy's pod first wrote these words."""
-    lines = cluster.log(container, "--timestamps").splitlines()
+    lines = cluster.log(container, timestamps=True).splitlines()
     stamp = next(line.split()[0] for line in lines if words in line)
     return pod.clock(stamp[:19] + "Z") + float("0." + stamp[20:].rstrip("Z"))
 
@@ -95,5 +96,5 @@ class Restart(Subject):
         cluster.rolled_out()
         report("new node with the startup taint", lines)
         self.assertEqual(seconds_open(lines), 0, json.dumps(lines))
-        taints = cluster.get("node", cluster.NODE)["spec"].get("taints", [])
+        taints = api.get(f"/api/v1/nodes/{cluster.NODE}")["spec"].get("taints", [])
         self.assertNotIn(TAINT, [taint["key"] for taint in taints])
