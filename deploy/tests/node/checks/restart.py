@@ -40,12 +40,13 @@ def listed(*words):
 def switch_on():
     """Starts what a boot starts."""
     machine.start("containerd")
-    machine.eventually("containerd answers", lambda: machine.run("ctr", "version", may_fail=True), 120)
-    machine.start("kubelet")
     machine.eventually("the node is ready", is_ready, 300)
 
 
 def is_ready():
+    """As systemd does, starts the kubelet again while it ends because containerd is not there yet."""
+    if not machine.pids("kubelet"):
+        machine.start("kubelet")
     conditions = api.get(f"/api/v1/nodes/{cluster.NODE}")["status"]["conditions"]
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
@@ -64,5 +65,8 @@ def registered_with(taint):
 def lead_to_the_api_server():
     """Leads the node's own requests to the Service `kubernetes`, as kube-proxy would."""
     _, node = machine.uplink()
-    rule = f"ip daddr {cluster.API_SERVICE} tcp dport 443 dnat to {node}:6443"
-    machine.run("nft", "-f", "-", stdin=f"table ip checks {{ chain out {{ type nat hook output priority -100; {rule}; }} }}")
+    rules = f"""add table ip checks
+add chain ip checks out {{ type nat hook output priority -100; }}
+add rule ip checks out ip daddr {cluster.API_SERVICE} tcp dport 443 dnat to {node}:6443
+"""
+    machine.run("nft", "-f", "-", stdin=rules)
