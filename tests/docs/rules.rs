@@ -19,7 +19,7 @@ const UNCHECKED: [&str; 1] = ["nft"];
 
 /// Scripts of the repository, and their arguments.
 const SCRIPTS: [(&str, &[&str]); 3] =
-    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image"]), ("tests/run", &["--list"])];
+    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image", "node"]), ("tests/run", &["--list"])];
 
 /// Crates with a program that the documentation installs.
 const INSTALLED: [&str; 3] = ["cargo-deny", "cargo-fuzz", "oha"];

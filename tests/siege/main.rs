@@ -14,6 +14,9 @@
 //!
 //! - `METADATA_PROXY_FULL_SIZE=1`: 30 seconds of every burden, instead of 4, and more sieges in the virtual machine.
 //! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
+//! - `SIEGE_AT=ADDRESS:PORT`: only be a burden to the proxy that runs there, whose upstream is
+//!   `SIEGE_UPSTREAM=ADDRESS:PORT`: only serve as what the burdens expect of a metadata server. So `deploy/tests/node` lays siege
+//!   to a node from a pod, and judges.
 
 mod burden;
 mod crowd;
@@ -28,6 +31,7 @@ mod table;
 mod visit;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -49,11 +53,52 @@ fn main() -> ExitCode {
     support::open_many_files();
     stall::watch(0);
 
+    if let Some(addr) = address("SIEGE_UPSTREAM") {
+        return serve(addr);
+    }
+    if let Some(addr) = address("SIEGE_AT") {
+        return libtest_mimic::run(&arguments, SIEGES.iter().map(|siege| elsewhere(siege, addr)).collect()).exit_code();
+    }
     let mut trials: Vec<Trial> = SIEGES.iter().map(here).collect();
     if !cgroup::is_version_2() {
         trials.extend(on_version_2(&arguments));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The address in an environment variable.
+fn address(variable: &str) -> Option<SocketAddr> {
+    let given = std::env::var(variable).ok()?;
+    Some(given.parse().unwrap_or_else(|_| panic!("{variable}={given} is no address with a port")))
+}
+
+/// Serves as the upstream of a proxy that runs elsewhere, until the process is ended.
+fn serve(addr: SocketAddr) -> ExitCode {
+    let serving = async {
+        let mock = Mock::start_on(addr).await?;
+        burden::prepare(&mock);
+        println!("upstream of a siege on {addr}");
+        burden::change(&mock).await;
+        Ok::<_, io::Error>(())
+    };
+    match threads(1, 0).and_then(|runtime| runtime.block_on(serving)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot serve on {addr}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The burdens of a siege, for a proxy that runs elsewhere.
+fn elsewhere(siege: &'static Siege, addr: SocketAddr) -> Trial {
+    Trial::test(siege.name, move || {
+        let (hostile, waiting) = (threads(2, HOSTILE_NICENESS)?, threads(1, 0)?);
+        let connections = waiting.block_on(scene::burden_alone(siege, addr, hostile.handle()));
+        hostile.shutdown_background();
+        println!("{}: {connections} connections at {addr}", siege.name);
+        Ok(())
+    })
 }
 
 /// A siege on this computer.

@@ -1,5 +1,6 @@
 //! One siege from its beginning to its end.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     let over = CancellationToken::new();
     let siege_over = over.clone().drop_guard();
     let attack = async {
-        let outcome = attack(&siege.attack, mock, addr, &size, hostile).await;
+        let outcome = attack(&siege.attack, addr, burden::change(mock), &size, hostile).await;
         drop(siege_over);
         outcome
     };
@@ -92,11 +93,20 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
 }
 
-/// Attacks for as long as a siege lasts. Returns the burdens, which are still there, and which requests of a crowd failed.
+/// Burdens a proxy that somebody else has started and judges. Returns how many connections there were.
+pub(crate) async fn burden_alone(siege: &Siege, addr: SocketAddr, hostile: &Threads) -> usize {
+    let (mut flood, _) = attack(&siege.attack, addr, pending(), &Size::chosen(), hostile).await;
+    let connections = flood.len();
+    flood.shutdown().await;
+    connections
+}
+
+/// Attacks for as long as a siege lasts, with something that goes on meanwhile. Returns the burdens, which are still there, and
+/// which requests of a crowd failed.
 async fn attack(
     attack: &Attack,
-    mock: &Handle,
     addr: SocketAddr,
+    meanwhile: impl Future<Output = ()>,
     size: &Size,
     threads: &Threads,
 ) -> (JoinSet<()>, Vec<String>) {
@@ -114,7 +124,7 @@ async fn attack(
     let all = u32::try_from(flood.len()).expect("a few thousand");
     // Where the proxy is down, the time passes all the same.
     let _ = timeout(size.time * 10, begun.acquire_many(all)).await;
-    let _ = timeout(size.time, burden::change(mock)).await;
+    let _ = timeout(size.time, meanwhile).await;
     (flood, Vec::new())
 }
 

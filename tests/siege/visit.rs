@@ -20,23 +20,25 @@ pub(crate) fn patience() -> Duration {
 /// The address of the pod that is a burden.
 pub(crate) const HOSTILE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 
-/// Connects from an address of the loopback network, as from a pod.
+/// Connects from an address of the loopback network, as from a pod. A proxy elsewhere sees this computer's own address.
 pub(crate) async fn connect(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
-    socket(source)?.connect(addr).await
+    socket(source, addr)?.connect(addr).await
 }
 
 /// Does the same with a receive window of a few KiB, so that little of an unread answer leaves the proxy.
 pub(crate) async fn connect_narrow(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
-    let socket = socket(source)?;
+    let socket = socket(source, addr)?;
     socket.set_recv_buffer_size(4096)?;
     socket.connect(addr).await
 }
 
-fn socket(source: Ipv4Addr) -> io::Result<TcpSocket> {
+fn socket(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     // Ports of connections that were closed a moment ago may be used again.
     socket.set_reuseaddr(true)?;
-    socket.bind((source, 0).into())?;
+    if addr.ip().is_loopback() {
+        socket.bind((source, 0).into())?;
+    }
     Ok(socket)
 }
 

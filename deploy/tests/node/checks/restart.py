@@ -1,0 +1,72 @@
+"""Switches a node off and on again, as far as its pods can tell: the same kernel, and nothing in it of what ran before."""
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+
+import api
+import cluster
+import machine
+
+KUBELET_CONFIG = Path("/node/kubelet.yaml")
+
+
+def switch_off():
+    machine.stop("kubelet", "containerd")
+    pods = next(machine.CGROUPS.rglob("kubepods"))
+    pods.joinpath("cgroup.kill").write_text("1")
+    for shim in machine.pids("containerd-shim"):
+        with contextlib.suppress(ProcessLookupError):
+            machine.end(shim, signal.SIGKILL)
+    machine.eventually("no container runs", lambda: "populated 0" in machine.read(pods / "cgroup.events"), 60)
+    forget_the_network()
+
+
+def forget_the_network():
+    """What the kernel knows of pods and rules is gone after a boot."""
+    machine.run("nft", "flush", "ruleset")
+    for network in listed("netns", "list"):
+        if network["name"].startswith("cni-"):
+            machine.run("ip", "netns", "delete", network["name"])
+    for bridge in listed("link", "show", "type", "bridge"):
+        machine.run("ip", "link", "delete", bridge["ifname"])
+
+
+def listed(*words):
+    return json.loads(machine.run("ip", "-json", *words) or "[]")
+
+
+def switch_on():
+    """Starts what a boot starts."""
+    machine.start("containerd")
+    machine.eventually("the node is ready", is_ready, 300)
+
+
+def is_ready():
+    """As systemd does, starts the kubelet again while it ends because containerd is not there yet."""
+    if not machine.pids("kubelet"):
+        machine.start("kubelet")
+    conditions = api.get(f"/api/v1/nodes/{cluster.NODE}")["status"]["conditions"]
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+@contextlib.contextmanager
+def registered_with(taint):
+    """Has the kubelet register a new node with a taint."""
+    config = KUBELET_CONFIG.read_text()
+    KUBELET_CONFIG.write_text(config + f"registerWithTaints: [{{key: {taint}, value: 'true', effect: NoSchedule}}]\n")
+    try:
+        yield
+    finally:
+        KUBELET_CONFIG.write_text(config)
+
+
+def lead_to_the_api_server():
+    """Leads the node's own requests to the Service `kubernetes`, as kube-proxy would."""
+    _, node = machine.uplink()
+    rules = f"""add table ip checks
+add chain ip checks out {{ type nat hook output priority -100; }}
+add rule ip checks out ip daddr {cluster.API_SERVICE} tcp dport 443 dnat to {node}:6443
+"""
+    machine.run("nft", "-f", "-", stdin=rules)
