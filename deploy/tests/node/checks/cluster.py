@@ -55,11 +55,11 @@ def gone():
 
 
 def start_over():
-    """A node on which nothing of the proxy ever was, with the kernel's switch as kube-proxy leaves it."""
+    """A node on which nothing of the proxy ever was, and whose kernel routes no loopback: nobody else enables that here."""
     kubectl("delete", "--ignore-not-found", *DAEMONSET, seconds=300)
     gone()
     machine.remove_rules()
-    machine.route_loopback(True)
+    machine.route_loopback(False)
 
 
 def pods():

@@ -20,12 +20,10 @@ class Operator(Subject):
         cluster.start_over()
 
     def test_a_redirect_that_cannot_be_installed_closes_the_way_and_says_what_to_do(self):
-        machine.route_loopback(False)
-        self.addCleanup(machine.route_loopback, True)
         polling = pod.Pod("closed", *pod.program("poll", pod.STOPS / "closed", 0.5, SECRET))
         with polling:
             polling.has_begun()
-            cluster.apply("overlay")
+            cluster.apply("no-route-localnet")
             machine.eventually("redirect has tried", lambda: "route_localnet" in cluster.log("redirect"), 300)
             # Whoever was connected before must be cut off, too.
             machine.eventually("the pod is cut off", lambda: not {"open"} & self.latest(polling), 60)

@@ -16,8 +16,6 @@ class Uninstall(Subject):
     @classmethod
     def setUpClass(cls):
         cluster.start_over()
-        machine.route_loopback(False)
-        cls.addClassCleanup(machine.route_loopback, True)
         cls.tables = tables()
 
     def secret(self, name):
@@ -25,7 +23,7 @@ class Uninstall(Subject):
         return answer["status"]
 
     def test_it_leaves_the_node_as_it_was(self):
-        cluster.install("route-localnet")
+        cluster.install("overlay")
         self.assertIn(machine.TABLE, machine.rules())
         self.assertTrue(machine.routes_loopback())
         self.assertEqual(self.secret("installed"), 403)
@@ -49,9 +47,8 @@ class Uninstall(Subject):
         self.assertEqual(left, "", "objects that are left")
 
     def test_deleting_it_alone_leaves_pods_without_metadata(self):
-        cluster.install("route-localnet")
-        cluster.delete("route-localnet")
+        cluster.install("overlay")
+        cluster.delete("overlay")
         self.assertIn(machine.TABLE, machine.rules())
         self.assertEqual(self.secret("deleted"), 0)
         cluster.start_over()
-        machine.route_loopback(False)
