@@ -62,6 +62,8 @@ impl Keeper {
             if matches!(found, Ok(State::Installed)) && self.trouble.is_none() {
                 continue;
             }
+            // Pods are protected first; what is logged can wait.
+            let outcome = self.redirect.install().await;
             if matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open) {
                 tracing::error!(
                     "the redirect was missing: pods may have reached the metadata server directly in the last {} s; find out what \
@@ -69,7 +71,7 @@ impl Keeper {
                     interval.as_secs()
                 );
             }
-            match self.redirect.install().await {
+            match outcome {
                 Ok(tool) if self.trouble.is_some() => self.is_installed(tool),
                 Ok(_) => is_restored(&found),
                 Err(error) => self.is_not_installed(&error),
