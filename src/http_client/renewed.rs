@@ -34,7 +34,7 @@ pub struct Renewed {
 #[derive(Debug)]
 struct Current {
     client: HttpClient<SecureConnector>,
-    /// What the file had. Whoever can write it needs no collision to be trusted.
+    /// What the file had. Not cryptographic: whoever can write the file is trusted anyway.
     content: u64,
     read: Instant,
     /// A connection has failed since.

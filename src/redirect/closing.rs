@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::plan::Plan;
-use super::{Error, State, Tool, privileges};
+use super::{Error, State, Tool, privileges, route_localnet};
 
 /// Why the redirect is not installed, and what that means for pods.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ impl fmt::Display for Pods {
             Self::Closed(tool) => write!(
                 f,
                 "Until it is, pods are closed: {tool} resets all their connections to the metadata server except DNS and what \
-                 --redirect-allow opens, so they get no metadata and none of the node's secrets"
+                 --redirect-allow opens, so by no other way do they get metadata or the node's secrets"
             ),
             Self::Open(why) => write!(
                 f,
@@ -57,7 +57,11 @@ async fn install_first(plans: &[Plan], preferred: Option<Tool>) -> Result<Tool, 
                 return Ok(tool);
             }
             // A mark that is lost leaves the sysctl on at 'remove'. That matters less than that pods are closed.
-            let opened_loopback = tool.opened_loopback().await.unwrap_or(false);
+            let mut opened_loopback = tool.opened_loopback().await.unwrap_or(false);
+            if opened_loopback && !plan.guards_loopback() {
+                // The rules that go were its guard.
+                opened_loopback = route_localnet::set(false).is_err();
+            }
             match tool.install(plan, opened_loopback).await {
                 Ok(()) => return Ok(tool),
                 Err(error) => failure = error,

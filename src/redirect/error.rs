@@ -41,7 +41,8 @@ pub enum Error {
     /// The kernel's loopback routing cannot be enabled.
     #[error(
         "cannot set net.ipv4.conf.all.route_localnet ({0}), which is required to redirect pods to a loopback address; set it \
-         to 1 on the node, or mount its file writable (deploy/components/route-localnet, or Helm's redirect.routeLocalnet), or let the proxy listen on the node's own address and pass that as --to"
+         to 1 on the node, or mount its file writable (deploy/components/route-localnet, or Helm's redirect.routeLocalnet), or let \
+         the proxy listen on the node's own address and pass that as --to"
     )]
     RouteLocalnet(io::Error),
 }

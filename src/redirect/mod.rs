@@ -83,6 +83,9 @@ mod uplinks;
 
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
@@ -93,6 +96,9 @@ pub use state::State;
 pub use tool::Tool;
 
 use plan::Plan;
+
+/// When to try again to replace an earlier redirect, before pods are closed.
+const SECOND_TRY: Duration = Duration::from_secs(1);
 
 /// User ID of the proxy in a sidecar: in the image, and in the manifests in `deploy/sidecar`. Packets of this
 /// user bypass the redirect, so no application may run as it. Hence it is not a common one (0, 1000, 65532 of
@@ -173,13 +179,24 @@ impl Redirect {
     /// Installs the rules, replacing an earlier redirect. Returns the tool used. Where that is impossible, closes the
     /// metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
-        match self.install_whole().await {
+        let mut outcome = self.install_or_find().await;
+        if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
+            // An earlier redirect may stand, and is not to be replaced because a tool failed for a moment.
+            sleep(SECOND_TRY).await;
+            outcome = self.install_or_find().await;
+        }
+        match outcome {
             Ok(tool) => Ok(tool),
-            Err(why) => match self.tool().await {
-                // They stand already, as after a restart: nothing is to be closed because a tool failed for a moment.
-                Ok(tool) if self.is_installed().await => Ok(tool),
-                _ => Err(closing::close(why, &self.closing_plans(), self.tool).await),
-            },
+            Err(why) => Err(closing::close(why, &self.closing_plans(), self.tool).await),
+        }
+    }
+
+    /// Installs the rules. What stands already, as after a restart, does although a tool fails now.
+    async fn install_or_find(&self) -> Result<Tool, Error> {
+        match self.install_whole().await {
+            Err(why) if !self.is_installed().await => Err(why),
+            Err(_) => self.tool().await,
+            installed => installed,
         }
     }
 

@@ -56,6 +56,11 @@ impl Plan {
         guarded.into_iter().chain([barest]).collect()
     }
 
+    /// Whether the kernel may route packets to loopback while these rules stand.
+    pub(super) fn guards_loopback(&self) -> bool {
+        self.chains.iter().any(|chain| chain.name == Name::Guard)
+    }
+
     /// The marks of all rules, which identify them in listings.
     pub(super) fn marks(&self) -> Vec<String> {
         self.chains.iter().flat_map(|chain| &chain.rules).map(|rule| self.mark(rule)).collect()

@@ -214,6 +214,9 @@ fn a_tool_that_refuses_a_rule_closes_pods() {
         fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: nft"]);
         all_is_closed(&world.pods[0]);
         assert!(!World::state_of(&world.node).contains("1988"), "rules of other settings stand");
+        // Without the guard nobody else's packets may be routed to loopback.
+        let is_guarded = refused.len() == 1;
+        assert_eq!(World::route_localnet(&world.node), if is_guarded { "1" } else { "0" }, "{refused:?}");
         fails(&after(&world.node, &picky.first(), "check"), &["pods are closed", "not in this kernel"]);
         succeeds(&redirect(&world.node, "remove"));
         assert_eq!(World::route_localnet(&world.node), "0", "the earlier redirect had turned it on");
@@ -235,7 +238,10 @@ fn the_other_tool_closes_pods() {
 
 fn a_proxy_without_an_address_closes_pods() {
     let world = World::new();
+    assert_eq!(world.proxy(&[ON_LOOPBACK, "--redirect"]).terminate().code(), Some(0));
+    assert_eq!(World::route_localnet(&world.node), "1");
     let refused = Process::run(&world.node, &["--addr=0.0.0.0:988", "--metrics-addr=127.0.0.1:0", "--redirect"]);
+    assert_eq!(World::route_localnet(&world.node), "0", "nothing guards loopback any more");
     fails(&refused, &["0.0.0.0:988", "--addr", "pods are closed"]);
     all_is_closed(&world.pods[0]);
 }

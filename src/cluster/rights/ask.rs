@@ -173,15 +173,20 @@ async fn may(bare: &Cluster, right: Right) -> Result<bool, RequestError> {
 }
 
 /// Tries to change something of the node that the startup taint's policy lets nobody change. Nothing is kept of it. `None` if
-/// there is no such node.
+/// that says nothing.
 async fn change_node(bare: &Cluster) -> Result<Option<Outcome>, RequestError> {
     let patch = json!({"metadata": {"annotations": {"gce-metadata-proxy/none": "none"}}});
     let request = Request::patch(format!("{}?dryRun=All", bare.node_path())).header(CONTENT_TYPE, MERGE_PATCH);
     let request = request.body(Body::from(patch.to_string().into_bytes()));
     match bare.send(request, Resource::Rights).await.map_err(or_unreachable) {
         Ok(_) => Ok(Some(Outcome::Passed)),
-        Err(RequestError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
-        Err(RequestError::Refused { message, .. }) => Ok(Some(Outcome::Refused(message))),
+        Err(RequestError::Refused {
+            status: StatusCode::FORBIDDEN | StatusCode::UNPROCESSABLE_ENTITY,
+            message,
+            ..
+        }) => Ok(Some(Outcome::Refused(message))),
+        // There is no such node, or a webhook does not support dry runs, which says nothing about a policy.
+        Err(RequestError::Refused { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
