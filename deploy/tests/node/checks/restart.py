@@ -10,6 +10,8 @@ import cluster
 import machine
 
 KUBELET_CONFIG = Path("/node/kubelet.yaml")
+# It answers once the kubelet has found containerd.
+KUBELET_HEALTH = "http://127.0.0.1:10248/healthz"
 
 
 def switch_off():
@@ -44,9 +46,13 @@ def switch_on():
 
 
 def is_ready():
-    """As systemd does, starts the kubelet again while it ends because containerd is not there yet."""
+    """As systemd does, starts the kubelet again while it ends because containerd is not there yet.
+
+    What the API server says of the node may be from before."""
     if not machine.pids("kubelet"):
         machine.start("kubelet")
+    if machine.run("curl", "--silent", "--fail", KUBELET_HEALTH, may_fail=True) != "ok":
+        return False
     conditions = api.get(f"/api/v1/nodes/{cluster.NODE}")["status"]["conditions"]
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
