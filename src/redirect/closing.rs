@@ -31,7 +31,7 @@ impl fmt::Display for Pods {
             Self::Closed(tool) => write!(
                 f,
                 "Until it is, pods are closed: {tool} resets all their connections to the metadata server except DNS and what \
-                 --redirect-allow opens, so by no other way do they get metadata or the node's secrets"
+                 --redirect-allow opens"
             ),
             Self::Open(why) => write!(
                 f,

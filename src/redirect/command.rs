@@ -83,7 +83,7 @@ async fn report(redirect: &Redirect) -> Result<bool, Error> {
         }
         State::Closed => {
             "the redirect is not installed, and pods are closed: all their connections to the metadata server are \
-                          reset, so they get no metadata"
+                          reset, except DNS and what --redirect-allow opens"
                 .to_owned()
         }
         State::Absent => {
