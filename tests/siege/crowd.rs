@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::scene::is_emulated;
 use crate::visit::visit;
@@ -17,23 +17,60 @@ const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default
 /// How long a client waits for its turn. Thousands of them take their time on an emulated processor.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// So many clients at once send so many requests each from 127.0.0.1, on these threads. Returns what failed.
-pub(crate) async fn gather(addr: SocketAddr, clients: usize, requests: usize, threads: &Handle) -> Vec<String> {
+/// The proxy closes a connection that has sent nothing for so long, if the next one of the same pod needs its place.
+const PROTECTED: Duration = Duration::from_secs(1);
+
+/// What became of a crowd's requests.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) failed: Vec<String>,
+    /// Requests that were sent again, because a busy computer kept their clients from running for [`PROTECTED`].
+    pub(crate) late: usize,
+}
+
+/// So many clients at once send so many requests each from 127.0.0.1, on these threads.
+pub(crate) async fn gather(addr: SocketAddr, clients: usize, requests: usize, threads: &Handle) -> Outcome {
     let mut crowd = JoinSet::new();
     // An emulated processor takes seconds to open thousands of connections, and comes to send the first request after that.
     let shift = if is_emulated() { Duration::from_millis(3) } else { Duration::ZERO };
     for number in 0..u32::try_from(clients).expect("a few thousand") {
         crowd.spawn_on(client(addr, requests, shift * number), threads);
     }
-    crowd.join_all().await.into_iter().flatten().collect()
+    crowd.join_all().await.into_iter().fold(Outcome::default(), |mut all, one| {
+        all.failed.extend(one.failed);
+        all.late += one.late;
+        all
+    })
 }
 
-async fn client(addr: SocketAddr, requests: usize, shift: Duration) -> Vec<String> {
+async fn client(addr: SocketAddr, requests: usize, shift: Duration) -> Outcome {
     sleep(shift).await;
-    let mut failed = Vec::new();
+    let mut outcome = Outcome::default();
     for _ in 0..requests {
-        // Not bound to an address first: so the kernel can use a port again at once, and there are enough of them.
-        failed.extend(visit(TcpStream::connect(addr), REQUEST, PATIENCE).await.err());
+        let began = Instant::now();
+        while let Err((fault, connected_after)) = request(addr).await {
+            if connected_after < PROTECTED || began.elapsed() > PATIENCE {
+                outcome.failed.push(fault);
+                break;
+            }
+            outcome.late += 1;
+        }
     }
-    failed
+    outcome
+}
+
+/// One request. An error is what went wrong, and the time after which the client ran again to see that it was connected.
+async fn request(addr: SocketAddr) -> Result<(), (String, Duration)> {
+    let began = Instant::now();
+    let mut connected_after = Duration::ZERO;
+    let connecting = async {
+        // Not bound to an address first: so the kernel can use a port again at once, and there are enough of them.
+        let stream = TcpStream::connect(addr).await;
+        connected_after = began.elapsed();
+        stream
+    };
+    match visit(connecting, REQUEST, PATIENCE).await {
+        Ok(_) => Ok(()),
+        Err(fault) => Err((fault, connected_after)),
+    }
 }

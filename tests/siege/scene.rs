@@ -75,7 +75,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
         drop(siege_over);
         outcome
     };
-    let (pods, operator, (mut flood, crowd_failed)) = tokio::join!(
+    let (pods, operator, (mut flood, crowd)) = tokio::join!(
         honest::pods(siege.honest, mock, addr, size.honest_every, &over),
         honest::operator(metrics_addr, &over),
         attack,
@@ -87,7 +87,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     let usage = group.usage().ok_or("the control group does not tell what was used")?;
     drop(binary);
 
-    let judged = Judged { pods, operator, crowd_failed, rested, sheds, usage };
+    let judged = Judged { pods, operator, crowd, rested, sheds, usage };
     println!("{}: {}", siege.name, judged.summary());
     let faults = judged.faults();
     if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
@@ -109,7 +109,7 @@ async fn attack(
     meanwhile: impl Future<Output = ()>,
     size: &Size,
     threads: &Threads,
-) -> (JoinSet<()>, Vec<String>) {
+) -> (JoinSet<()>, crowd::Outcome) {
     let mut flood = JoinSet::new();
     let burdens = match attack {
         Attack::Burdens(burdens) => *burdens,
@@ -125,13 +125,13 @@ async fn attack(
     // Where the proxy is down, the time passes all the same.
     let _ = timeout(size.time * 10, begun.acquire_many(all)).await;
     let _ = timeout(size.time, meanwhile).await;
-    (flood, Vec::new())
+    (flood, crowd::Outcome::default())
 }
 
 struct Judged {
     pods: Tally,
     operator: Tally,
-    crowd_failed: Vec<String>,
+    crowd: crowd::Outcome,
     rested: Result<Duration, String>,
     sheds: Result<String, String>,
     usage: Usage,
@@ -157,8 +157,12 @@ impl Judged {
             0 => String::new(),
             sockets => format!(" (sockets {})", mib(sockets)),
         };
+        let late = match self.crowd.late {
+            0 => String::new(),
+            late => format!("; {late} of the crowd late and sent again"),
+        };
         format!(
-            "peak {}{apart}, killed {}; honest {}; pages {}; at rest after {}",
+            "peak {}{apart}, killed {}; honest {}; pages {}; at rest after {}{late}",
             mib(self.memory()),
             self.usage.killed,
             served(&self.pods),
@@ -176,7 +180,7 @@ impl Judged {
             faults.push(format!("{} of memory, at most {} allowed", mib(self.memory()), mib(MOST_MEMORY)));
         }
         let requests =
-            [("honest requests", &self.pods.failed), ("pages", &self.operator.failed), ("crowd", &self.crowd_failed)];
+            [("honest requests", &self.pods.failed), ("pages", &self.operator.failed), ("crowd", &self.crowd.failed)];
         for (what, failed) in requests.into_iter().filter(|(_, failed)| !failed.is_empty()) {
             faults.push(format!("{what}: {} failed, as {:?}", failed.len(), &failed[..failed.len().min(3)]));
         }

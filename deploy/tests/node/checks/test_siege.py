@@ -33,6 +33,8 @@ SIEGES = [
 # Tokens are known, this is asked of the server each time.
 LEAF = V1 + "instance/cpu-platform"
 SECONDS = 300
+# What the project promises, and the manifests ask for.
+MOST_MEMORY = 25 * MIB
 
 
 class Siege(Subject):
@@ -75,6 +77,7 @@ class Siege(Subject):
         proxy = peaks.of(before["proxy"].group)
         say(f"{siege}: {connections} connections; peak {proxy / MIB:.1f} MiB of {after['proxy'].limit / MIB:.0f}; "
             f"honest {served} of {asked}, {summary['repeated']} sent again")
+        self.assertEqual(after["proxy"].limit, MOST_MEMORY)
         self.assertEqual({name: (one.restarts, one.killed) for name, one in after.items()},
                          {name: (one.restarts, one.killed) for name, one in before.items()}, "restarts, and killed for memory")
         self.assertEqual(Counter(summary["counts"]), Counter(served=asked), changes)
