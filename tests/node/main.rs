@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         ("spoof", spoof::TESTS),
     ];
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
-    let with_tc = [&NEEDS[..], &["tc redirect"]].concat();
+    let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
     #[cfg(feature = "workload-identity")]
     let trials = trials.chain(needs::trials("closed", &NEEDS, closed::WITH_IDENTITY)).chain(needs::trials(

@@ -44,7 +44,7 @@ use tokio::time::Instant;
 use machine::Machine;
 use scene::is_full_size;
 use support::{cgroup, needs, stall};
-use table::{Emulated, SIEGES, Siege};
+use table::{Attack, Emulated, SIEGES, Siege};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -93,7 +93,7 @@ fn serve(addr: SocketAddr) -> ExitCode {
 /// The burdens of a siege, for a proxy that runs elsewhere.
 fn elsewhere(siege: &'static Siege, addr: SocketAddr) -> Trial {
     Trial::test(siege.name, move || {
-        let (hostile, waiting) = (threads(2, HOSTILE_NICENESS)?, threads(1, 0)?);
+        let (hostile, waiting) = (threads(2, niceness(siege))?, threads(1, 0)?);
         let connections = waiting.block_on(scene::burden_alone(siege, addr, hostile.handle()));
         hostile.shutdown_background();
         println!("{}: {connections} connections at {addr}", siege.name);
@@ -127,7 +127,7 @@ const MAX_PLAYS: usize = 3;
 
 fn play(siege: &'static Siege, proxy: &Path) -> io::Result<Result<(), String>> {
     // Threads of their own, or the upstream and honest pods would wait for thousands of hostile tasks.
-    let (upstream, hostile, honest) = (threads(1, 0)?, threads(2, HOSTILE_NICENESS)?, threads(1, 0)?);
+    let (upstream, hostile, honest) = (threads(1, 0)?, threads(2, niceness(siege))?, threads(1, 0)?);
     let mock = upstream.block_on(Mock::start());
     let played = honest.block_on(scene::play(siege, proxy, &mock, hostile.handle()));
     // Whoever is still connected is cut off.
@@ -135,8 +135,14 @@ fn play(siege: &'static Siege, proxy: &Path) -> io::Result<Result<(), String>> {
     Ok(played)
 }
 
-/// How far hostile threads stand back for the upstream's. The hostile pod may overload the proxy, not the computer of the test.
-const HOSTILE_NICENESS: i32 = 10;
+/// How far the threads of a siege stand back for the upstream's. A hostile pod may overload the proxy, not the computer of the
+/// test. A crowd means no harm, and loses connections on which it comes to ask too late.
+fn niceness(siege: &Siege) -> i32 {
+    match siege.attack {
+        Attack::Burdens(_) => 10,
+        Attack::Crowd(_) => 0,
+    }
+}
 
 fn threads(number: usize, niceness: i32) -> io::Result<Runtime> {
     let lower = move || {
