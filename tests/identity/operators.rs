@@ -46,7 +46,9 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     for row in TABLE.iter().filter(|row| is_here(row.help)) {
         assert!(metrics.contains(&format!("\n{}", row.name)), "{} is missing from\n{metrics}", row.name);
     }
-    assert!(metrics.contains("\nmetadata_proxy_identity_sandboxes 2\n"), "{metrics}");
+    // Those of other tests on this computer are in the same /proc.
+    let sandboxes = metrics.lines().find_map(|line| line.strip_prefix("metadata_proxy_identity_sandboxes "));
+    assert!(sandboxes.is_some_and(|number| number.parse().is_ok_and(|number: u32| number >= 2)), "{metrics}");
     // It asks in the background.
     eventually(|| match namespace.curl(&format!("{PAGES}/metrics")).text {
         metrics if metrics.contains("\nmetadata_proxy_identity_rights{state=\"confined\"} 1\n") => Ok(()),
