@@ -72,12 +72,12 @@ class Siege(Subject):
             *changes, summary = honest.stop()
         self.assertEqual(code, 0, text)
         after = {one.name: one for one in figures(cluster.pod())}
+        self.assertEqual(after["proxy"].limit, MOST_MEMORY)
         asked, served = sum(summary["counts"].values()), summary["counts"].get("served", 0)
         [connections] = re.findall(rf"{siege}: (\d+) connections", text)
         proxy = peaks.of(before["proxy"].group)
         say(f"{siege}: {connections} connections; peak {proxy / MIB:.1f} MiB of {after['proxy'].limit / MIB:.0f}; "
             f"honest {served} of {asked}, {summary['repeated']} sent again")
-        self.assertEqual(after["proxy"].limit, MOST_MEMORY)
         self.assertEqual({name: (one.restarts, one.killed) for name, one in after.items()},
                          {name: (one.restarts, one.killed) for name, one in before.items()}, "restarts, and killed for memory")
         self.assertEqual(Counter(summary["counts"]), Counter(served=asked), changes)
