@@ -13,6 +13,7 @@ use crate::is_full_size;
 use crate::kube::{Client, NODE, pause};
 use crate::operators::PAGES;
 use crate::pod::{Asked, Pod};
+use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::world::{Proxy, World};
 
@@ -195,6 +196,11 @@ fn a_pod_finds_its_token_when_it_starts() {
     let google = Cloud::start(&world, &mut api);
     linked_accounts(&mut api, &google, pods);
     let _proxy = proxy(&world, &google, &[]);
+    // A pod that is there when the proxy first hears of pods is taken for an old one, whose token has time.
+    eventually(|| match world.node.namespace.curl(&format!("{PAGES}/metrics")).text {
+        metrics if metrics.contains("\nmetadata_proxy_identity_api_age_seconds ") => Ok(()),
+        metrics => Err(metrics),
+    });
     let mut times: Vec<Duration> = (0..pods)
         .map(|number| {
             let account = format!("app-{number}");
