@@ -22,7 +22,7 @@ use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
-use crate::pods::{ProcError, Sandboxes};
+use crate::pods::{Lookout, ProcError, Sandboxes};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
 use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Drain, Server};
@@ -43,7 +43,7 @@ pub struct App {
     listeners: Vec<TcpListener>,
     admin: TcpListener,
     redirect: Option<Redirect>,
-    sandboxes: Option<Sandboxes>,
+    lookout: Option<Lookout>,
     #[cfg(feature = "workload-identity")]
     cluster: Option<Cluster>,
     #[cfg(feature = "workload-identity")]
@@ -72,6 +72,9 @@ pub enum StartError {
     /// The node's processes cannot be seen.
     #[error("--host-proc: {0}")]
     Proc(#[from] ProcError),
+    /// The thread that looks at them cannot be started.
+    #[error("cannot start the thread that looks at the node's processes: {0}; allow the container more processes")]
+    Thread(io::Error),
     /// The authorities to trust for Google's servers cannot be read.
     #[cfg(feature = "workload-identity")]
     #[error("--google-ca: {0}")]
@@ -109,6 +112,7 @@ impl App {
         let admin = bind(config.metrics_addr, "--metrics-addr")?;
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
+        let lookout = sandboxes.map(Lookout::start).transpose().map_err(StartError::Thread)?;
         #[cfg(feature = "workload-identity")]
         let google = {
             let federation = identity.and_then(|settings| settings.federation.as_ref());
@@ -119,7 +123,7 @@ impl App {
             listeners,
             admin,
             redirect: None,
-            sandboxes,
+            lookout,
             #[cfg(feature = "workload-identity")]
             cluster: None,
             #[cfg(feature = "workload-identity")]
@@ -185,9 +189,9 @@ impl App {
 
     /// How pods are identified, and where their tokens come from. `None` if all of them act as the node.
     fn identifying(&mut self) -> Option<Identifying> {
-        let sandboxes = self.sandboxes.take()?;
+        let lookout = self.lookout.take()?;
         Some(Identifying {
-            sandboxes,
+            lookout,
             #[cfg(feature = "workload-identity")]
             exchange: self.cluster.clone().zip(self.google.take()),
         })

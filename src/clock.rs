@@ -42,7 +42,7 @@ impl BootTime {
     }
 
     /// The time at this many nanoseconds since boot.
-    pub fn from_nanos(nanos: u64) -> Self {
+    pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 

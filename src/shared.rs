@@ -18,7 +18,7 @@ use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 #[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
-use crate::pods::Sandboxes;
+use crate::pods::Lookout;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
 use crate::room::{CutUnread, Room};
@@ -38,7 +38,7 @@ use crate::upstream::{Forward, Health, Named, Upstream, UpstreamClient, Upstream
 #[derive(Debug)]
 pub struct Identifying {
     /// What the kernel says.
-    pub sandboxes: Sandboxes,
+    pub lookout: Lookout,
     /// Who exchanges tokens. `None` if pods have none.
     #[cfg(feature = "workload-identity")]
     pub exchange: Option<(Cluster, Google)>,
@@ -227,7 +227,7 @@ impl Identified {
             }
             store_to_clear.forget_all_of(principal);
         });
-        let identity = Identity::new(settings, identifying.sandboxes, cut_from, forget, registry);
+        let identity = Identity::new(settings, identifying.lookout, cut_from, forget, registry);
         store.know_accounts(identity.workloads());
         Self {
             identity: Some(identity),

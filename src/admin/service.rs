@@ -1,14 +1,13 @@
 //! The pages of the admin listener.
 
 use std::any::Any;
-use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use tower::{Service, ServiceBuilder};
@@ -74,22 +73,24 @@ impl Admin {
         move |Arrival { peer, .. }: Arrival| {
             let admin = self.clone();
             let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.requests));
-            let pages = tower::service_fn(move |request: Request<Incoming>| ready(Ok(admin.answer(&request, peer))));
+            let pages = tower::service_fn(move |request: Request<Incoming>| {
+                let (admin, (head, _)) = (admin.clone(), request.into_parts());
+                async move { Ok(admin.answer(&head.method, &head.uri, peer).await) }
+            });
             guard(hosts, peer, requests, pages)
         }
     }
 
-    fn answer<B>(&self, request: &Request<B>, peer: SocketAddr) -> Page {
-        let (method, uri) = (request.method(), request.uri());
+    async fn answer(&self, method: &Method, uri: &Uri, peer: SocketAddr) -> Page {
         match (method, uri.path()) {
-            (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()),
+            (&Method::GET | &Method::HEAD, path) => self.show(path, uri.query()).await,
             (&Method::PUT, "/loglevel") => set_levels(uri.query(), peer),
             (_, "/loglevel") => not_allowed("GET, HEAD, PUT"),
             _ => not_allowed("GET, HEAD"),
         }
     }
 
-    fn show(&self, path: &str, query: Option<&str>) -> Page {
+    async fn show(&self, path: &str, query: Option<&str>) -> Page {
         match path {
             "/" => text(StatusCode::OK, INDEX),
             "/statusz" if value(query, "format").as_deref() == Some("json") => self.statusz_json(),
@@ -98,7 +99,7 @@ impl Admin {
                 response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
                 response
             }
-            "/whois" => self.whois(value(query, "pod").as_deref()),
+            "/whois" => self.whois(value(query, "pod").as_deref()).await,
             "/flagz" => {
                 let flags = cli::flags(&self.shared.config).into_iter();
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
@@ -115,12 +116,12 @@ impl Admin {
         }
     }
 
-    fn whois(&self, pod: Option<&str>) -> Page {
+    async fn whois(&self, pod: Option<&str>) -> Page {
         let Some(identity) = &self.shared.identity else {
             return text(StatusCode::NOT_FOUND, "Pods are not identified; see --workload-identity.\n");
         };
         match pod.and_then(|pod| pod.split_once('/')) {
-            Some((namespace, name)) => text(StatusCode::OK, identity.explain(namespace, name)),
+            Some((namespace, name)) => text(StatusCode::OK, identity.explain(namespace, name).await),
             None => text(StatusCode::BAD_REQUEST, "Missing pod; use /whois?pod=NAMESPACE/NAME.\n"),
         }
     }

@@ -2,10 +2,12 @@
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
-use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::Identity;
 use super::caller::witness;
+use super::visitor::MAX_WAIT;
 use crate::clock::BootTime;
 use crate::pods::Pod;
 use crate::pods::owners::{NoOwner, Owner};
@@ -24,7 +26,8 @@ impl Report {
 
 impl Identity {
     /// Explains whom a pod of this node is taken for, by which evidence, and what is missing. For people; several lines.
-    pub fn explain(&self, namespace: &str, name: &str) -> String {
+    /// Waits for a look at the processes, but not longer than a pod does.
+    pub async fn explain(&self, namespace: &str, name: &str) -> String {
         let mut report = Report(String::new());
         report.line("pod", format_args!("{namespace}/{name}"));
         let is_asked_for = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
@@ -36,10 +39,12 @@ impl Identity {
             report.line("identity", "none; its requests get 503");
             return report.0;
         };
-        self.scan(Duration::ZERO);
+        if timeout(MAX_WAIT, self.lookout.since(BootTime::now())).await.is_err() {
+            report.line("kernel", "its processes could not be looked at in time; what follows may be old");
+        }
         report.line("API server", reported(pod));
-        let own = self.sandboxes.addresses(pod.uid);
-        report.line("kernel", if self.sandboxes.is_alive(pod.uid) { seen(&own) } else { NOT_SEEN.to_owned() });
+        let own = self.sandboxes().addresses(pod.uid);
+        report.line("kernel", if self.sandboxes().is_alive(pod.uid) { seen(&own) } else { NOT_SEEN.to_owned() });
         if pod.host_network {
             report.line("identity", "the node, whose network it shares (hostNetwork)");
             return report.0;
@@ -66,7 +71,7 @@ impl Identity {
     /// Whom a new connection from this address would be of.
     fn taken_for(&self, addr: IpAddr) -> String {
         let arrival = Arrival { peer: (addr, 0).into(), accepted: BootTime::now() };
-        if self.sandboxes.is_of_node(addr) {
+        if self.sandboxes().is_of_node(addr) {
             return "is the node's: its clients act as the node".to_owned();
         }
         // `look_up` would also reset connections of an earlier owner: a question must not change anything.

@@ -17,7 +17,6 @@ mod waiting;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +26,7 @@ use serde::Serialize;
 use crate::clock::BootTime;
 use crate::metadata::{CallingPod, Missing};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
-use crate::pods::{Pod, Pods, Sandboxes};
+use crate::pods::{Lookout, Pod, Pods, Sandboxes};
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::{Registry, table};
@@ -44,13 +43,7 @@ pub use visitor::{Outdated, Sender, Visitor};
 
 /// Maximum age of what is known about processes when a connection is identified. A pod that takes the address of
 /// another one whose processes live on is noticed within this time.
-const MAX_SCAN_AGE: Duration = Duration::from_millis(100);
-
-/// Scans take at most one part in so many of the time.
-const MAX_SCAN_SHARE: u32 = 20;
-
-/// But a new pod is looked for at least this often, however long a scan takes on a busy node.
-const MAX_SCAN_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_LOOK_AGE: Duration = Duration::from_millis(100);
 
 /// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
 pub const STALE: Duration = Duration::from_secs(150);
@@ -61,7 +54,7 @@ pub struct Identity {
     attest: Attest,
     passthrough: Vec<AccountName>,
     /// What the kernel says.
-    sandboxes: Sandboxes,
+    lookout: Lookout,
     /// What the API server says.
     pods: Arc<Pods>,
     /// The accounts of pods.
@@ -69,23 +62,11 @@ pub struct Identity {
     callers: Mutex<HashMap<IpAddr, Arc<Caller>>>,
     /// Requests that wait to be identified, by address.
     waiting: Mutex<HashMap<IpAddr, usize>>,
-    /// Addresses whose pod has ended, and when that was noticed. Their connections are still to be reset.
-    left: Mutex<Vec<(IpAddr, BootTime)>>,
-    last_scan: Mutex<Option<Scan>>,
-    /// Whether the last scan failed, so that it is logged once.
-    is_blind: AtomicBool,
     node: Arc<Caller>,
     cut_from: CutFrom,
     forget: Forget,
     metrics: IdentityMetrics,
     credential: CredentialBoard,
-}
-
-/// The last look at the node's processes.
-#[derive(Debug, Clone, Copy)]
-struct Scan {
-    began: BootTime,
-    ended: BootTime,
 }
 
 /// An identified pod, for pages.
@@ -115,7 +96,7 @@ impl Identity {
     /// Knows no pod yet: [`Identity::pods`] is to be filled.
     pub fn new(
         settings: &Settings,
-        sandboxes: Sandboxes,
+        lookout: Lookout,
         cut_from: CutFrom,
         forget: Forget,
         registry: &Registry,
@@ -123,14 +104,11 @@ impl Identity {
         let identity = Arc::new(Self {
             attest: settings.attest,
             passthrough: settings.passthrough.clone(),
-            sandboxes,
+            lookout,
             pods: Arc::default(),
             workloads: Arc::new(Workloads::new(settings.federation.clone())),
             callers: Mutex::default(),
             waiting: Mutex::default(),
-            left: Mutex::default(),
-            last_scan: Mutex::default(),
-            is_blind: AtomicBool::default(),
             node: Arc::new(Caller { role: Role::Node, pod: None, is_gone: false.into() }),
             cut_from,
             forget,
@@ -151,9 +129,9 @@ impl Identity {
         observe(&table::IDENTITY_API_AGE, |summary| summary.api_age);
     }
 
-    /// The client of a connection. Processes were looked for within this time.
-    fn identify(&self, arrival: Arrival, max_scan_age: Duration) -> Result<Arc<Caller>, NoOwner> {
-        let caller = self.look_up(arrival, max_scan_age);
+    /// The client of a connection, by the last look at the processes.
+    fn identify(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
+        let caller = self.look_up(arrival);
         match &caller {
             Ok(caller) => self.metrics.results.of(caller.witness()).inc(),
             Err(NoOwner::Outdated) => self.metrics.results.of(Identified::Outdated).inc(),
@@ -163,31 +141,25 @@ impl Identity {
         caller
     }
 
-    fn look_up(&self, arrival: Arrival, max_scan_age: Duration) -> Result<Arc<Caller>, NoOwner> {
+    fn look_up(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
         let addr = arrival.addr();
-        let scan = self.scan(max_scan_age);
-        // First, because a pod can give itself the node's address, but not send from it.
-        if self.sandboxes.is_of_node(addr) {
+        // First, because a pod can give itself the node's address, but not send from it. The kernel confirms it, so it needs no look.
+        if self.sandboxes().is_of_node(addr) {
             return Ok(Arc::clone(&self.node));
         }
-        let mut is_scanned = scan.began >= arrival.accepted;
-        let mut owner = self.owner(arrival, is_scanned);
-        // Its processes may be newer than the last scan, but not newer than the connection.
-        if !is_scanned && !owner.as_ref().is_ok_and(|owner| self.is_known(addr, owner)) {
-            is_scanned = self.scan(Duration::ZERO).began >= arrival.accepted;
-            owner = self.owner(arrival, is_scanned);
-        }
-        let owner = owner?;
-        if is_scanned || self.is_known(addr, &owner) {
-            Ok(self.caller(addr, &owner))
-        } else {
-            Err(Missing::Claim.into())
+        let Some(look) = self.lookout.recent(MAX_LOOK_AGE) else { return Err(Missing::Look.into()) };
+        // Its processes may be newer than the look, but not newer than the connection.
+        let is_scanned = look.began >= arrival.accepted;
+        match self.owner(arrival, is_scanned) {
+            Ok(owner) if is_scanned || self.is_known(addr, &owner) => Ok(self.caller(addr, &owner)),
+            Err(why) if is_scanned => Err(why),
+            Ok(_) | Err(_) => Err(Missing::Look.into()),
         }
     }
 
     fn owner(&self, arrival: Arrival, is_scanned: bool) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
-        let (holders, reported) = (self.sandboxes.holders(addr), self.pods.with_address(addr));
+        let (holders, reported) = (self.sandboxes().holders(addr), self.pods.with_address(addr));
         let evidence = Evidence {
             addr,
             holders: &holders,
@@ -197,7 +169,7 @@ impl Identity {
             attest: self.attest,
             accepted: arrival.accepted,
         };
-        owners::decide(&evidence, |uid| self.pods.get(uid), |uid| self.sandboxes.anchor(uid))
+        owners::decide(&evidence, |uid| self.pods.get(uid), |uid| self.sandboxes().anchor(uid))
     }
 
     /// Whether an address was found to be this owner's before.
@@ -249,44 +221,15 @@ impl Identity {
         }
     }
 
-    /// Looks for new processes, unless that was done within this time, or took too large a share of the time.
-    fn scan(&self, max_age: Duration) -> Scan {
-        let mut last = self.last_scan.lock().unwrap_or_else(PoisonError::into_inner);
-        let began = BootTime::now();
-        let is_recent = |scan: &Scan| {
-            let pause = (scan.ended.since(scan.began) * MAX_SCAN_SHARE).min(MAX_SCAN_INTERVAL);
-            began.since(scan.ended) < max_age.max(pause)
-        };
-        if let Some(last) = last.filter(is_recent) {
-            return last;
-        }
-        let scanned = self.sandboxes.scan();
-        let scan = Scan { began, ended: BootTime::now() };
-        let was_blind = self.is_blind.swap(scanned.processes == 0, Relaxed);
-        if scanned.processes > 0 {
-            if was_blind {
-                tracing::info!("the node's processes can be listed again");
-            }
-            return *last.insert(scan);
-        }
-        if !was_blind {
-            tracing::warn!("the node's processes cannot be listed (--host-proc); until they can, new pods get 503");
-        }
-        // Nothing was learned, so nothing may rely on it.
-        let learned = last.map_or(BootTime::from_nanos(0), |last| last.began);
-        *last.insert(Scan { began: learned, ended: scan.ended })
-    }
-
-    /// Whether processes were looked for since this moment, or cannot be.
-    fn has_looked_since(&self, moment: BootTime) -> bool {
-        let last = self.last_scan.lock().unwrap_or_else(PoisonError::into_inner);
-        self.is_blind.load(Relaxed) || last.is_some_and(|scan| scan.began >= moment)
+    /// What the kernel says.
+    fn sandboxes(&self) -> &Sandboxes {
+        self.lookout.sandboxes()
     }
 
     /// What is known about pods, in numbers.
     pub fn summary(&self) -> Summary {
         let api_age = self.pods.age().map(|age| age.as_secs());
-        Summary { pods: self.pods.count(), sandboxes: self.sandboxes.count(), api_age }
+        Summary { pods: self.pods.count(), sandboxes: self.sandboxes().count(), api_age }
     }
 
     /// Why new pods may be unknown, if so. For operators.
@@ -297,7 +240,7 @@ impl Identity {
                 let seconds = age.as_secs();
                 Some(format!("identity: the API server was not heard of for {seconds} s; new pods get 503"))
             }
-            Some(_) => None,
+            Some(_) => self.lookout.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }
     }
 

@@ -1,8 +1,8 @@
 //! [`Identity::tend`]: notices when pods end.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -20,12 +20,15 @@ impl Identity {
     /// Notices when pods end, while polled.
     pub async fn tend(self: Arc<Self>) {
         let mut changes = self.pods.subscribe();
+        let mut left = Vec::new();
         loop {
             tokio::select! {
                 _ = changes.changed() => self.expect_pods(),
+                // Who has their addresses now is to be known soon.
+                _ = self.lookout.since(BootTime::now()), if !left.is_empty() => {}
                 () = sleep(VERIFY_INTERVAL) => {}
             }
-            self.verify();
+            self.verify(&mut left);
         }
     }
 
@@ -38,10 +41,10 @@ impl Identity {
         }
     }
 
-    /// Forgets the pods that have ended, and resets their connections.
-    fn verify(&self) {
+    /// Forgets the pods that have ended, and resets their connections. `left`: the addresses whose connections are still to be reset,
+    /// and when it was noticed that their pod has ended.
+    fn verify(&self, left: &mut Vec<(IpAddr, BootTime)>) {
         let now = BootTime::now();
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         self.lock().retain(|addr, caller| {
             let lives = caller.pod.as_ref().is_none_or(|pod| self.lives(pod, *addr));
             if !lives {
@@ -50,30 +53,27 @@ impl Identity {
             }
             lives
         });
-        if !left.is_empty() {
-            let scan = self.scan(Duration::ZERO);
-            left.retain(|(addr, noticed)| {
-                // Connections that were accepted before the scan, and before a sandbox that it found, are of the pod that has
-                // ended. Later ones may be of a pod that was not found yet.
-                let next = self.sandboxes.holders(*addr).iter().map(|next| next.began + owners::TICK).min();
-                self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
-                scan.began < *noticed
-            });
-        }
-        drop(left);
+        let look = self.lookout.last();
+        left.retain(|(addr, noticed)| {
+            // Connections that were accepted before the look, and before a sandbox that it found, are of the pod that has
+            // ended. Later ones may be of a pod that was not found yet.
+            let next = self.sandboxes().holders(*addr).iter().map(|next| next.began + owners::TICK).min();
+            self.cut(*addr, next.unwrap_or(look.began).min(look.began));
+            look.began < *noticed
+        });
         self.workloads.tend(now);
         for number in self.workloads.retain(|| self.pods.all()) {
             (self.forget.0)(Principal::Workload(number));
         }
     }
 
-    /// Whether a pod still runs and has this address, as far as the last scan saw it.
+    /// Whether a pod still runs and has this address, as far as the last look saw it.
     fn lives(&self, known: &KnownPod, addr: IpAddr) -> bool {
         let Some(pod) = self.pods.get(known.uid).filter(|pod| pod.has_network()) else { return false };
         let has_address = match known.by {
             Witness::Api => pod.addresses.contains(&addr),
-            Witness::Kernel => self.sandboxes.addresses(known.uid).contains(&addr),
+            Witness::Kernel => self.sandboxes().addresses(known.uid).contains(&addr),
         };
-        has_address && self.sandboxes.is_alive(known.uid)
+        has_address && self.sandboxes().is_alive(known.uid)
     }
 }

@@ -4,17 +4,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
-use super::{Caller, Identity, MAX_SCAN_AGE};
+use super::{Caller, Identity};
 use crate::metadata::{CallingPod, Missing, Principal, Unidentified};
 use crate::pods::owners::NoOwner;
 use crate::server::Arrival;
 
 /// Maximum wait for a pod to become known. Client libraries give up after 3 s.
-const MAX_WAIT: Duration = Duration::from_secs(2);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// First and longest intervals between attempts. An attempt looks for new processes.
+/// First and longest intervals between attempts. An attempt is by a look that is not older than the first interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -50,7 +50,7 @@ impl Visitor {
         if let Some(caller) = self.caller.get() {
             return caller.sender();
         }
-        match self.identity.identify(self.arrival, MAX_SCAN_AGE) {
+        match self.identity.identify(self.arrival) {
             Ok(caller) => self.caller.get_or_init(|| caller).sender(),
             Err(NoOwner::Unidentified(_)) => Ok((Principal::Unknown, None)),
             Err(NoOwner::Outdated) => Err(Outdated),
@@ -62,31 +62,40 @@ impl Visitor {
     /// The next look at the processes is waited for by any number, because it comes soon and most clients are known then.
     /// Few go on waiting for what it did not show.
     pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
-        let identity = &self.identity;
+        let Self { identity, arrival, .. } = self;
         let mut waiting = None;
+        // Until a look has said more.
+        let mut why = Missing::Look;
         let mut changes = identity.pods.subscribe();
-        let began = Instant::now();
+        let deadline = Instant::now() + MAX_WAIT;
         let mut interval = FIRST_INTERVAL;
         loop {
-            let why = match identity.identify(self.arrival, FIRST_INTERVAL) {
+            // A client that was known before needs no more than a recent look.
+            let Ok(look) = timeout_at(deadline, identity.lookout.within(FIRST_INTERVAL)).await else { break };
+            match identity.identify(*arrival) {
                 Ok(caller) => return self.caller.get_or_init(|| caller).sender().map(Ok),
                 Err(NoOwner::Outdated) => return Err(Outdated),
-                Err(NoOwner::Unidentified(why)) => why,
-            };
-            let left = MAX_WAIT.saturating_sub(began.elapsed());
-            if waiting.is_none() && identity.has_looked_since(self.arrival.accepted) {
-                waiting = identity.let_wait(self.arrival.addr());
+                Err(NoOwner::Unidentified(missing)) => why = missing,
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                break;
+            }
+            if look.tried < arrival.accepted {
+                let _ = timeout_at(deadline, identity.lookout.since(arrival.accepted)).await;
+                continue;
+            }
+            if waiting.is_none() {
+                waiting = identity.let_wait(arrival.addr());
                 if waiting.is_none() {
-                    return Ok(Err(self.unidentified(why)));
+                    break;
                 }
             }
-            if left.is_zero() {
-                return Ok(Err(self.unidentified(why)));
-            }
             // A change of the API server's view, or the time for another look at the processes.
-            let _ = timeout(interval.min(left), changes.changed()).await;
+            let _ = timeout_at(deadline.min(now + interval), changes.changed()).await;
             interval = (interval * 2).min(MAX_INTERVAL);
         }
+        Ok(Err(self.unidentified(why)))
     }
 
     fn unidentified(&self, why: Missing) -> Unidentified {

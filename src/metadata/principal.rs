@@ -66,6 +66,11 @@ pub struct Unidentified {
 /// What is missing to know which pod has an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
+    /// The node's processes were not seen since the connection was accepted.
+    #[error(
+        "the proxy has not seen the node's processes since this connection was opened; its log and /readyz say why"
+    )]
+    Look,
     /// Neither the kernel nor the API server names a pod.
     #[error("no process on this node has it in a pod's network, and the API server reports no pod with it")]
     Claim,

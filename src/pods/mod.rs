@@ -9,6 +9,7 @@ mod fib_trie;
 mod host_proc;
 mod if_inet6;
 mod known;
+mod lookout;
 #[cfg(feature = "workload-identity")]
 mod object;
 pub mod owners;
@@ -22,6 +23,7 @@ mod watch;
 
 pub use host_proc::ProcError;
 pub use known::Pods;
+pub use lookout::{Look, Lookout};
 #[cfg(feature = "workload-identity")]
 pub use object::read;
 pub use pod::Pod;

@@ -1,6 +1,7 @@
 //! [`Sandboxes`]: what the kernel says about the networks of this node's pods.
 
 use std::collections::HashMap;
+use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,8 @@ const MAX_ADDRESSES: usize = 32;
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
 /// All methods block for as long as the kernel takes to write the files that they read: some microseconds each. A scan reads
-/// files of all sandboxes and of all new processes; others do not wait for it.
+/// files of all sandboxes and of all new processes, and takes milliseconds; others do not wait for it. Until it ends, they answer from
+/// what the scan before found.
 #[derive(Debug)]
 pub struct Sandboxes {
     proc: HostProc,
@@ -129,10 +131,13 @@ impl Sandboxes {
             unreadable: found.unreadable,
         };
         let mut table = self.lock();
-        table.sandboxes = sandboxes;
+        let before = mem::replace(&mut table.sandboxes, sandboxes);
         if let Ok(node) = node {
             table.node = node;
         }
+        drop(table);
+        // It closes files.
+        drop(before);
         summary
     }
 

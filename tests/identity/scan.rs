@@ -1,12 +1,18 @@
-//! How much CPU time a look at the processes of a full node takes. It is printed, not judged: machines differ.
+//! How much CPU time a look at the processes of a full node takes, and whether the event loop is free meanwhile. The times are
+//! printed, not judged: machines differ.
 
 use std::path::Path;
+use std::pin::pin;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gce_metadata_proxy::pods::{Sandboxes, Scanned};
+use gce_metadata_proxy::clock::BootTime;
+use gce_metadata_proxy::pods::{Lookout, Sandboxes, Scanned};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Builder;
+use tokio::task::yield_now;
+use tokio::time::Instant;
 
 use crate::kube::pause;
 use crate::sandbox::{Node, Sandbox};
@@ -49,7 +55,7 @@ fn a_look_at_a_full_node_finds_all_pods_and_says_what_it_took() {
     let _pods: Vec<Sandbox> =
         (0..PODS).map(|number| Sandbox::start(&node, &uid(number), node.network.address(number + 2))).collect();
     let _others = Others::start(PROCESSES - usize::from(PODS));
-    let sandboxes = Sandboxes::open(Path::new("/proc")).expect("the machine's");
+    let sandboxes = sandboxes_anew();
     say("the first, which reads all", 1, &sandboxes);
     say("while all are young", 20, &sandboxes);
     pause(SETTLED);
@@ -57,6 +63,39 @@ fn a_look_at_a_full_node_finds_all_pods_and_says_what_it_took() {
     let _new = Others::start(10);
     let scanned = say("with ten new processes", 1, &sandboxes);
     assert!(scanned.sandboxes >= usize::from(PODS) && scanned.processes >= PROCESSES, "{scanned:?}");
+    let turns = turns_during_the_first_look(&Lookout::start(sandboxes_anew()).expect("a thread"));
+    assert!(turns > 0, "the event loop stood still");
+}
+
+fn sandboxes_anew() -> Sandboxes {
+    Sandboxes::open(Path::new("/proc")).expect("the machine's")
+}
+
+/// How often an event loop like the proxy's turns while the longest look runs, the one that reads all.
+fn turns_during_the_first_look(lookout: &Lookout) -> u32 {
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let (mut turns, mut longest) = (0, Duration::ZERO);
+    let began = Instant::now();
+    runtime.block_on(async {
+        let mut look = pin!(lookout.since(BootTime::now()));
+        let mut turned = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut look => break,
+                () = yield_now() => {
+                    longest = longest.max(turned.elapsed());
+                    turned = Instant::now();
+                    turns += 1;
+                }
+            }
+        }
+    });
+    let took = began.elapsed();
+    println!(
+        "the event loop turned {turns} times during a look of {took:?} that reads all; the longest turn took {longest:?}"
+    );
+    turns
 }
 
 /// CPU time of this thread, which says more than the clock on a busy machine.

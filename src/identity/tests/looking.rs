@@ -1,0 +1,112 @@
+//! Looks at the processes that take their time: what is answered meanwhile, and what is not.
+
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// How long a look takes that reads the processes when it begins. It rests for 200 ms then.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// After this time without a look, one is needed.
+const OLD: Duration = Duration::from_millis(250);
+
+type Told = Result<Result<Sender, Unidentified>, Outdated>;
+
+impl Node {
+    fn slow() -> Self {
+        Self::with(Attest::Prefer, None, |sandboxes| Lookout::slow(sandboxes, LOOK))
+    }
+
+    fn wait(&self, addr: &str) -> JoinHandle<Told> {
+        let visitor = self.connect(addr);
+        tokio::spawn(async move { visitor.wait().await })
+    }
+
+    /// Somebody nobody knows comes, and a look begins for him.
+    async fn begin_a_look(&self) -> JoinHandle<Told> {
+        sleep(OLD).await;
+        let waiting = self.wait("10.9.9.9");
+        sleep(LOOK / 3).await;
+        waiting
+    }
+}
+
+fn told(told: Told) -> Result<String, Missing> {
+    told.expect("not outdated").map(|sender| name(&sender).to_owned()).map_err(|unidentified| unidentified.why)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_known_is_answered_before_the_look_for_another_ends() {
+    let node = Node::slow();
+    let known = pod(1, "a", "app");
+    node.start(100, &known, ADDR);
+    node.identity.pods.apply(known);
+    let visitor = node.connect(ADDR);
+    assert_eq!(told(visitor.wait().await), Ok("p1".to_owned()));
+
+    let before = node.identity.lookout.last();
+    let stranger = node.begin_a_look().await;
+    assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
+    assert_eq!(node.connect("127.0.0.1").sender(), Ok((Principal::Node, None)));
+    assert_eq!(node.identity.lookout.last(), before, "the look still runs");
+    // What was found before is too old for a new connection. It needs the look that runs, and not another one.
+    assert_eq!(node.connect(ADDR).sender(), Ok((Principal::Unknown, None)));
+    let began = Instant::now();
+    assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Ok("p1".to_owned()));
+    assert_eq!(began.elapsed(), LOOK * 2 / 3);
+    assert_eq!(told(stranger.await.expect("no panic")), Err(Missing::Claim));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_ran_when_a_connection_came_does_not_say_whose_it_is() {
+    let node = Node::slow();
+    // It lives on and keeps its address, which another one has as well.
+    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
+    node.start(100, &old, ADDR);
+    node.identity.pods.apply(old);
+    node.identity.pods.apply(new.clone());
+    let stranger = node.begin_a_look().await;
+    node.start(101, &new, ADDR);
+    let answer = node.wait(ADDR).await.expect("no panic");
+    assert_eq!(told(answer), Err(Missing::Decision { claims: 2 }), "the look that ran knew the old one only");
+    stranger.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_passes_on_during_a_look_is_not_the_old_pods_any_more() {
+    let node = Node::slow();
+    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
+    node.start(100, &old, ADDR);
+    node.identity.pods.apply(old);
+    node.identity.pods.apply(new.clone());
+    let before = node.connect(ADDR);
+    assert_eq!(told(before.wait().await), Ok("p1".to_owned()));
+    let stranger = node.begin_a_look().await;
+    node.proc.end(100);
+    node.start(101, &new, ADDR);
+    let answer = node.wait(ADDR).await.expect("no panic");
+    assert_eq!(told(answer), Ok("p2".to_owned()));
+    assert_eq!(before.sender(), Err(Outdated));
+    stranger.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_takes_too_long_is_given_up_and_the_answer_says_so() {
+    let node = Node::with(Attest::Prefer, None, |sandboxes| Lookout::slow(sandboxes, Duration::from_secs(60)));
+    let known = pod(1, "a", "app");
+    node.start(100, &known, ADDR);
+    node.identity.pods.apply(known);
+    let began = Instant::now();
+    assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Err(Missing::Look));
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+    let text = node.identity.explain("a", "p1").await;
+    assert!(text.contains("kernel           its processes could not be looked at in time"), "{text}");
+    assert_eq!(node.identity.degraded(), None);
+    sleep(Duration::from_secs(10)).await;
+    node.identity.pods.heard();
+    let degraded = node.identity.degraded().expect("degraded");
+    assert_eq!(
+        degraded,
+        "identity: a look at the node's processes (--host-proc) has taken 14 s so far; new pods get 503"
+    );
+}
