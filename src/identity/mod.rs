@@ -143,7 +143,7 @@ impl Identity {
 
     fn look_up(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
         let addr = arrival.addr();
-        // First, because a pod can give itself the node's address, but not send from it. The kernel confirms it, so it needs no look.
+        // First, because a pod can give itself the node's address, but not send from it. It needs no look: the kernel is asked.
         if self.sandboxes().is_of_node(addr) {
             return Ok(Arc::clone(&self.node));
         }

@@ -41,8 +41,8 @@ impl Identity {
         }
     }
 
-    /// Forgets the pods that have ended, and resets their connections. `left`: the addresses whose connections are still to be reset,
-    /// and when it was noticed that their pod has ended.
+    /// Forgets the pods that have ended, and resets their connections. `left`: the addresses whose connections are still to
+    /// be reset, and when it was noticed that their pod has ended.
     fn verify(&self, left: &mut Vec<(IpAddr, BootTime)>) {
         let now = BootTime::now();
         self.lock().retain(|addr, caller| {

@@ -13,13 +13,13 @@
 //! - **Only the beginning of a look is evidence.** A pod's processes are older than its connections. So a look that began after
 //!   a connection was accepted has found the connection's pod. One that was running then may have passed the pod by before its
 //!   processes began. It does not count, however late it ends: who waits for [`Lookout::since`] waits for the next.
-//! - **A look only proposes.** Whether a sandbox still lives and still has the address is read from the kernel when a client is
-//!   identified ([`Sandboxes::holders`]). An old look can make a pod unknown, but nobody becomes a pod that has ended, or that has
-//!   lost its address, while a look runs or after it.
+//! - **A look only proposes.** Whether a sandbox still lives and still has the address is read from the kernel when a client
+//!   is identified ([`Sandboxes::holders`]). An old look can make a pod unknown. But nobody becomes a pod that has ended, or
+//!   that has lost its address, while a look runs or after it.
 //! - **An address that was found to be a pod's stays the pod's for new connections** while the last look is recent and the
-//!   kernel confirms it. A second pod that takes the address of one that lives and keeps it is noticed by the next look. This is the only
-//!   use of a look that began before the connection, and its age is bounded as it was when requests waited for each look: the look
-//!   itself, and then [`Look::is_recent`].
+//!   kernel confirms it. If a second pod takes the address of one that lives and keeps it, the next look notices. This is the
+//!   only use of a look that began before the connection. What it read is at most as old as that look took, and then
+//!   [`Look::is_recent`] allows; so it was when requests made each look themselves.
 //! - **A look that failed shows nothing.** [`Look::began`] stays that of the last one that succeeded.
 
 use std::future::{Future, pending, ready};

@@ -19,8 +19,8 @@ const MAX_ADDRESSES: usize = 32;
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
 /// All methods block for as long as the kernel takes to write the files that they read: some microseconds each. A scan reads
-/// files of all sandboxes and of all new processes, and takes milliseconds; others do not wait for it. Until it ends, they answer from
-/// what the scan before found.
+/// files of all sandboxes and of all new processes, and takes milliseconds; [`Lookout`](super::Lookout) does it on a thread of
+/// its own. Others do not wait for it: until it ends, they answer from what the scan before found.
 #[derive(Debug)]
 pub struct Sandboxes {
     proc: HostProc,
