@@ -68,7 +68,7 @@ pub struct Unidentified {
 pub enum Missing {
     /// The node's processes were not seen since the connection was accepted.
     #[error(
-        "the proxy has not seen the node's processes since this connection was opened; its log and /readyz say why"
+        "the proxy could not look at the node's processes since this connection was opened; see the proxy's log and /readyz"
     )]
     Look,
     /// Neither the kernel nor the API server names a pod.

@@ -43,8 +43,9 @@ const MAX_SHARE: u32 = 20;
 /// But a new pod is looked for at least this often, however long a look takes on a busy node.
 const MAX_REST: Duration = Duration::from_millis(200);
 
-/// A look that runs for longer is reported. With 30,000 new processes one takes about a second.
-const MAX_LOOK: Duration = Duration::from_secs(10);
+/// A look that runs for longer is reported, since no request waits for longer. With 30,000 new processes one takes about a
+/// second.
+const MAX_LOOK: Duration = Duration::from_secs(2);
 
 /// The stack of the thread, in bytes: a multiple of what a look needs. What it does not touch takes no memory.
 const STACK: usize = 256 << 10;
