@@ -23,6 +23,7 @@ PRIVILEGES = {
     ("overlays/cilium", "proxy"): {"priorityClassName", "toleration of everything"},
     ("tests/everything", "proxy"): PROXY,
     ("tests/everything", "redirect"): REDIRECT | SWITCH,
+    ("tests/own-policy", "proxy"): PROXY,
     ("overlays/identity", "proxy"): ACCOUNT,
     ("overlays/identity", "redirect"): REDIRECT | SWITCH,
     ("tests/identity-own-node", "proxy"): ACCOUNT,

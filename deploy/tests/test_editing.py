@@ -1,0 +1,63 @@
+"""What users are told to edit has the effect that they are told."""
+
+import re
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+import yaml
+
+import rendered
+
+
+class Editing(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.deploy = Path(place.name) / "deploy"
+        shutil.copytree(rendered.DEPLOY, self.deploy, ignore=shutil.ignore_patterns("tests", "helm"))
+
+    def test_a_component_of_ones_own_replaces_the_policy(self):
+        shipped = next(found for found in rendered.kustomize("tests/everything") if found["kind"] == "ConfigMap")
+        own = next(found for found in rendered.kustomize("tests/own-policy") if found["kind"] == "ConfigMap")
+        self.assertEqual(own["metadata"], shipped["metadata"])
+        self.assertEqual(self.name_of_policy("tests/own-policy"), "our-cluster")
+
+    def test_a_copy_of_the_component_can_be_edited(self):
+        copy = self.deploy / "overlays/mine/policy"
+        shutil.copytree(self.deploy / "components/strict-policy", copy)
+        policy = copy / "policy.yaml"
+        policy.write_text(policy.read_text().replace("name: cluster\n", "name: mine\n"))
+        kustomization = (self.deploy / "overlays/self-managed/kustomization.yaml").read_text()
+        named = kustomization.replace("# - ../../components/strict-policy", "- policy")
+        (copy.parent / "kustomization.yaml").write_text(named)
+        self.assertEqual(self.name_of_policy(copy.parent), "mine")
+
+    def test_images_come_from_the_registry_that_is_named(self):
+        named = 0
+        for file in self.deploy.glob("*/*/kustomization.yaml"):
+            text = file.read_text()
+            if "kind: Component" in text or "\nimages:" not in text:
+                continue
+            file.write_text(text.replace("    # newName: REGISTRY/", "    newName: registry.example/"))
+            images = re.findall(r"image: (\S*gce-metadata-proxy\S*)", rendered.run("kubectl", "kustomize", file.parent))
+            with self.subTest(file.parent.name):
+                named += len(images)
+                self.assertEqual([image for image in images if not image.startswith("registry.example/")], [])
+            file.write_text(text)
+        self.assertGreater(named, 8)
+
+    def name_of_policy(self, folder):
+        """The name of the only policy that a folder gives, which the proxy has to use."""
+        objects = rendered.kustomize(folder)
+        [policy] = [found for found in objects if found["metadata"]["name"] == "gce-metadata-proxy-policy"]
+        [daemonset] = [found for found in objects if found["kind"] == "DaemonSet"]
+        pod = daemonset["spec"]["template"]["spec"]
+        self.assertIn({"name": "policy", "configMap": {"name": policy["metadata"]["name"]}}, pod["volumes"])
+        self.assertIn("--policy=/etc/gce-metadata-proxy/policy.yaml", pod["containers"][0]["args"])
+        return yaml.safe_load(policy["data"]["policy.yaml"])["name"]
+
+
+if __name__ == "__main__":
+    unittest.main()
