@@ -58,6 +58,24 @@ class Chart(unittest.TestCase):
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
                 rendered.helm("--set", mistake)
 
+    def test_it_refuses_a_policy_that_the_proxy_would_refuse(self):
+        values = rendered.TESTS / "own-policy" / "values.yaml"
+        rule = "policy.document.rules[0]"
+        for mistake, sentence in [
+            ("policy.document.rule={}", "additional properties 'rule' not allowed"),
+            ("policy.document.extends=stict", "'/policy/document/extends'"),
+            ("policy.document.name=Ours", "'/policy/document/name'"),
+            (f"{rule}.paths={{instance/tags}},{rule}.verdict=deny", "'/policy/document/rules/0/verdict'"),
+            (f"{rule}.paths={{/instance/tags}},{rule}.verdict=allow", "'/policy/document/rules/0/paths/0'"),
+        ]:
+            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                rendered.helm("--values", values, "--set", mistake)
+
+    def test_it_knows_the_fields_of_a_policy_as_the_proxy_does(self):
+        wanted = policy_for_the_chart()
+        schema = json.loads((rendered.CHART / "values.schema.json").read_text())
+        self.assertTrue(schema["definitions"]["policy"] == wanted, f"put this there:\n{on_few_lines(wanted)}")
+
     def test_it_refuses_an_identity_that_cannot_be(self):
         provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
         pool, cluster = "shop.svc.id.goog", "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c"
@@ -115,6 +133,26 @@ class Chart(unittest.TestCase):
     @staticmethod
     def daemonsets(*arguments):
         return [found for found in rendered.helm(*arguments) if found["kind"] == "DaemonSet"]
+
+
+def policy_for_the_chart():
+    """The schema of a policy file, at its place in the schema of the chart's values, without what `policy schema` explains."""
+    text = (rendered.DEPLOY.parent / "policies" / "schema.json").read_text()
+    schema = json.loads(text.replace('"#/$defs/', '"#/definitions/policy/$defs/'), object_hook=without_descriptions)
+    del schema["$schema"], schema["title"]
+    return schema
+
+
+def without_descriptions(found):
+    return {key: value for key, value in found.items() if key != "description" or not isinstance(value, str)}
+
+
+def on_few_lines(schema):
+    """As JSON, with one line for each field and each type."""
+    line = lambda item: f"{json.dumps(item[0])}: {json.dumps(item[1])}"
+    lines = lambda found: "{\n    " + ",\n    ".join(map(line, found.items())) + "\n  }"
+    parts = {key: lines(value) if key in ("properties", "$defs") else json.dumps(value) for key, value in schema.items()}
+    return "{\n" + ",\n".join(f'  "{key}": {part}' for key, part in parts.items()) + "\n}"
 
 
 def without_helms_labels(found):
