@@ -20,12 +20,13 @@ mod serve;
 #[cfg(feature = "workload-identity")]
 mod startup_taint;
 mod syntax;
+mod usage;
 mod values;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::explain::Question;
@@ -33,6 +34,7 @@ use crate::explain::Question;
 use crate::startup_taint::StartupTaint;
 use crate::telemetry::logging::{Format, Levels};
 use given::Mistakes;
+use usage::Called;
 
 pub use serve::flags;
 
@@ -140,23 +142,18 @@ pub enum Command {
 pub enum Stop {
     /// `--help` or `--version`.
     Shown(String),
-    /// Usage errors, one per line.
+    /// Usage errors, one per line, and where to find help.
     Usage(String),
 }
 
 /// Parses the command line and the environment.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
     let mut mistakes = Mistakes::default();
-    let args: Option<Args> = lenient::parse(args, &mut mistakes)?;
-    match args.and_then(|args| args.resolve(&mut mistakes)) {
+    let (parsed, args) = lenient::parse::<Args>(args, &mut mistakes)?;
+    match parsed.and_then(|parsed| parsed.resolve(&mut mistakes)) {
         Some(command) if mistakes.is_empty() => Ok(command),
-        _ => Err(Stop::Usage(usage(mistakes.lines()))),
+        _ => Err(Stop::Usage(Called::by(&args, Args::command()).text(mistakes.lines()))),
     }
-}
-
-fn usage(mistakes: &[String]) -> String {
-    let lines: Vec<String> = mistakes.iter().map(|mistake| format!("gce-metadata-proxy: {mistake}")).collect();
-    format!("{}\nTry 'gce-metadata-proxy --help'.\n", lines.join("\n"))
 }
 
 impl Args {
@@ -206,8 +203,6 @@ impl Args {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use clap::CommandFactory;
 
     use super::*;
     use crate::config;

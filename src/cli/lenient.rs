@@ -8,29 +8,37 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Stop;
 use super::given::Mistakes;
+use super::usage::{Called, lacks_subcommand};
 
-/// Parses arguments with clap. Returns `None`, and adds a mistake, if some of them cannot be parsed.
+/// Parses arguments with clap. Returns `None`, and adds a mistake, if some of them cannot be parsed. Also returns the arguments
+/// that are left.
 ///
 /// clap stops at the first unknown argument. Removes unknown arguments one by one, so that the others are checked too.
 pub(super) fn parse<A: Parser>(
     args: impl IntoIterator<Item = OsString>,
     mistakes: &mut Mistakes,
-) -> Result<Option<A>, Stop> {
+) -> Result<(Option<A>, Vec<OsString>), Stop> {
     let command = A::command();
     let mut args: Vec<OsString> = args.into_iter().map(|arg| with_two_dashes(&command, arg)).collect();
+    let mut has_wrong_subcommand = false;
     loop {
         let error = match A::try_parse_from(&args) {
-            Ok(parsed) => return Ok(Some(parsed)),
+            Ok(parsed) => return Ok((Some(parsed), args)),
             Err(error) => error,
         };
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
             return Err(Stop::Shown(error.render().to_string()));
         }
-        let first_line = error.render().to_string().lines().next().unwrap_or_default().to_owned();
-        mistakes.add(first_line.trim_start_matches("error: ").to_owned());
+        let is_subcommand = error.kind() == ErrorKind::InvalidSubcommand;
+        if !(has_wrong_subcommand && lacks_subcommand(&error)) {
+            mistakes.add(Called::by(&args, A::command()).sentence(&error));
+        }
+        has_wrong_subcommand |= is_subcommand;
         match unknown(&error).and_then(|unknown| position(&args, unknown)) {
+            // What follows is its own, so nobody knows whether it is right.
+            Some(position) if is_subcommand => args.truncate(position),
             Some(position) => drop(args.remove(position)),
-            None => return Ok(None),
+            None => return Ok((None, args)),
         }
     }
 }
