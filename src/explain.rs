@@ -22,6 +22,9 @@ use crate::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadEr
 /// The proxy answers from memory.
 const ADMIN_LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 64 * 1024 };
 
+/// What policies leave out at the beginning of a path.
+const V1: &str = "/computeMetadata/v1/";
+
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
 pub enum Question {
@@ -68,6 +71,9 @@ pub fn explain(policy: &Policy, url: &str) -> String {
             explanation.line("upstream", "nothing is sent");
             let error = Error::from(error);
             explanation.line("client", format_args!("{}: {error}", error.status()));
+            if let Some(meant) = meant(url) {
+                explanation.line("perhaps", format_args!("{meant} is meant; only policies leave out the beginning"));
+            }
             return explanation.0;
         }
     };
@@ -169,6 +175,14 @@ fn parse(url: &str) -> Result<Box<Request>, RequestError> {
     Request::parse(head, false, None, &AllowedHosts::default())
 }
 
+/// The path that is meant by one that was copied from a policy, or that lacks its first slash.
+fn meant(url: &str) -> Option<String> {
+    let path = url.split_once('?').map_or(url, |(path, _)| path);
+    let is_as_in_a_policy = path.parse::<Pattern>().is_ok();
+    let meant = if is_as_in_a_policy { format!("{V1}{url}") } else { format!("/{url}") };
+    (meant.starts_with(V1) && parse(&meant).is_ok()).then_some(meant)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,5 +235,25 @@ mod tests {
         assert!(text.contains("client     403 Forbidden: Refused: invalid path: it hides a `/`"), "{text}");
         let text = explained("compat", "not a url");
         assert!(text.contains("client     400 Bad Request: Bad request: the request target must be a path"), "{text}");
+    }
+
+    #[test]
+    fn a_path_as_in_a_policy_is_completed() {
+        for (url, meant) in [
+            ("instance/tags", "/computeMetadata/v1/instance/tags"),
+            ("instance", "/computeMetadata/v1/instance"),
+            ("project/project-id?alt=json", "/computeMetadata/v1/project/project-id?alt=json"),
+            ("computeMetadata/v1/instance/id", "/computeMetadata/v1/instance/id"),
+        ] {
+            let text = explained("compat", url);
+            let line = format!("\nperhaps    {meant} is meant; only policies leave out the beginning\n");
+            assert!(text.contains("\nclient     400 ") && text.ends_with(&line), "{text}");
+        }
+        for url in
+            ["not a url", "kube-env", "metadata/instance/id", "http://instance/tags", "//instance/id", "", "/%2F"]
+        {
+            let text = explained("compat", url);
+            assert!(!text.contains("\nperhaps "), "{text}");
+        }
     }
 }
