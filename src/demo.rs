@@ -19,6 +19,9 @@ use crate::upstream::Upstream;
 const PORT: u16 = 8988;
 const METRICS_PORT: u16 = 8989;
 
+/// The last line, so that it is still in view.
+const HOW_TO_STOP: &str = "Ctrl-C ends both.";
+
 /// Runs a mock metadata server until `stop` resolves.
 pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
     let mock = Mock::bind(addr).await.map_err(|error| format!("cannot listen on {addr}: {error}"))?;
@@ -49,12 +52,15 @@ pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = 
     }));
     print!("{}", tour(addr, metrics_addr));
     let mut stop = pin!(stop);
+    let mut is_stopped = false;
     if with_traffic {
         tokio::select! {
-            () = stop.as_mut() => {}
-            () = traffic::run(addr, &mock) => stop.await,
+            () = stop.as_mut() => is_stopped = true,
+            () = traffic::run(addr, &mock) => {}
         }
-    } else {
+    }
+    if !is_stopped {
+        println!("{HOW_TO_STOP}");
         stop.await;
     }
     let _ = stop_proxy.send(());
@@ -84,7 +90,6 @@ A secret of the node, which is concealed:
 Metrics:
   curl -s http://{metrics_addr}/metrics
 
-Ctrl-C ends both.
 "
     )
 }

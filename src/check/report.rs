@@ -40,6 +40,11 @@ impl Report {
         }
     }
 
+    /// All findings, without the summary, which tells only of all checks.
+    pub fn findings_as_text(&self) -> String {
+        self.findings.iter().map(ToString::to_string).collect()
+    }
+
     /// Renders the report, with a trailing newline.
     pub fn render(&self, format: Format) -> String {
         match format {
@@ -49,28 +54,34 @@ impl Report {
     }
 }
 
-/// One line per finding, one more for a fix, and a summary.
+/// The findings, and a summary.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.findings {
-            let mark = match finding.verdict {
-                Verdict::Protected => "ok      ",
-                Verdict::Trouble => "TROUBLE ",
-                Verdict::Unprotected => "OPEN    ",
-            };
-            write!(f, "{mark}{}: {}", finding.tried, finding.seen)?;
-            if let Some(milliseconds) = finding.milliseconds {
-                write!(f, " ({milliseconds} ms)")?;
-            }
-            writeln!(f)?;
-            if let Some(advice) = finding.advice {
-                writeln!(f, "        fix: {advice}")?;
-            }
-        }
+        f.write_str(&self.findings_as_text())?;
         f.write_str(match self.verdict {
             Verdict::Protected => "Protected: requests reach the metadata server only through the proxy.\n",
             Verdict::Trouble => "Trouble: nothing is exposed, but some checks failed.\n",
             Verdict::Unprotected => "Unprotected: everything marked OPEN can be reached from here.\n",
         })
+    }
+}
+
+/// One line, and one more for a fix.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = match self.verdict {
+            Verdict::Protected => "ok      ",
+            Verdict::Trouble => "TROUBLE ",
+            Verdict::Unprotected => "OPEN    ",
+        };
+        write!(f, "{mark}{}: {}", self.tried, self.seen)?;
+        if let Some(milliseconds) = self.milliseconds {
+            write!(f, " ({milliseconds} ms)")?;
+        }
+        writeln!(f)?;
+        if let Some(advice) = self.advice {
+            writeln!(f, "        fix: {advice}")?;
+        }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
-use crate::check::{self, Format};
+use crate::check;
 use crate::mock::Handle;
 
 const DEFAULT_TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -39,12 +39,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends the traffic once, and prints what came of it as it goes.
 pub(super) async fn run(proxy: SocketAddr, mock: &Handle) {
-    println!("\nTraffic of pods:\n");
+    println!("Traffic of pods:\n");
     println!("{}", start(proxy, mock).await);
     println!("{}", secret(proxy).await);
     println!("{}", flood(proxy).await);
-    println!("What `gce-metadata-proxy check` says in a pod, without the redirect, which the demo does not install:");
-    print!("{}", check::at(proxy).await.render(Format::Text));
+    println!(
+        "What `gce-metadata-proxy check` says in a pod; its checks of the redirect are left out, as the demo installs none:\n"
+    );
+    println!("{}", check::at(proxy).await.findings_as_text());
 }
 
 /// All pods request the same new token at once.
