@@ -40,6 +40,10 @@ impl Table {
         }
         let text = markdown(&cells) + &markdown_of_refused(&refused, &cells);
         println!("{text}");
+        let left_out = CLIENTS.iter().filter(|client| !client.missing().is_empty()).count();
+        if left_out > 0 {
+            println!("Clients that were not run: {left_out}; see above.");
+        }
         let Some(file) = std::env::var_os(FILE) else { return };
         let of_client = |client: &Client| WEATHERS.iter().filter(|weather| client.meets(weather)).count();
         let wanted: usize = CLIENTS.iter().filter(|client| client.missing().is_empty()).map(of_client).sum();
@@ -64,11 +68,12 @@ fn markdown(cells: &Cells) -> String {
     }
     text.push_str("\n|---|---|");
     text.push_str(&"---|".repeat(WEATHERS.len()));
-    for client in CLIENTS {
+    let was_run = |client: &&Client| cells.keys().any(|(name, _)| *name == client.name);
+    for client in CLIENTS.iter().filter(was_run) {
         let of_client = |weather: &Weather| cells.get(&(client.name, weather.name));
         let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, version(client, cells));
         for weather in WEATHERS {
-            let shown = of_client(weather).map_or_else(|| absent(client), |cell| show(client, weather, cell));
+            let shown = of_client(weather).map_or_else(absent, |cell| show(client, weather, cell));
             let _ = write!(text, " {shown} |");
         }
     }
@@ -89,10 +94,11 @@ fn version<'a>(client: &Client, cells: &'a Cells) -> &'a str {
 fn markdown_of_refused(refused: &Refused, cells: &Cells) -> String {
     let heads = Refusal::ALL.map(Refusal::name).join(" | ");
     let mut text = format!("\n| client | version | {heads} |\n|---|---|{}", "---|".repeat(Refusal::ALL.len()));
-    for client in CLIENTS.iter().filter(|client| client.gets_tokens()) {
+    let was_refused = |client: &&Client| refused.keys().any(|(name, _)| *name == client.name);
+    for client in CLIENTS.iter().filter(was_refused) {
         let shown = Refusal::ALL.map(|refusal| {
             let attempts = refused.get(&(client.name, refusal));
-            attempts.map_or_else(|| absent(client), |attempts| attempts.show())
+            attempts.map_or_else(absent, |attempts| attempts.show())
         });
         let version = version(client, cells);
         let _ = write!(text, "\n| {} ({}) | {version} | {} |", client.library, client.language, shown.join(" | "));
@@ -115,6 +121,7 @@ fn number(exception: &crate::expected::Exception) -> usize {
     EXCEPTIONS.iter().position(|other| std::ptr::eq(other, exception)).expect("one of them") + 1
 }
 
-fn absent(client: &Client) -> String {
-    client.missing().first().map_or_else(|| "–".to_owned(), |need| format!("not run: no {need}"))
+/// Not run in this weather.
+fn absent() -> String {
+    "–".to_owned()
 }

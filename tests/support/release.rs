@@ -1,5 +1,6 @@
 //! The binary as it is shipped.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -13,7 +14,9 @@ pub fn release_build() -> Result<PathBuf, String> {
 pub fn release_build_with(features: &str) -> Result<PathBuf, String> {
     let built_for_tests = Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
     let target = built_for_tests.parent().and_then(Path::parent).ok_or("the binary has no target directory")?;
-    println!("building the release binary (cargo build --release --locked --features '{features}')");
+    // Not by println!, which the harness keeps to itself: this takes minutes.
+    let building = format!("building the release binary (cargo build --release --locked --features '{features}')");
+    let _ = writeln!(std::io::stderr(), "{building}");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--locked", "--quiet", "--bin", "gce-metadata-proxy", "--features", features]);
     let status = cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
