@@ -107,8 +107,15 @@ pub enum Command {
         /// Its namespace and name, separated by a slash.
         pod: String,
     },
-    /// Check whether this pod or node is protected, and what the proxy that serves operators at this address says of itself.
-    Check(crate::check::Format, SocketAddr),
+    /// Check whether this pod or node is protected.
+    Check {
+        /// Once or repeatedly.
+        command: crate::check::Command,
+        /// Where operators are served.
+        admin: SocketAddr,
+        /// Format of the log, and what is logged.
+        log: (Format, Levels),
+    },
     /// Find out why pods of this node get tokens of their own, or why not, with these settings of the proxy.
     #[cfg(feature = "workload-identity")]
     IdentityDoctor {
@@ -187,8 +194,8 @@ impl Args {
             }
             Some(Subcommands::Check(args)) => {
                 serve.policy.resolve(mistakes);
-                let admin = mistakes.value(serve.metrics_addr);
-                Command::Check(args.resolve(mistakes)?, admin?)
+                let (admin, log) = (mistakes.value(serve.metrics_addr), serve.log.resolve(mistakes));
+                Command::Check { command: args.resolve(mistakes)?, admin: admin?, log: log? }
             }
             #[cfg(feature = "workload-identity")]
             Some(Subcommands::Identity(args)) => args.resolve(serve.identity, mistakes)?,

@@ -54,7 +54,7 @@
 //! | when the process ends | [`server::drain`] |
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
 //! | when pods may be scheduled on a new node | `startup_taint` |
-//! | whether a pod or node is protected | [`check`] |
+//! | whether a pod or node is protected, once or all the time | [`check`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |

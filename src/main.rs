@@ -44,10 +44,11 @@ fn start(command: Command) -> Outcome<ExitCode> {
             Command::Serve(config) => serve(config).await?,
             Command::Ask(question) => print(&question.answer()?),
             Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
-            Command::Check(format, admin) => {
-                let report = check::run(admin).await;
-                print(&report.render(format));
-                return Ok(ExitCode::from(report.exit_code()));
+            Command::Check { command, admin, log: (format, levels) } => {
+                logging::start(format, &levels);
+                let (text, code) = check::run(command, admin, first_signal()?).await?;
+                print(&text);
+                return Ok(ExitCode::from(code));
             }
             #[cfg(feature = "workload-identity")]
             Command::IdentityDoctor { settings, whose, format } => {

@@ -23,10 +23,10 @@ use crate::metadata::host::{AllowedHosts, HostError};
 use crate::reply;
 use crate::server::{Arrival, NewStack, Reset, Stack};
 use crate::shared::Shared;
+use crate::telemetry::Registry;
 use crate::telemetry::logging::{self, Levels, LevelsError};
 use crate::telemetry::requests::Requests;
 
-const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -105,7 +105,7 @@ impl Admin {
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
                 text(StatusCode::OK, lines.concat())
             }
-            "/metrics" => page(StatusCode::OK, PROMETHEUS, self.shared.registry.render()),
+            "/metrics" => page(StatusCode::OK, Registry::CONTENT_TYPE, self.shared.registry.render()),
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readyz(query.is_some_and(|query| query.starts_with("verbose"))),
             "/loglevel" => text(

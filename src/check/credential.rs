@@ -3,13 +3,12 @@
 //! The proxy is asked, not the API server: only it has the credential, and it has asked already. Pods cannot reach it
 //! there; for them this check does not exist.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use serde::Deserialize;
 
 use super::judge::{Finding, Verdict};
-use super::probe::{Exchange, get};
-use crate::http_client::HttpClient;
+use super::probe::{Client, Exchange};
 
 const PAGE: &str = "/statusz?format=json";
 
@@ -31,11 +30,8 @@ struct Credential {
 }
 
 /// Asks the proxy that serves operators at this address. `None` if there is none, or if it identifies no pods.
-pub(super) async fn ask(client: &HttpClient, admin: SocketAddr) -> Option<Finding> {
-    // A proxy that listens on all addresses listens on loopback, too.
-    let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
-    let admin = SocketAddr::new(ip, admin.port());
-    judge(&get(client, admin, &admin.to_string(), PAGE).await)
+pub(super) async fn ask(client: &Client, admin: SocketAddr) -> Option<Finding> {
+    judge(&client.ask_here(admin, PAGE).await)
 }
 
 fn judge(exchange: &Exchange) -> Option<Finding> {
@@ -50,7 +46,7 @@ fn judge(exchange: &Exchange) -> Option<Finding> {
     Some(Finding {
         check: "credential",
         verdict,
-        tried: format!("GET {} (the proxy's credential for the API server)", exchange.url),
+        tried: format!("{} (the proxy's credential for the API server)", exchange.request),
         seen: std::iter::once(state).chain(findings).collect::<Vec<_>>().join("; "),
         advice: (verdict != Verdict::Protected).then_some(advice),
         milliseconds: u64::try_from(exchange.took.as_millis()).ok(),
@@ -70,7 +66,7 @@ mod tests {
 
     fn found(body: &str) -> Option<Finding> {
         let answer = Response { status: StatusCode::OK, server: None, body: body.to_owned().into() };
-        judge(&Exchange { url: "http://h/".to_owned(), outcome: Ok(answer), took: Duration::ZERO })
+        judge(&Exchange { request: "GET http://h/".to_owned(), outcome: Ok(answer), took: Duration::ZERO })
     }
 
     #[test]

@@ -10,20 +10,23 @@ use serde::{Deserialize, Serialize};
 use super::probe::{Exchange, Response};
 use crate::redirect::METADATA_V4;
 use crate::reply;
+use crate::telemetry::labels::labels;
 
 /// Fetching a token should take less. Otherwise it noticeably delays the start of programs.
 const SLOW_TOKEN_TIME: Duration = Duration::from_secs(1);
 
-/// Meaning of an observation, from good to bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// Passed.
-    Protected,
-    /// Not exposed, but not working.
-    Trouble,
-    /// Exposed.
-    Unprotected,
+labels! {
+    /// Meaning of an observation, from good to bad.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    Verdict {
+        /// Passed.
+        Protected = "protected",
+        /// Not exposed, but not working.
+        Trouble = "trouble",
+        /// Exposed.
+        Unprotected = "unprotected",
+    }
 }
 
 /// Result of one check.
@@ -44,11 +47,12 @@ pub struct Finding {
     pub milliseconds: Option<u64>,
 }
 
-const INSTALL: &str = "run 'gce-metadata-proxy redirect install' on this node; the node itself and pods with \
-                       hostNetwork: true cannot be redirected and must leave the host network to be protected";
-const CLOSE: &str = "unless --redirect-allow leaves it open on purpose, run 'gce-metadata-proxy redirect check' on the node; \
-                     if the rules are installed, the node's network bypasses netfilter (Dataplane V2), and a network \
-                     policy must block this";
+const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
+                       node's network passes pods' packets by the rules (Cilium with eBPF host routing, Dataplane V2): see \
+                       'Cilium' in deploy/README.md. The node itself and pods with hostNetwork: true cannot be redirected";
+const CLOSE: &str = "unless --redirect-allow leaves it open on purpose, run 'gce-metadata-proxy redirect check' on this node: it \
+                     says which rules are missing. If none is, the node's network passes pods' packets by the rules, and a \
+                     network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
                      neither metadata nor the node's secrets";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
@@ -84,11 +88,14 @@ pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
     }
 }
 
-/// A response for a directory may come without its secrets.
+/// Whether a request is for a directory. A response to it may come without its secrets.
+pub(super) fn is_listing(request: &str) -> bool {
+    request.contains('?')
+}
+
 pub(super) fn secret(exchange: &Exchange) -> Finding {
     let holds_secrets = |answer: &Response| {
-        let is_directory = exchange.url.contains('?');
-        !is_directory || String::from_utf8_lossy(&answer.body).contains("kube-env")
+        !is_listing(&exchange.request) || String::from_utf8_lossy(&answer.body).contains("kube-env")
     };
     let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if answer.status.is_success() && holds_secrets(answer) => {
@@ -167,7 +174,7 @@ fn finding(
     advice: Option<&'static str>,
 ) -> Finding {
     let milliseconds = exchange.outcome.is_ok().then(|| u64::try_from(exchange.took.as_millis()).unwrap_or(u64::MAX));
-    Finding { check, verdict, tried: format!("GET {}", exchange.url), seen, advice, milliseconds }
+    Finding { check, verdict, tried: exchange.request.clone(), seen, advice, milliseconds }
 }
 
 fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
@@ -200,7 +207,11 @@ mod tests {
     fn exchange(status: u16, server: Option<&str>, body: &'static str) -> Exchange {
         let status = StatusCode::from_u16(status).expect("a status");
         let answer = Response { status, server: server.map(ToOwned::to_owned), body: body.into() };
-        Exchange { url: "http://169.254.169.254/".to_owned(), outcome: Ok(answer), took: Duration::from_millis(3) }
+        Exchange {
+            request: "GET http://169.254.169.254/".to_owned(),
+            outcome: Ok(answer),
+            took: Duration::from_millis(3),
+        }
     }
 
     fn failed() -> Exchange {
@@ -230,7 +241,8 @@ mod tests {
             assert_eq!(secret(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
             assert_eq!(identity(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
         }
-        let directory = |body| Exchange { url: "http://h/a/?recursive=true".to_owned(), ..exchange(200, OURS, body) };
+        let directory =
+            |body| Exchange { request: "GET http://h/a/?recursive=true".to_owned(), ..exchange(200, OURS, body) };
         assert_eq!(secret(&directory(r#"{"cluster-name":"a"}"#)).verdict, Verdict::Protected);
         assert_eq!(secret(&directory(r#"{"kube-env":"a"}"#)).verdict, Verdict::Unprotected);
     }

@@ -10,20 +10,37 @@
 //! There are three results. *Protected*: all checks passed. *Unprotected*: a secret or another route to the
 //! server is open. *Trouble*: nothing is open, but something does not work, so that programs get no metadata
 //! or the result is uncertain.
+//!
+//! # The canary
+//!
+//! Only a pod can find out whether its node's network takes pods' packets past the redirect (`redirect/dataplane.rs`). So
+//! `check --interval` runs in a pod of each node and checks again and again ([`Canary`]). `check --last`, its readiness probe,
+//! prints what was found last and fails unless this is ready, so that `kubectl describe pod` has the reason. (The kubelet does
+//! not show the body of an HTTP probe.)
+//!
+//! It asks for heads only (`HEAD`), and leaves out what only a body can answer: tokens and listings. So it never has a token
+//! or a secret, also where everything is open. While pods are protected, the proxy answers all of it by itself, and the
+//! metadata server is not asked.
 
+mod canary;
+mod command;
 mod credential;
 mod judge;
+mod pages;
 mod probe;
 mod report;
+mod standing;
 
 use std::net::{IpAddr, SocketAddr};
 
+use http::Method;
 use tokio::task::JoinSet;
 
-use crate::http_client::HttpClient;
 use crate::redirect::{METADATA_V4, METADATA_V6};
-use probe::{Exchange, client, connect, get, resolve};
+use probe::{Client, Exchange, connect, resolve};
 
+pub use canary::{Canary, ListenError};
+pub use command::{Command, run};
 pub use judge::{Finding, Verdict};
 pub use report::{Format, Report};
 
@@ -63,31 +80,40 @@ enum Try {
 }
 
 /// Runs all checks concurrently, in at most 3 s. A proxy on this machine serves operators at `admin`.
-pub async fn run(admin: SocketAddr) -> Report {
-    let server = SocketAddr::from((METADATA_V4, HTTP));
-    let ways_round = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
-    let ways_round_by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));
-    let tries = [Try::Address, Try::Name]
-        .into_iter()
-        .chain(at_the_address())
-        .chain(ways_round.map(Try::WayRound))
-        .chain(ways_round_by_v6.map(Try::WayRound))
-        .chain([Try::Credential(admin)]);
-    run_all(tries, server).await
+async fn once(admin: SocketAddr) -> Report {
+    let tries = [Try::Address, Try::Name].into_iter().chain(at_the_address()).chain(ways_round());
+    run_all(tries.chain([Try::Credential(admin)]), server(), Method::GET).await
+}
+
+/// Runs the checks that a response's head answers, in at most 3 s.
+async fn heads() -> Report {
+    let secrets = SECRETS.into_iter().filter(|path| !judge::is_listing(path)).map(Try::Secret);
+    let tries = [Try::Address, Try::Name].into_iter().chain(secrets).chain(ways_round());
+    run_all(tries, server(), Method::HEAD).await
 }
 
 /// Runs the checks that need only the server's address, against another address.
 #[cfg(feature = "mock")]
 pub async fn at(server: SocketAddr) -> Report {
-    run_all([Try::Address].into_iter().chain(at_the_address()), server).await
+    run_all([Try::Address].into_iter().chain(at_the_address()), server, Method::GET).await
+}
+
+fn server() -> SocketAddr {
+    SocketAddr::from((METADATA_V4, HTTP))
 }
 
 fn at_the_address() -> impl Iterator<Item = Try> {
     SECRETS.map(Try::Secret).into_iter().chain([Try::Identity, Try::Token])
 }
 
-async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr) -> Report {
-    let (mut running, client) = (JoinSet::new(), client());
+fn ways_round() -> impl Iterator<Item = Try> {
+    let by_v4 = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
+    let by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));
+    by_v4.into_iter().chain(by_v6).map(Try::WayRound)
+}
+
+async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: Method) -> Report {
+    let (mut running, client) = (JoinSet::new(), Client::new(method));
     for (place, what) in tries.enumerate() {
         let client = client.clone();
         running.spawn(async move { (place, what.run(&client, server).await) });
@@ -99,11 +125,11 @@ async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr) -> Report
 
 impl Try {
     /// `None` if there is nothing to check here.
-    async fn run(self, client: &HttpClient, server: SocketAddr) -> Option<Finding> {
+    async fn run(self, client: &Client, server: SocketAddr) -> Option<Finding> {
         Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
             Self::Name => match resolve(NAME).await {
-                Ok(found) => judge::name(found.ip(), &get(client, SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
+                Ok(found) => judge::name(found.ip(), &client.ask(SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
                 Err(error) => judge::unknown_name(NAME, &error),
             },
             Self::Secret(path) => judge::secret(&ask(client, server, path).await),
@@ -115,10 +141,10 @@ impl Try {
     }
 }
 
-async fn ask(client: &HttpClient, server: SocketAddr, path: &'static str) -> Exchange {
+async fn ask(client: &Client, server: SocketAddr, path: &'static str) -> Exchange {
     let host = match server.ip() {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => format!("[{address}]"),
     };
-    get(client, server, &host, path).await
+    client.ask(server, &host, path).await
 }

@@ -1,11 +1,11 @@
 //! Sends the requests of the checks.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
+use http::{Method, Request, StatusCode, header};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
@@ -18,7 +18,8 @@ const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes:
 /// A request and its outcome.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    pub(super) url: String,
+    /// Method and URL.
+    pub(super) request: String,
     pub(super) outcome: io::Result<Response>,
     pub(super) took: Duration,
 }
@@ -32,26 +33,45 @@ pub(super) struct Response {
     pub(super) body: Bytes,
 }
 
-/// The client for all checks.
-pub(super) fn client() -> HttpClient {
-    HttpClient::plain(LIMITS)
+/// Sends all requests of one run by one method. Each run has its own, because the rules are applied to a connection when it is
+/// opened: one that is kept says nothing about them.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    http: HttpClient,
+    method: Method,
 }
 
-/// Sends a request as client libraries do.
-pub(super) async fn get(client: &HttpClient, addr: SocketAddr, host: &str, path: &str) -> Exchange {
-    let began = Instant::now();
-    let request = Request::get(format!("http://{addr}{path}"))
-        .header(header::HOST, host)
-        .header(METADATA_FLAVOR, GOOGLE)
-        .body(Bytes::new())
-        .expect("host and path are constants");
-    let outcome = client.send(request).await.map_err(into_io).map(|response| {
-        let (head, body) = response.into_parts();
-        let server = head.headers.get(header::SERVER);
-        let server = server.map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
-        Response { status: head.status, server, body }
-    });
-    Exchange { url: format!("http://{host}{path}"), outcome, took: began.elapsed() }
+impl Client {
+    pub(super) fn new(method: Method) -> Self {
+        Self { http: HttpClient::plain(LIMITS), method }
+    }
+
+    /// Sends a request as client libraries do.
+    pub(super) async fn ask(&self, addr: SocketAddr, host: &str, path: &str) -> Exchange {
+        let began = Instant::now();
+        let request = Request::builder()
+            .method(self.method.clone())
+            .uri(format!("http://{addr}{path}"))
+            .header(header::HOST, host)
+            .header(METADATA_FLAVOR, GOOGLE)
+            .body(Bytes::new())
+            .expect("host and path are constants");
+        let outcome = self.http.send(request).await.map_err(into_io).map(|response| {
+            let (head, body) = response.into_parts();
+            let server = head.headers.get(header::SERVER);
+            let server = server.map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
+            Response { status: head.status, server, body }
+        });
+        Exchange { request: format!("{} http://{host}{path}", self.method), outcome, took: began.elapsed() }
+    }
+
+    /// Asks a process on this machine, which serves operators at this address.
+    pub(super) async fn ask_here(&self, addr: SocketAddr, path: &str) -> Exchange {
+        // One that listens on all addresses listens on loopback, too.
+        let ip = if addr.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { addr.ip() };
+        let addr = SocketAddr::new(ip, addr.port());
+        self.ask(addr, &addr.to_string(), path).await
+    }
 }
 
 /// Opens a connection and closes it.

@@ -31,6 +31,23 @@ impl Report {
         Self { verdict, findings }
     }
 
+    pub(super) fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    pub(super) fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// What the verdict is for, in one line, and what to do. Without times, so that it is the same as long as nothing changes.
+    pub(super) fn reason(&self) -> String {
+        let bad = || self.findings.iter().filter(|finding| finding.verdict == self.verdict && finding.advice.is_some());
+        let seen: Vec<String> = bad().map(|finding| format!("{}: {}", finding.tried, finding.seen)).collect();
+        // What is first is the cause of what follows.
+        let fix = bad().find_map(|finding| finding.advice).map(|advice| format!(". Fix: {advice}"));
+        seen.join("; ") + &fix.unwrap_or_default()
+    }
+
     /// 0 if protected, 1 if unprotected, 2 if in trouble.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
@@ -83,5 +100,27 @@ impl fmt::Display for Finding {
             writeln!(f, "        fix: {advice}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(verdict: Verdict, tried: &str, advice: Option<&'static str>) -> Finding {
+        let seen = "seen".to_owned();
+        Finding { check: "proxied", verdict, tried: tried.to_owned(), seen, advice, milliseconds: Some(3) }
+    }
+
+    #[test]
+    fn the_reason_is_one_line_about_what_is_worst() {
+        let report = Report::new(vec![
+            finding(Verdict::Trouble, "t", Some("mend")),
+            finding(Verdict::Unprotected, "u1", Some("close")),
+            finding(Verdict::Protected, "p", None),
+            finding(Verdict::Unprotected, "u2", Some("lock")),
+        ]);
+        assert_eq!(report.reason(), "u1: seen; u2: seen. Fix: close");
+        assert_eq!(Report::new(vec![finding(Verdict::Protected, "p", None)]).reason(), "");
     }
 }

@@ -1,20 +1,93 @@
 //! Flags of `check`.
 
+use std::time::Duration;
+
 use clap::Args;
 
-use super::given::Mistakes;
-use super::syntax::{self, Choice};
-use crate::check::Format;
+use super::given::{Given, Mistakes, Syntax};
+use super::syntax::{self, Choice, HostName, Time};
+use crate::check::{Canary, Command, Format};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     /// Output format: text for people, json for scripts
     #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
     format: Choice<Format>,
+
+    /// Check again and again, with this time between two checks, until a signal ends it. Logs what changes, and serves /readyz
+    /// and /metrics at --metrics-addr. Asks for neither tokens nor secrets. For a pod on each node
+    #[arg(long, value_name = "DURATION", conflicts_with = "format")]
+    interval: Option<Given<Interval>>,
+
+    /// Name of this node, for the messages of --interval
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node_name: Option<Given<HostName>>,
+
+    /// Print what the process with --interval at --metrics-addr found last. Exits with 0 if it is ready, otherwise with 1. For
+    /// a readiness probe
+    #[arg(long, conflicts_with_all = ["format", "interval"])]
+    last: bool,
 }
 
 impl CheckArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Format> {
-        mistakes.value(self.format)
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
+        let node = mistakes.optional(self.node_name);
+        Some(match self.interval {
+            Some(interval) => Command::Repeatedly(Canary { interval: mistakes.value(interval)?, node }),
+            None if self.last => Command::Last,
+            None => Command::Once(mistakes.value(self.format)?),
+        })
+    }
+}
+
+/// The time between two checks. Shorter than a second would be a burden.
+#[derive(Debug, Clone)]
+struct Interval;
+
+impl Syntax for Interval {
+    type Value = Duration;
+
+    fn expected() -> String {
+        "at least 1s, as a number followed by s or m, such as 30s".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Duration> {
+        Time::parse(text).filter(|interval| *interval >= Duration::from_secs(1))
+    }
+
+    fn show(value: &Duration) -> String {
+        Time::show(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Command as Cli;
+    use super::super::tests::{mistakes, parse_line};
+    use super::*;
+
+    fn check(line: &str) -> Command {
+        match parse_line(line) {
+            Ok(Cli::Check { command, .. }) => command,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_is_done_once_unless_an_interval_is_given() {
+        assert_eq!(check("check"), Command::Once(Format::Text));
+        assert_eq!(check("check --last"), Command::Last);
+        let canary = Canary { interval: Duration::from_secs(30), node: Some("node-1".to_owned()) };
+        assert_eq!(check("check --interval=30s --node-name=node-1"), Command::Repeatedly(canary));
+        for (line, named) in [
+            ("check --interval=0s", "at least 1s"),
+            ("check --interval=999ms", "at least 1s"),
+            ("check --interval=30", "at least 1s"),
+            ("check --interval=30s --last", "--last"),
+            ("check --interval=30s --format=json", "--format"),
+        ] {
+            let text = mistakes(line);
+            assert!(text.contains(named), "{line}: {text}");
+        }
     }
 }

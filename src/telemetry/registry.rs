@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use prometheus::core::Collector;
 use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder};
@@ -38,6 +39,9 @@ pub struct CounterGrid<A, B> {
 }
 
 impl Registry {
+    /// The type of what [`render`](Self::render) returns.
+    pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
     /// Creates a registry with the process's own metrics: its version and resource usage.
     pub fn of_this_process() -> Self {
         let registry = Self::default();

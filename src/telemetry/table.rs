@@ -126,6 +126,13 @@ table! {
     CONNECTION_BYTES_LIMIT = "metadata_proxy_connection_bytes_limit" []
         "Maximum memory that can be charged to client connections. At the limit, a connection of the client that uses \
          most is closed.";
+    CHECK_PROTECTED = "metadata_proxy_check_protected" []
+        "1 if the last check found pods of this node protected, otherwise 0. Only with check --interval.";
+    CHECK_FINDINGS = "metadata_proxy_check_findings" ["check", "verdict"]
+        "Findings of the last check, by what was checked (proxied, name, concealed, way_round) and verdict: protected, trouble \
+         (nothing is exposed, but something does not work) or unprotected. Only with check --interval.";
+    CHECK_TIME = "metadata_proxy_check_last_run_timestamp_seconds" []
+        "Time of the last check, in seconds since the Unix epoch. Only with check --interval.";
     REQUEST_COUNT = "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result (filter_result_blocked, filter_result_proxied). Compatible \
          with k8s-metadata-proxy.";

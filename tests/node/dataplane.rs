@@ -1,5 +1,6 @@
 //! Networks that take pods' packets past netfilter.
 
+use crate::canary::canary;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::support::needs::{Test, tests};
@@ -38,6 +39,8 @@ fn a_network_that_bypasses_netfilter_is_seen_from_a_pod() {
     succeeds(&redirect(&world.node, "install"));
     let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
     is_protected(pod);
+    let canaries = world.pods.each_ref().map(|pod| canary(pod, "1s"));
+    canaries.iter().for_each(|canary| drop(canary.line(" protected: ")));
     bypass(&world);
     // What `redirect` would have to rely on, did the kernel not skip it.
     world.node.sh("nft add table netdev seen
@@ -50,7 +53,9 @@ fn a_network_that_bypasses_netfilter_is_seen_from_a_pod() {
     let check = Process::run(pod, &["check"]);
     assert_eq!(check.code, Some(1), "{check:?}");
     assert!(check.stdout.contains("OPEN    GET http://169.254.169.254/: "), "{}", check.stdout);
+    canaries[0].line(" UNPROTECTED: ");
     is_protected(&world.pods[1]);
+    assert_eq!(canaries[1].written(), [""; 0], "the network of this pod is as it was");
 }
 
 fn cilium_is_pointed_out() {

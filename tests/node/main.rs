@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod canary;
 mod check;
 mod closed;
 mod daemonset;
@@ -33,6 +34,7 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 
 fn main() -> ExitCode {
     let modules = [
+        ("canary", canary::TESTS),
         ("check", check::TESTS),
         ("closed", closed::TESTS),
         ("daemonset", daemonset::TESTS),

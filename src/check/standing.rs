@@ -1,0 +1,123 @@
+//! [`Standing`]: what repeated checks say of this node's pods. Pure.
+
+use super::judge::Verdict;
+use super::report::Report;
+
+/// Checks in a row that have to fail until a node that was ready is not, although nothing is exposed. A proxy that is replaced or
+/// restarts is away for seconds at most. What is exposed counts at once.
+const MAX_TROUBLES: u32 = 3;
+
+/// What the checks so far say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Whether this node's pods count as protected and served.
+    pub(super) is_ready: bool,
+    /// That of the last check.
+    pub(super) verdict: Verdict,
+    /// One line.
+    pub(super) sentence: String,
+    /// Checks in a row that found trouble.
+    troubles: u32,
+}
+
+impl Standing {
+    /// After one more check on the node with this name.
+    pub(super) fn after(before: Option<&Self>, report: &Report, node: &str) -> Self {
+        let (verdict, why) = (report.verdict(), report.reason());
+        let (was_ready, troubles) = before.map_or((false, 0), |before| (before.is_ready, before.troubles));
+        let troubles = if verdict == Verdict::Trouble { troubles.saturating_add(1) } else { 0 };
+        let is_ready = match verdict {
+            Verdict::Protected => true,
+            Verdict::Unprotected => false,
+            Verdict::Trouble => was_ready && troubles < MAX_TROUBLES,
+        };
+        let sentence = match (verdict, is_ready) {
+            (Verdict::Protected, _) => {
+                format!("protected: pods of {node} reach the metadata server only through the proxy")
+            }
+            (Verdict::Unprotected, _) => format!("UNPROTECTED: pods of {node} reach what they must not: {why}"),
+            (Verdict::Trouble, true) => {
+                format!("ready until {MAX_TROUBLES} checks in a row fail; on {node} nothing is exposed, but {why}")
+            }
+            (Verdict::Trouble, false) => {
+                format!("TROUBLE: nothing is exposed to pods of {node}, but they may get no metadata: {why}")
+            }
+        };
+        Self { is_ready, verdict, sentence, troubles }
+    }
+
+    /// Logs it, unless it is what it was.
+    pub(super) fn log(&self, before: Option<&Self>) {
+        let Self { is_ready, sentence, .. } = self;
+        if before.is_some_and(|before| before.sentence == *sentence) {
+            return;
+        }
+        match self.verdict {
+            Verdict::Protected => tracing::info!(is_ready, "{sentence}"),
+            Verdict::Trouble => tracing::warn!(is_ready, "{sentence}"),
+            Verdict::Unprotected => tracing::error!(is_ready, "{sentence}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Verdict::{Protected, Trouble, Unprotected};
+    use super::*;
+    use crate::check::Finding;
+
+    fn report(verdict: Verdict) -> Report {
+        let (tried, seen, advice) = ("GET /".to_owned(), "why".to_owned(), Some("mend it"));
+        Report::new(vec![Finding { check: "proxied", verdict, tried, seen, advice, milliseconds: None }])
+    }
+
+    /// Whether it is ready after each of these checks.
+    fn ready_after(checks: &[Verdict]) -> Vec<bool> {
+        let mut standing: Option<Standing> = None;
+        let mut next = |verdict: &Verdict| {
+            let after = Standing::after(standing.as_ref(), &report(*verdict), "node-1");
+            let is_ready = after.is_ready;
+            standing = Some(after);
+            is_ready
+        };
+        checks.iter().map(&mut next).collect()
+    }
+
+    #[test]
+    fn what_is_exposed_counts_at_once() {
+        assert_eq!(ready_after(&[Protected, Unprotected, Protected]), [true, false, true]);
+    }
+
+    #[test]
+    fn trouble_counts_when_it_stays() {
+        assert_eq!(ready_after(&[Protected, Trouble, Trouble, Trouble, Trouble]), [true, true, true, false, false]);
+        assert_eq!(ready_after(&[Protected, Trouble, Trouble, Protected, Trouble]), [true; 5], "two in a row, twice");
+    }
+
+    #[test]
+    fn trouble_makes_nothing_ready() {
+        assert_eq!(ready_after(&[Trouble, Trouble, Protected]), [false, false, true]);
+        assert_eq!(ready_after(&[Protected, Unprotected, Trouble]), [true, false, false]);
+    }
+
+    #[test]
+    fn the_sentence_says_where_and_what_to_do() {
+        let protected = Standing::after(None, &report(Protected), "node-1");
+        for (before, verdict, expected) in [
+            (None, Unprotected, "UNPROTECTED: pods of node-1 reach what they must not: GET /: why. Fix: mend it"),
+            (
+                None,
+                Trouble,
+                "TROUBLE: nothing is exposed to pods of node-1, but they may get no metadata: GET /: why. Fix: ",
+            ),
+            (
+                Some(&protected),
+                Trouble,
+                "ready until 3 checks in a row fail; on node-1 nothing is exposed, but GET /: why",
+            ),
+        ] {
+            let sentence = Standing::after(before, &report(verdict), "node-1").sentence;
+            assert!(sentence.starts_with(expected), "{sentence}");
+        }
+    }
+}
