@@ -106,13 +106,27 @@ class Flags(unittest.TestCase):
                         self.assertEqual([str(container[probe]["httpGet"]["port"])], served)
         self.assertGreater(probed, 0)
 
+    def test_the_canarys_probe_asks_the_canary(self):
+        canaries = 0
+        for where, _, container in rendered.containers():
+            if container["name"] != "canary":
+                continue
+            canaries += 1
+            with self.subTest(where):
+                asked = container["readinessProbe"]["exec"]["command"]
+                self.assertIn("--last", asked)
+                ip, port = value(asked, "--metrics-addr").split(":")
+                serving = value(container["args"], "--metrics-addr")
+                self.assertIn((ip, serving), [("127.0.0.1", f"127.0.0.1:{port}"), ("127.0.0.1", f"0.0.0.0:{port}")])
+        self.assertGreater(canaries, 0)
+
     def test_the_redirect_ends_where_the_proxy_listens(self):
         redirects = 0
         for where, pod, container in rendered.containers():
             if container["args"][:2] != ["redirect", "install"]:
                 continue
             redirects += 1
-            [proxy] = [one for near, beside, one in rendered.containers() if near == where and one["args"][0] != "redirect"]
+            [proxy] = [one for near, beside, one in rendered.containers() if near == where and one["args"][0] not in ("redirect", "check")]
             with self.subTest(where, container=container["name"]):
                 self.assertEqual(value(container["args"], "--to"), value(proxy["args"], "--addr"))
                 if value(container["args"], "--mode") == "sidecar":

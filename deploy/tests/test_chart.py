@@ -36,6 +36,18 @@ class Chart(unittest.TestCase):
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
+    def test_the_canary_goes_where_the_proxy_goes(self):
+        pods = [
+            found["spec"]["template"]["spec"]
+            for found in self.daemonsets(
+                "--values", rendered.CHART / "values-gke-standard.yaml",
+                "--set", "canary.enabled=true", "--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s",
+            )
+        ]  # fmt: skip
+        for field in ("affinity", "nodeSelector", "tolerations", "imagePullSecrets"):
+            canary, proxy = (pod[field] for pod in pods)
+            self.assertEqual(canary, proxy, field)
+
     def test_the_switch_of_the_kernel_can_be_left_alone(self):
         [daemonset] = self.daemonsets("--set", "redirect.routeLocalnet=false")
         pod = daemonset["spec"]["template"]["spec"]
@@ -52,6 +64,7 @@ class Chart(unittest.TestCase):
             "policy.document.apiVersion=v1",
             "resources.limits.memory=null",
             "extraArgs={max-in-flight=400}",
+            "canary.enabled=maybe",
             "podMonitor.interval=often",
             "tolerations={}",
         ]:

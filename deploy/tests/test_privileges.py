@@ -13,6 +13,8 @@ SWITCH = {"the node's /proc/sys/net/ipv4/conf/all/route_localnet", "a writable m
 IDENTITY = PROXY | {"the node's /proc"}
 ACCOUNT = IDENTITY | {"a token of its account"}
 DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc"}
+# A pod like any other, which is never evicted.
+CANARY = {"priorityClassName", "toleration of everything"}
 KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /var/lib/kubelet/pki"}
 PRIVILEGES = {
     ("base", "proxy"): PROXY,
@@ -21,9 +23,11 @@ PRIVILEGES = {
     ("overlays/gke-standard", "proxy"): PROXY,
     ("overlays/gke-standard", "redirect"): REDIRECT | SWITCH,
     ("overlays/cilium", "proxy"): {"priorityClassName", "toleration of everything"},
+    ("overlays/cilium", "canary"): CANARY,
     ("tests/everything", "proxy"): PROXY,
     ("tests/everything", "redirect"): REDIRECT | SWITCH,
     ("tests/own-policy", "proxy"): PROXY,
+    ("tests/everything", "canary"): CANARY,
     ("overlays/identity", "proxy"): ACCOUNT,
     ("overlays/identity", "redirect"): REDIRECT | SWITCH,
     ("tests/identity-own-node", "proxy"): ACCOUNT,
@@ -39,6 +43,9 @@ PRIVILEGES = {
     ("tests/startup-taint", "proxy"): PROXY,
     ("tests/startup-taint", "redirect"): REDIRECT | SWITCH | {"a token of its account"},
     ("tests/removal", "proxy"): PROXY,
+    ("tests/canary", "proxy"): PROXY,
+    ("tests/canary", "redirect"): REDIRECT | SWITCH,
+    ("tests/canary", "canary"): CANARY,
     ("tests/removal", "redirect-remove"): REDIRECT | SWITCH,
     ("sidecar/environment", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-proxy"): set(),
@@ -286,11 +293,13 @@ class Privileges(unittest.TestCase):
                 bound = {"cpu": "30m", "memory": "25Mi"}
                 if "--workload-identity" in container["args"] or container["name"] == "doctor":
                     bound = {"cpu": "100m", "memory": "32Mi"}
+                if container["name"] == "canary":
+                    bound = {"cpu": "10m", "memory": "16Mi"}
                 self.assertEqual(container["resources"], {"requests": bound, "limits": bound})
 
     def test_a_rolling_update_starts_the_new_pod_first(self):
         for where, found in rendered.everything():
-            if found["kind"] != "DaemonSet":
+            if found["kind"] != "DaemonSet" or found["metadata"]["name"] != "gce-metadata-proxy":
                 continue
             with self.subTest(where):
                 self.assertEqual(
@@ -310,7 +319,7 @@ class Privileges(unittest.TestCase):
     def test_probes_do_not_kill_it_for_a_metadata_server_that_is_away(self):
         probed = 0
         for where, _, container in rendered.containers():
-            if not container["image"].startswith("gce-metadata-proxy:") or container["name"] == "doctor":
+            if not container["image"].startswith("gce-metadata-proxy:") or container["name"] in ("doctor", "canary"):
                 continue
             with self.subTest(where):
                 probed += 1
@@ -320,6 +329,25 @@ class Privileges(unittest.TestCase):
                 ready = container.get("readinessProbe") or container.get("startupProbe")
                 self.assertEqual(ready["httpGet"]["path"], "/readyz")
         self.assertGreater(probed, 0)
+
+    def test_the_canary_is_where_the_proxy_is_and_a_pod_like_any_other(self):
+        seen = 0
+        for where, found in installs():
+            pods = {one["metadata"]["name"]: one["spec"]["template"] for one in found if one["kind"] == "DaemonSet"}
+            if "gce-metadata-proxy-canary" not in pods:
+                continue
+            seen += 1
+            proxy, canary = pods["gce-metadata-proxy"]["spec"], pods["gce-metadata-proxy-canary"]["spec"]
+            with self.subTest(where):
+                for field in ("tolerations", "priorityClassName", "nodeSelector", "affinity"):
+                    self.assertEqual(canary.get(field), proxy.get(field), field)
+                # Not the account that the proxy's rights are bound to, nor the proxy's DNS.
+                self.assertLessEqual({"serviceAccountName", "dnsPolicy", "volumes"} & canary.keys(), set())
+                self.assertIs(canary["securityContext"]["runAsNonRoot"], True)
+                # Of each answer the kubelet makes an event: the process itself knows which failures to wait out.
+                [container] = canary["containers"]
+                self.assertEqual(container["readinessProbe"]["failureThreshold"], 1)
+        self.assertGreater(seen, 0)
 
     def test_every_privilege_has_its_sentence(self):
         given = 0

@@ -69,7 +69,8 @@ class Cilium(unittest.TestCase):
 
     def setUp(self):
         objects = rendered.kustomize("overlays/cilium")
-        self.of = {one["kind"]: one for one in objects}
+        [self.canary] = [one for one in objects if one["metadata"]["name"] == "gce-metadata-proxy-canary"]
+        self.of = {one["kind"]: one for one in objects if one is not self.canary}
         self.pod = self.of["DaemonSet"]["spec"]["template"]
         [self.proxy] = self.pod["spec"]["containers"]
 
@@ -92,6 +93,7 @@ class Cilium(unittest.TestCase):
         for where, has, closed in [
             (namespace, labels, False),
             (namespace, other, True),
+            (namespace, self.canary["spec"]["template"]["metadata"]["labels"], True),
             (namespace, {}, True),
             # A pod that calls itself so is no proxy.
             ("default", labels, True),
