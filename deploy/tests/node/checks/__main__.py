@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-SUBJECTS = ["view", "update", "siege", "operator", "sidecar", "identity", "uninstall", "restart"]
+SUBJECTS = ["view", "update", "siege", "operator", "canary", "sidecar", "identity", "uninstall", "restart"]
 
 
 class Result(unittest.TextTestResult):
