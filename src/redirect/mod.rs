@@ -63,7 +63,7 @@
 //!
 //! Pods with `hostNetwork: true` use the node's network and reach the server directly. Networks that bypass
 //! netfilter (GKE Dataplane V2, Cilium with eBPF host routing) ignore these rules, and netfilter cannot notice it
-//! (`dataplane.rs`); `gce-metadata-proxy check` in a pod detects this.
+//! (`dataplane.rs`); `gce-metadata-proxy check` in a pod detects this, and the canary does so on each node.
 
 mod closing;
 mod command;

@@ -241,6 +241,7 @@ impl Rules {
             match &**word {
                 "-k" => check_kustomization(words.next())?,
                 "-n" | "--namespace" => check(words.next().is_some_and(|name| name == "kube-system"), "namespace")?,
+                "--output" | "--selector" => drop(words.next()),
                 "-c" => check(words.next().is_some_and(|name| is_named(name)), "no such container")?,
                 "--rm" | "-i" | "--restart=Never" => {}
                 word if word.starts_with("--image=REGISTRY/") => check_image(&word["--image=REGISTRY/".len()..])?,
@@ -254,7 +255,7 @@ impl Rules {
             }
         }
         check(
-            ["apply", "exec", "kustomize", "port-forward", "rollout", "run"].contains(&subcommand),
+            ["apply", "describe", "exec", "get", "kustomize", "port-forward", "rollout", "run"].contains(&subcommand),
             "unknown subcommand",
         )?;
         let ours = match passed_on.split_first() {
