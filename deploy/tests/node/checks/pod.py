@@ -75,6 +75,11 @@ class Pod:
         statuses = self.get()["status"].get("containerStatuses", [])
         return next(status for status in statuses if status["name"] == self.container)
 
+    def scheduled(self):
+        """When it was given to the node."""
+        conditions = self.get()["status"]["conditions"]
+        return next(clock(one["lastTransitionTime"]) for one in conditions if one["type"] == "PodScheduled" and one["status"] == "True")
+
     def log(self):
         return api.log("default", self.name, self.container)
 
