@@ -51,7 +51,7 @@ pub(super) async fn reach(federation: &Federation, deadline: Deadline) -> Reache
 async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Deadline) -> Finding {
     let uri: Uri = url.parse().expect("it was parsed as one");
     let reaching = reach_by_steps(&uri, federation.google_ca.as_deref());
-    match tokio::time::timeout_at(deadline.0, reaching).await {
+    match tokio::time::timeout_at(deadline.end, reaching).await {
         Ok(reached) => judge::reached(step, url, &reached),
         Err(_) => Finding::trouble(step, url, "the time for all steps was over before it was reached"),
     }
@@ -100,7 +100,7 @@ pub(super) async fn exchange(
         (Some(token), Some(google)) => {
             let link = link.unwrap_or_default();
             let exchanging = attempt::exchange(google, federation, token, &link);
-            let federated = deadline.within(exchanging).await.unwrap_or_else(|| Err(silent()));
+            let federated = deadline.within(exchanging).await.unwrap_or_else(|| Err(silent(deadline)));
             let life = federated.as_ref().map(Federated::life);
             findings.push(sts::exchange(federation, claims.as_ref(), life));
             federated.ok()
@@ -173,14 +173,14 @@ impl Subject {
             return None;
         }
         let issuing = attempt::impersonate(google, federation, &federated, account, &link);
-        let issued = deadline.within(issuing).await.unwrap_or_else(|| Err(silent()));
+        let issued = deadline.within(issuing).await.unwrap_or_else(|| Err(silent(deadline)));
         findings.push(link::impersonation(&link, account, &self.member, issued.as_ref().copied()));
         issued.is_ok().then(|| account.to_string())
     }
 }
 
-fn silent() -> NotGiven {
-    NotGiven::Failed(format!("it did not answer within {} s", MAX_STEP.as_secs()))
+fn silent(deadline: Deadline) -> NotGiven {
+    NotGiven::Failed(format!("it did not answer within {} s", deadline.step.as_secs()))
 }
 
 /// Looks at the issuer's public URL, if Google does.
@@ -188,7 +188,7 @@ async fn seen(federation: &Federation, claims: &Claims, deadline: Deadline) -> S
     let Trust::Provider(_) = &federation.trust else { return Seen::Same };
     let ca = federation.google_ca.as_deref();
     let looking = async { look(claims, ca).await.unwrap_or_else(Seen::Nothing) };
-    let silent = || Seen::Nothing(format!("no answer within {} s", MAX_STEP.as_secs()));
+    let silent = || Seen::Nothing(format!("no answer within {} s", deadline.step.as_secs()));
     deadline.within(looking).await.unwrap_or_else(silent)
 }
 

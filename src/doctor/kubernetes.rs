@@ -8,7 +8,7 @@ use super::claims::Claims;
 use super::judge::{cluster as judge, token};
 use super::patient::{Patient, Whose};
 use super::report::{Finding, Step};
-use super::{Deadline, MAX_STEP, rights};
+use super::{Deadline, rights};
 use crate::cluster::{
     AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
     TokenRequest, TokenRequestError, User,
@@ -43,7 +43,7 @@ pub(super) async fn ask(settings: &Settings, whose: &Whose, deadline: Deadline) 
     let (dir, node) = (settings.host_proc.display().to_string(), settings.cluster.node.as_str());
     asked.findings.push(match scanned {
         Some(scanned) => judge::proc(&dir, node, scanned.as_ref().copied(), networked),
-        None => judge::slow_proc(&dir, MAX_STEP),
+        None => judge::slow_proc(&dir, deadline.step),
     });
     asked
 }
@@ -84,7 +84,7 @@ async fn connect(settings: &Settings, asked: &mut Kubernetes, deadline: Deadline
             None
         }
         None => {
-            asked.findings.push(judge::slow_credential(MAX_STEP));
+            asked.findings.push(judge::slow_credential(deadline.step));
             None
         }
     }
@@ -99,7 +99,7 @@ async fn who(
     deadline: Deadline,
 ) -> Result<Option<User>, ()> {
     let began = SystemTime::now();
-    let silent = || Published { answer: Err(RequestError::Silent(MAX_STEP)), date: None };
+    let silent = || Published { answer: Err(RequestError::Silent(deadline.step)), date: None };
     let Published { answer, date } = deadline.within(own.user()).await.unwrap_or_else(silent);
     asked.ahead = date.map(|date| token::ahead(began, date));
     let finding = judge::api_server(&cluster.server(), &settings.cluster, &answer);
@@ -120,7 +120,7 @@ async fn patient(
     asked: &mut Kubernetes,
     deadline: Deadline,
 ) -> Option<Vec<PodObject>> {
-    let listed = or_silent(deadline.within(cluster.list()).await).map(|(pods, _)| pods);
+    let listed = or_silent(deadline.within(cluster.list()).await, deadline).map(|(pods, _)| pods);
     asked.findings.push(judge::pods(&settings.cluster, user, listed.as_ref().map(Vec::len)));
     let pods = listed.ok().filter(|pods| !pods.is_empty())?;
     let patient = match Patient::choose(&pods, &settings.cluster.node, whose, &settings.passthrough) {
@@ -131,7 +131,7 @@ async fn patient(
         }
     };
     let account = cluster.service_account(&patient.namespace, &patient.account);
-    let account = or_silent(deadline.within(account).await);
+    let account = or_silent(deadline.within(account).await, deadline);
     let found = account.as_ref().map(Option::is_some);
     asked.findings.push(judge::account(&settings.cluster, &patient, user, found));
     asked.account = account.ok().flatten();
@@ -161,7 +161,7 @@ async fn credentials(
             pod: &patient.pod,
             pod_uid: &patient.pod_uid,
         };
-        let silent = || Err(TokenRequestError::Request(RequestError::Silent(MAX_STEP)));
+        let silent = || Err(TokenRequestError::Request(RequestError::Silent(deadline.step)));
         let began = SystemTime::now();
         let issued = deadline.within(cluster.token(&request)).await.unwrap_or_else(silent);
         let finding = judge::token(&settings.cluster, patient, request.audience, user, issued.as_ref().map(drop));
@@ -180,7 +180,7 @@ async fn credentials(
         asked.ahead = date.map(|date| token::ahead(began, date)).or(asked.ahead);
         asked.token = token;
     }
-    let silent = || (Err(RequestError::Silent(MAX_STEP)), Err(RequestError::Silent(MAX_STEP)));
+    let silent = || (Err(RequestError::Silent(deadline.step)), Err(RequestError::Silent(deadline.step)));
     let (document, keys) = published.unwrap_or_else(silent);
     asked.findings.push(token::keys(asked.claims.as_ref(), &document, &keys));
     let of_token = asked.claims.as_ref().map(|claims| claims.issuer.clone());
@@ -214,8 +214,8 @@ impl Kubernetes {
     }
 }
 
-fn or_silent<T>(answer: Option<Result<T, RequestError>>) -> Result<T, RequestError> {
-    answer.unwrap_or(Err(RequestError::Silent(MAX_STEP)))
+fn or_silent<T>(answer: Option<Result<T, RequestError>>, deadline: Deadline) -> Result<T, RequestError> {
+    answer.unwrap_or(Err(RequestError::Silent(deadline.step)))
 }
 
 /// Looks for the processes of pods. `None` if that takes too long.

@@ -39,12 +39,22 @@ const MAX_STEP: Duration = Duration::from_secs(4);
 
 /// How much time is left.
 #[derive(Debug, Clone, Copy)]
-struct Deadline(Instant);
+struct Deadline {
+    /// When all steps end.
+    end: Instant,
+    /// Maximum time of each request.
+    step: Duration,
+}
 
 impl Deadline {
+    /// Of an examination that begins now.
+    fn new(total: Duration, step: Duration) -> Self {
+        Self { end: Instant::now() + total, step }
+    }
+
     /// What comes of this in time. `None` if nothing does.
     async fn within<T>(self, step: impl Future<Output = T>) -> Option<T> {
-        timeout_at(self.0.min(Instant::now() + MAX_STEP), step).await.ok()
+        timeout_at(self.end.min(Instant::now() + self.step), step).await.ok()
     }
 
     /// What comes in time of work that blocks. It has a thread of its own, which the end of the process does not wait for.
@@ -61,7 +71,10 @@ impl Deadline {
 ///
 /// Outside a runtime.
 pub async fn examine(settings: &Settings, whose: &Whose) -> Report {
-    let deadline = Deadline(Instant::now() + MAX_TIME);
+    examine_until(Deadline::new(MAX_TIME, MAX_STEP), settings, whose).await
+}
+
+async fn examine_until(deadline: Deadline, settings: &Settings, whose: &Whose) -> Report {
     let federation = settings.federation.as_ref();
     let reach = async {
         match federation {

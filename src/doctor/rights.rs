@@ -13,6 +13,6 @@ use crate::workloads::Federation;
 pub(super) async fn ask(settings: &Settings, cluster: &Cluster, deadline: Deadline) -> Vec<Finding> {
     let audience = settings.federation.as_ref().map(Federation::token_audience);
     // Some twenty requests, so they may take all the time that there is.
-    let found = timeout_at(deadline.0, cluster.rights(audience)).await.ok();
+    let found = timeout_at(deadline.end, cluster.rights(audience)).await.ok();
     judge::rights::found(found.as_ref().map(Result::as_ref))
 }

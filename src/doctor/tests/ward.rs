@@ -1,12 +1,14 @@
 //! [`Ward`]: a node, an API server and a Google, which are healthy until a test breaks them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::api::{ACCOUNT, Api, NAMESPACE, NODE, POD_UID};
 use crate::cluster::{self, Credential};
-use crate::doctor::{Report, Whose, examine};
+use crate::doctor::{Deadline, Report, Whose, examine, examine_until};
 use crate::identity::Settings;
 use crate::mock::google::{Google, Handle, Pool, Settings as GoogleSettings, Workload};
 use crate::pods::FakeProc;
@@ -92,7 +94,14 @@ impl Ward {
     }
 
     pub(super) async fn examine(&self) -> Report {
-        examine(&self.settings, &self.whose).await
+        // A thread that reads files may have to wait for a processor for seconds.
+        let deadline = Deadline::new(Duration::from_secs(300), Duration::from_secs(60));
+        examine_until(deadline, &self.settings, &self.whose).await
+    }
+
+    /// Like [`Self::examine`], where something hangs and the limits decide. `None` if nothing ends it.
+    pub(super) async fn examine_what_hangs(&self) -> Option<Report> {
+        timeout(Duration::from_secs(120), examine(&self.settings, &self.whose)).await.ok()
     }
 }
 
