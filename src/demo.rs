@@ -81,9 +81,6 @@ Try in another terminal:
 A token, with the seconds until it expires:
   curl -s -H 'Metadata-Flavor: Google' {v1}/instance/service-accounts/default/token
 
-A plain value:
-  curl -s -H 'Metadata-Flavor: Google' {v1}/instance/zone
-
 A secret of the node, which is concealed:
   curl -s -H 'Metadata-Flavor: Google' {v1}/instance/attributes/kube-env
 

@@ -43,9 +43,7 @@ pub(super) async fn run(proxy: SocketAddr, mock: &Handle) {
     println!("{}", start(proxy, mock).await);
     println!("{}", secret(proxy).await);
     println!("{}", flood(proxy).await);
-    println!(
-        "What `gce-metadata-proxy check` says in a pod; its checks of the redirect are left out, as the demo installs none:\n"
-    );
+    println!("What `gce-metadata-proxy check` says in a pod, without its checks of the redirect:\n");
     println!("{}", check::at(proxy).await.findings_as_text());
 }
 

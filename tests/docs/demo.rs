@@ -9,7 +9,7 @@ use std::time::Duration;
 const ADDR: &str = "127.0.0.1:8988";
 const METRICS_ADDR: &str = "127.0.0.1:8989";
 
-/// The last line of what the demo prints at its start.
+/// The last line of what the demo prints.
 const LAST_LINE: &str = "Ctrl-C ends both.";
 
 /// Maximum time for an answer. A debug build on a busy machine is slow.
@@ -24,10 +24,10 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(args: &[String]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
         let mut child = command
-            .arg("demo")
+            .args(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

@@ -1,8 +1,8 @@
 //! The documentation is true: links lead somewhere, commands work, shown output is what is printed, and tables are complete.
 //!
-//! Nothing here uses the network. Links are checked in every Markdown file; commands in `README.md`, `CONTRIBUTING.md` and
-//! `docs/`. A command that no rule in `rules.rs` knows is an error, so that a new program is added on purpose.
+//! Nothing here uses the network. Links are checked in every Markdown file; commands in `docs/` and in the files of [`MANUAL`]. A command that no rule in `rules.rs` knows is an error, so that a new program is added on purpose.
 
+mod cluster;
 mod demo;
 mod markdown;
 mod package;
@@ -15,8 +15,12 @@ use std::path::{Path, PathBuf};
 
 use markdown::Page;
 
+/// Pages outside of `docs/` whose commands are checked.
+const MANUAL: [&str; 5] =
+    ["README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/observability/README.md"];
+
 /// Maximum size of the README, in bytes. It is one page; details belong in `docs/`.
-const MAX_README_BYTES: usize = 6 * 1024;
+const MAX_README_BYTES: usize = 6_000;
 
 /// Paths in the text that are examples.
 const EXAMPLE_PATHS: [&str; 1] = ["src/layers/user_agent.rs"];
@@ -48,7 +52,7 @@ fn pages() -> Vec<Page> {
 fn manual() -> Vec<Page> {
     let is_manual = |page: &Page| {
         let path = page.path.strip_prefix(root()).expect("below the root");
-        path.starts_with("docs") || [Path::new("README.md"), Path::new("CONTRIBUTING.md")].contains(&path)
+        path.starts_with("docs") || MANUAL.iter().any(|page| path == Path::new(page))
     };
     pages().into_iter().filter(is_manual).collect()
 }

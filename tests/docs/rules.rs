@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use gce_metadata_proxy::cli::{self, Command, Stop};
 
+use crate::cluster::{Cluster, Inside};
 use crate::demo::Demo;
 use crate::shell::Step;
 use crate::{files, root};
@@ -14,43 +15,53 @@ use crate::{files, root};
 const IDENTITY_FLAGS: [&str; 6] =
     ["--workload-identity", "--node-name", "--kubeconfig", "--host-proc", "--attest", "--passthrough"];
 
-/// Programs that are not checked further: what they do is up to the reader's machine.
-const UNCHECKED: [&str; 1] = ["nft"];
+/// Programs that are not checked further: what they do is up to the reader's machine, or to Google.
+const UNCHECKED: [&str; 5] = ["gcloud", "nft", "sed", "sha256sum", "tar"];
+
+/// Runs the command behind it on the node of `deploy/tests/run node`.
+const ENTER: &str = "deploy/tests/node/enter";
 
 /// Scripts of the repository, and their arguments.
 const SCRIPTS: [(&str, &[&str]); 3] =
     [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image", "node"]), ("tests/run", &["--list"])];
 
 /// Crates with a program that the documentation installs.
-const INSTALLED: [&str; 3] = ["cargo-deny", "cargo-fuzz", "oha"];
+const INSTALLED: [&str; 4] = ["cargo-cyclonedx", "cargo-deny", "cargo-fuzz", "oha"];
 
-/// Flags of cargo that take a value, and others.
+/// Flags of cargo that take a value which is checked, those that take any, and others.
 const CARGO_VALUES: [&str; 3] = ["--test", "--bench", "--features"];
+const CARGO_ANY_VALUES: [&str; 3] = ["--edges", "--format", "--target"];
 const CARGO_FLAGS: [&str; 9] =
     ["--release", "--lib", "--bins", "--all-targets", "--all-features", "--locked", "--no-deps", "--check", "--list"];
 
 /// Flags of curl that take a value.
 const CURL_VALUES: [&str; 2] = ["-H", "-X"];
 
-type Checked = Result<(), String>;
+pub(crate) type Checked = Result<(), String>;
 
 /// The rules, with the files that earlier commands of a page wrote and the demo that one started.
 pub(crate) struct Rules {
     written: Vec<(String, PathBuf)>,
     demo: Option<Demo>,
     sources: String,
-    values: serde_json::Value,
+    cluster: Cluster,
 }
 
-fn fail<T>(mistake: impl Into<String>) -> Result<T, String> {
+pub(crate) fn fail<T>(mistake: impl Into<String>) -> Result<T, String> {
     Err(mistake.into())
 }
 
-fn check(is_right: bool, mistake: impl Into<String>) -> Checked {
+pub(crate) fn check(is_right: bool, mistake: impl Into<String>) -> Checked {
     if is_right { Ok(()) } else { fail(mistake) }
 }
 
-fn text(path: &str) -> String {
+/// Times, and how long a token lives, differ from run to run.
+pub(crate) fn without_numbers(text: &str) -> String {
+    let pieces = text.split(|c: char| c.is_ascii_digit());
+    pieces.filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join("N")
+}
+
+pub(crate) fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
@@ -62,13 +73,7 @@ impl Rules {
         let sources = sources.filter(is_other);
         let sources =
             sources.filter_map(|path| Some(format!("{}\n{}", path.display(), fs::read_to_string(&path).ok()?)));
-        let values = text("deploy/helm/gce-metadata-proxy/values.yaml");
-        Self {
-            written: Vec::new(),
-            demo: None,
-            sources: sources.collect(),
-            values: serde_saphyr::from_str(&values).expect("the chart's values are YAML"),
-        }
+        Self { written: Vec::new(), demo: None, sources: sources.collect(), cluster: Cluster::new() }
     }
 
     pub(crate) fn check(&mut self, step: &Step) -> Checked {
@@ -81,8 +86,12 @@ impl Rules {
         let printed = match &**program {
             "cargo" => self.cargo(args, step),
             "curl" => self.curl(args, step),
-            "kubectl" => Self::kubectl(args).map(|()| None),
-            "helm" => self.helm(args).map(|()| None),
+            "kubectl" => self.kubectl(args, step).map(|()| None),
+            "helm" => self.cluster.helm(args, step.is_mention).map(|()| None),
+            "docker" => Cluster::docker(args).map(|()| None),
+            "cp" => self.cluster.copy(args).map(|()| None),
+            "$EDITOR" => self.cluster.edit(args).map(|()| None),
+            ENTER => check(root().join(ENTER).exists(), "no such script").map(|()| None),
             "cat" => self.write(step).map(|()| None),
             _ if is_ours => self.ours(args, step.is_mention),
             script if SCRIPTS.iter().any(|(name, _)| *name == script) => Self::script(script, args).map(|()| None),
@@ -144,6 +153,8 @@ impl Rules {
         while let Some(word) = words.next() {
             if CARGO_VALUES.contains(&&**word) {
                 Self::cargo_value(word, words.next().ok_or("a value is missing")?)?;
+            } else if CARGO_ANY_VALUES.contains(&&**word) {
+                words.next();
             } else if word.starts_with('-') {
                 check(CARGO_FLAGS.contains(&&**word), format!("unknown flag {word}"))?;
             } else {
@@ -152,7 +163,7 @@ impl Rules {
         }
         match (&**subcommand, &rest[..]) {
             ("run", []) => return self.run(passed_on, step),
-            ("build" | "test" | "bench" | "clippy" | "fmt" | "doc" | "package", []) => {}
+            ("build" | "test" | "bench" | "clippy" | "fmt" | "doc" | "package" | "tree" | "cyclonedx", []) => {}
             ("test", [name]) => check(self.sources.contains(&***name), format!("no test is named {name}"))?,
             ("deny", [what]) => check(*what == "check", "unknown subcommand")?,
             ("install", [name]) => check(INSTALLED.contains(&&***name), format!("{name} is not known"))?,
@@ -187,11 +198,12 @@ impl Rules {
         let needs_mock = args.iter().any(|arg| arg == "demo" || arg == "mock");
         check(has_mock || !needs_mock, "needs `--features mock`")?;
         self.ours(args, true)?;
-        if args == ["demo"] && step.output.is_some() {
-            let demo = Demo::start();
+        if let (true, Some(shown)) = (args.first().is_some_and(|arg| arg == "demo"), &step.output) {
+            let demo = Demo::start(args);
             let printed = demo.tour.clone();
             self.demo = Some(demo);
-            return Ok(Some(printed));
+            let differs_only_in_numbers = without_numbers(shown) == without_numbers(&printed);
+            return Ok(Some(if differs_only_in_numbers { shown.clone() } else { printed }));
         }
         self.ours(args, step.is_mention)
     }
@@ -227,67 +239,12 @@ impl Rules {
         }
     }
 
-    fn kubectl(args: &[String]) -> Checked {
-        let manifests =
-            || files(&root().join("deploy"), ".yaml").into_iter().filter_map(|path| fs::read_to_string(path).ok());
-        let is_named = |name: &str| manifests().any(|text| text.contains(&format!("name: {name}\n")));
-        let (own, passed_on) = match args.iter().position(|arg| arg == "--") {
-            Some(at) => (&args[..at], &args[at + 1..]),
-            None => (args, &args[..0]),
-        };
-        let mut words = own.iter();
-        let mut subcommand = "";
-        while let Some(word) = words.next() {
-            match &**word {
-                "-k" => check_kustomization(words.next())?,
-                "-n" | "--namespace" => check(words.next().is_some_and(|name| name == "kube-system"), "namespace")?,
-                "--output" | "--selector" => drop(words.next()),
-                "-c" => check(words.next().is_some_and(|name| is_named(name)), "no such container")?,
-                "--rm" | "-i" | "--restart=Never" => {}
-                word if word.starts_with("--image=REGISTRY/") => check_image(&word["--image=REGISTRY/".len()..])?,
-                word if word.starts_with("daemonset/") => {
-                    check(is_named(&word["daemonset/".len()..]), "no such DaemonSet")?;
-                }
-                word if word.starts_with('-') => return fail(format!("unknown flag {word}")),
-                word if subcommand.is_empty() => subcommand = word,
-                _ if subcommand == "kustomize" => check_kustomization(Some(word))?,
-                _ => {}
-            }
+    fn kubectl(&mut self, args: &[String], step: &Step) -> Checked {
+        match self.cluster.kubectl(args, step.is_mention)? {
+            Inside::Nothing => Ok(()),
+            Inside::Ours(args) => self.ours(&args, true).map(drop),
+            Inside::Curl(args) => self.curl(&args, step).map(drop),
         }
-        check(
-            ["apply", "describe", "exec", "get", "kustomize", "port-forward", "rollout", "run"].contains(&subcommand),
-            "unknown subcommand",
-        )?;
-        let ours = match passed_on.split_first() {
-            Some((program, args)) if program == "/gce-metadata-proxy" => args,
-            _ => passed_on,
-        };
-        if ours.is_empty() { Ok(()) } else { Self::new().ours(ours, true).map(drop) }
-    }
-
-    fn helm(&self, args: &[String]) -> Checked {
-        let [subcommand, release, chart, flags @ ..] = args else { return fail("no chart") };
-        check(
-            ["install", "upgrade"].contains(&&**subcommand) && release == "gce-metadata-proxy",
-            "unknown subcommand",
-        )?;
-        check(root().join(chart).join("Chart.yaml").exists(), format!("no chart {chart}"))?;
-        for pair in flags.chunks(2) {
-            let [flag, value] = pair else { return fail("a value is missing") };
-            match &**flag {
-                "--namespace" | "-n" => check(value == "kube-system", "namespace")?,
-                "--values" => check(root().join(value).exists(), format!("no file {value}"))?,
-                "--set" => value.split(',').try_for_each(|setting| self.helm_value(setting))?,
-                _ => return fail(format!("unknown flag {flag}")),
-            }
-        }
-        Ok(())
-    }
-
-    fn helm_value(&self, setting: &str) -> Checked {
-        let name = setting.split('=').next().unwrap_or_default();
-        let pointer = format!("/{}", name.replace('.', "/"));
-        check(self.values.pointer(&pointer).is_some(), format!("the chart has no value {name}"))
     }
 
     fn script(name: &str, args: &[String]) -> Checked {
@@ -303,16 +260,4 @@ impl Drop for Rules {
             let _ = fs::remove_file(path);
         }
     }
-}
-
-fn check_kustomization(dir: Option<&String>) -> Checked {
-    let Some(dir) = dir else { return fail("-k needs a directory") };
-    check(root().join(dir).join("kustomization.yaml").exists(), format!("no kustomization in {dir}"))
-}
-
-/// An image of this release.
-fn check_image(image: &str) -> Checked {
-    let version = env!("CARGO_PKG_VERSION");
-    let images = ["gce-metadata-proxy", "gce-metadata-proxy-redirect"].map(|name| format!("{name}:{version}"));
-    check(images.contains(&image.to_owned()), format!("the images are {images:?}"))
 }

@@ -2,7 +2,7 @@
 
 use crate::markdown::{Page, is_path_of_repository};
 use crate::root;
-use crate::rules::Rules;
+use crate::rules::{Rules, without_numbers};
 use crate::shell;
 
 /// A page with this text, in `docs/`.
@@ -83,13 +83,29 @@ fn wrong_commands_are_found() {
         "helm install gce-metadata-proxy deploy/helm/gce-metadata-proxy --frobnicate yes",
         "helm install gce-metadata-proxy deploy/helm/gce-metadata-proxy --set image.no-such-value=1",
         "helm install gce-metadata-proxy deploy/helm/gce-metadata-proxy --values no-such-file.yaml",
+        "helm template gce-metadata-proxy deploy/helm/gce-metadata-proxy --show-only templates/no-such-file.yaml",
         "deploy/tests/run frobnicate",
+        "docker push REGISTRY/no-such-image:0.1.0",
+        "docker build -t REGISTRY/gce-metadata-proxy:0.1.0 --target no-such-stage .",
+        "cp -r deploy/overlays/no-such-overlay deploy/overlays/mine",
+        "kubectl apply -k deploy/overlays/mine",
+        "kubectl apply -f no-such-file.yaml",
+        "kubectl -n no-such-namespace create serviceaccount checkout",
+        "kubectl logs job/no-such-job",
+        "kubectl run x --rm -i --restart=Never --image=curlimages/curl -- -sS http://169.254.169.254/computeMetadata/v1/",
+        "kubectl exec POD -- /gce-metadata-proxy frobnicate",
         "cat a-file",
     ] {
         for step in shell::steps(command, false) {
             assert!(Rules::new().check(&step).is_err(), "no rule finds a mistake in: {command}");
         }
     }
+}
+
+#[test]
+fn only_numbers_may_differ() {
+    assert_eq!(without_numbers("100 of 100, in 7 ms"), without_numbers("99 of 100, in 1234 ms"));
+    assert_ne!(without_numbers("100 of 100"), without_numbers("100 in 100"));
 }
 
 #[test]
