@@ -1,6 +1,6 @@
 //! `gce-metadata-proxy identity doctor`: why pods of this node get tokens of their own, or why not.
 //!
-//! It goes the way that a pod's token goes, step by step, with the settings of the proxy: it lists this node's pods, has the
+//! It follows a pod's token step by step, with the settings of the proxy: it lists this node's pods, has the
 //! API server issue a Kubernetes token of one of their accounts, has Google exchange it, and for a linked account has IAM
 //! issue a token. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
 //! get. It changes nothing, and prints no token: the tokens that it is given are dropped.

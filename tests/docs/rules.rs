@@ -23,7 +23,7 @@ const ENTER: &str = "deploy/tests/node/enter";
 
 /// Scripts of the repository, and their arguments.
 const SCRIPTS: [(&str, &[&str]); 3] =
-    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image", "node"]), ("tests/run", &["--list"])];
+    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image", "node"]), ("tests/run", &["--install", "--list"])];
 
 /// Crates with a program that the documentation installs.
 const INSTALLED: [&str; 4] = ["cargo-cyclonedx", "cargo-deny", "cargo-fuzz", "oha"];
