@@ -46,12 +46,13 @@ fn the_first_answer_needs_no_address_of_the_api_server() {
 fn first_answer(pod: &Pod) -> Duration {
     let began = Instant::now();
     loop {
+        let connected = began.elapsed();
         let mut connection = pod.connect().expect("the proxy listens");
         match pod.ask(&mut connection) {
             Told::Itself => return began.elapsed(),
             // A connection of the clock tick in which the pod's first process began may be of the pod before it. A real
-            // container begins later.
-            Told::Broken(ErrorKind::ConnectionReset) if began.elapsed() < MOST => {}
+            // container begins later. On a busy computer this thread may learn of the reset much later.
+            Told::Broken(ErrorKind::ConnectionReset) if connected < MOST => {}
             told => panic!("{told:?}"),
         }
     }

@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::namespace::{Namespace, run};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::namespace::Namespace;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_gce-metadata-proxy");
 
@@ -81,7 +83,7 @@ impl Process {
 
     /// Ends it as a kubelet does.
     pub fn terminate(mut self) -> ExitStatus {
-        run("kill", &["-TERM", &self.child.id().to_string()]);
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it has not been waited for");
         self.child.wait().expect("it can be waited for")
     }
 
