@@ -23,7 +23,6 @@ FOLDERS = [
     "tests/everything",
     "tests/own-policy",
     "tests/removal",
-    "tests/canary",
     "tests/identity-own-node",
     "tests/identity-kubelet",
     "tests/identity-fenced",
@@ -40,13 +39,12 @@ CHARTS = {
     "overlays/gke-standard": ["--values", CHART / "values-gke-standard.yaml"],
     "tests/everything": ["--values", TESTS / "everything" / "values.yaml"],
     "tests/own-policy": ["--values", TESTS / "own-policy" / "values.yaml"],
-    "tests/removal": ["--set", "redirect.enabled=false,redirect.remove=true"],
-    "tests/canary": ["--set", "canary.enabled=true"],
+    "tests/removal": ["--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"],
     "tests/identity-own-node": ["--values", TESTS / "identity-own-node" / "values.yaml", "--kube-version", "1.36.0"],
     "tests/identity-kubelet": ["--values", TESTS / "identity-kubelet" / "values.yaml"],
     "tests/identity-fenced": ["--values", TESTS / "identity-fenced" / "values.yaml", "--kube-version", "1.30.0"],
     "tests/startup-taint": ["--values", TESTS / "startup-taint" / "values.yaml", "--kube-version", "1.30.0"],
-    "base": ["--set", "redirect.enabled=false"],
+    "base": ["--set", "redirect.enabled=false,canary.enabled=false"],
 }
 # The Job of `identity doctor`, and whose settings it has. The chart renders it by itself.
 DOCTORS = {
@@ -113,6 +111,12 @@ def containers_of(found):
     for one in pod.get("initContainers", []) + pod.get("containers", []):
         if one["image"].startswith("gce-metadata-proxy"):
             yield pod, one
+
+
+def daemonset(found, name="gce-metadata-proxy"):
+    """The DaemonSet of this name among these objects."""
+    [wanted] = [one for one in found if one["kind"] == "DaemonSet" and one["metadata"]["name"] == name]
+    return wanted
 
 
 def name_of(found):

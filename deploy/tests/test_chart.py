@@ -26,31 +26,26 @@ class Chart(unittest.TestCase):
                     self.assertEqual(difference(ours[name], without_helms_labels(charts[name])), "")
 
     def test_it_takes_more_values(self):
-        [daemonset] = self.daemonsets(
+        pod = self.pod(
             "--set", "image.repository=r.example/p,image.tag=v1", "--set", "image.pullSecrets[0].name=s",
             "--set", "extraArgs={--max-in-flight=400}", "--set", "resources.limits.cpu=null",
         )  # fmt: skip
-        pod = daemonset["spec"]["template"]["spec"]
         self.assertEqual(pod["containers"][0]["image"], "r.example/p:v1")
         self.assertEqual(pod["imagePullSecrets"], [{"name": "s"}])
         self.assertEqual(pod["containers"][0]["args"][-1], "--max-in-flight=400")
         self.assertNotIn("cpu", pod["containers"][0]["resources"]["limits"])
 
     def test_the_canary_goes_where_the_proxy_goes(self):
-        pods = [
-            found["spec"]["template"]["spec"]
-            for found in self.daemonsets(
-                "--values", rendered.CHART / "values-gke-standard.yaml",
-                "--set", "canary.enabled=true", "--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s",
-            )
+        where = [
+            "--values", rendered.CHART / "values-gke-standard.yaml",
+            "--set", "nodeSelector.try=this", "--set", "image.pullSecrets[0].name=s",
         ]  # fmt: skip
+        canary, proxy = self.pod(*where, of="gce-metadata-proxy-canary"), self.pod(*where)
         for field in ("affinity", "nodeSelector", "tolerations", "imagePullSecrets"):
-            canary, proxy = (pod[field] for pod in pods)
-            self.assertEqual(canary, proxy, field)
+            self.assertEqual(canary[field], proxy[field], field)
 
     def test_the_switch_of_the_kernel_can_be_left_alone(self):
-        [daemonset] = self.daemonsets("--set", "redirect.routeLocalnet=false")
-        pod = daemonset["spec"]["template"]["spec"]
+        pod = self.pod("--set", "redirect.routeLocalnet=false")
         self.assertNotIn("volumes", pod)
         self.assertFalse(any("volumeMounts" in one for one in pod["containers"]))
 
@@ -144,8 +139,8 @@ class Chart(unittest.TestCase):
         return rendered.helm(*given, "--kube-version", version)
 
     @staticmethod
-    def daemonsets(*arguments):
-        return [found for found in rendered.helm(*arguments) if found["kind"] == "DaemonSet"]
+    def pod(*arguments, of="gce-metadata-proxy"):
+        return rendered.daemonset(rendered.helm(*arguments), of)["spec"]["template"]["spec"]
 
 
 def policy_for_the_chart():

@@ -52,8 +52,7 @@ class Editing(unittest.TestCase):
         """The name of the only policy that a folder gives, which the proxy has to use."""
         objects = rendered.kustomize(folder)
         [policy] = [found for found in objects if found["metadata"]["name"] == "gce-metadata-proxy-policy"]
-        [daemonset] = [found for found in objects if found["kind"] == "DaemonSet"]
-        pod = daemonset["spec"]["template"]["spec"]
+        pod = rendered.daemonset(objects)["spec"]["template"]["spec"]
         self.assertIn({"name": "policy", "configMap": {"name": policy["metadata"]["name"]}}, pod["volumes"])
         self.assertIn("--policy=/etc/gce-metadata-proxy/policy.yaml", pod["containers"][0]["args"])
         return yaml.safe_load(policy["data"]["policy.yaml"])["name"]

@@ -20,8 +20,10 @@ PRIVILEGES = {
     ("base", "proxy"): PROXY,
     ("overlays/self-managed", "proxy"): PROXY,
     ("overlays/self-managed", "redirect"): REDIRECT | SWITCH,
+    ("overlays/self-managed", "canary"): CANARY,
     ("overlays/gke-standard", "proxy"): PROXY,
     ("overlays/gke-standard", "redirect"): REDIRECT | SWITCH,
+    ("overlays/gke-standard", "canary"): CANARY,
     ("overlays/cilium", "proxy"): {"priorityClassName", "toleration of everything"},
     ("overlays/cilium", "canary"): CANARY,
     ("tests/everything", "proxy"): PROXY,
@@ -30,22 +32,24 @@ PRIVILEGES = {
     ("tests/everything", "canary"): CANARY,
     ("overlays/identity", "proxy"): ACCOUNT,
     ("overlays/identity", "redirect"): REDIRECT | SWITCH,
+    ("overlays/identity", "canary"): CANARY,
     ("tests/identity-own-node", "proxy"): ACCOUNT,
     ("tests/identity-own-node", "redirect"): REDIRECT | SWITCH,
+    ("tests/identity-own-node", "canary"): CANARY,
     ("tests/identity-kubelet", "proxy"): KUBELET,
     ("tests/identity-kubelet", "redirect"): REDIRECT | SWITCH,
+    ("tests/identity-kubelet", "canary"): CANARY,
     ("tests/identity-fenced", "proxy"): ACCOUNT,
     ("tests/identity-fenced", "redirect"): REDIRECT | SWITCH,
+    ("tests/identity-fenced", "canary"): CANARY,
     ("overlays/identity-doctor", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/identity-doctor-own-node", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/identity-doctor-kubelet", "doctor"): DOCTOR | (KUBELET - IDENTITY),
     ("tests/identity-doctor-fenced", "doctor"): DOCTOR | {"a token of its account"},
     ("tests/startup-taint", "proxy"): PROXY,
     ("tests/startup-taint", "redirect"): REDIRECT | SWITCH | {"a token of its account"},
+    ("tests/startup-taint", "canary"): CANARY,
     ("tests/removal", "proxy"): PROXY,
-    ("tests/canary", "proxy"): PROXY,
-    ("tests/canary", "redirect"): REDIRECT | SWITCH,
-    ("tests/canary", "canary"): CANARY,
     ("tests/removal", "redirect-remove"): REDIRECT | SWITCH,
     ("sidecar/environment", "metadata-proxy"): set(),
     ("sidecar/redirect", "metadata-proxy"): set(),
@@ -141,8 +145,7 @@ def installs():
 
 def proxy_of(found):
     """The pod of a DaemonSet among these objects, and its container `proxy`."""
-    [daemonset] = [one for one in found if one["kind"] == "DaemonSet"]
-    pod = daemonset["spec"]["template"]["spec"]
+    pod = rendered.daemonset(found)["spec"]["template"]["spec"]
     [proxy] = [one for one in pod["containers"] if one["name"] == "proxy"]
     return pod, proxy
 
@@ -200,7 +203,8 @@ class Privileges(unittest.TestCase):
                 [condition] = policy["spec"]["matchConditions"]
                 self.assertEqual(condition["expression"], f"request.userInfo.username == '{user}'")
                 self.assertEqual(binding["spec"], {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]})
-                [redirect] = [one for one in of["DaemonSet"]["spec"]["template"]["spec"]["containers"] if one["name"] == "redirect"]
+                pod, _ = proxy_of(found)
+                [redirect] = [one for one in pod["containers"] if one["name"] == "redirect"]
                 [taint] = [one["value"] for one in redirect["env"] if one["name"] == "METADATA_PROXY_STARTUP_TAINT"]
                 judged = [validation["expression"] for validation in policy["spec"]["validations"]]
                 self.assertEqual(sum(f"taint.key == '{taint}'" in expression for expression in judged), 1)

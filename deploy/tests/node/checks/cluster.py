@@ -12,6 +12,8 @@ MANIFESTS = Path("/node/manifests")
 PROXY = "gce-metadata-proxy"
 OF_PROXY = ["--namespace", "kube-system", "--selector", f"app.kubernetes.io/name={PROXY}"]
 DAEMONSET = ["--namespace", "kube-system", f"daemonset/{PROXY}"]
+CANARY = f"{PROXY}-canary"
+OF_CANARY = ["--namespace", "kube-system", "--selector", f"app.kubernetes.io/name={CANARY}"]
 
 
 def kubectl(*arguments, stdin=None, seconds=120, may_fail=False):
@@ -56,7 +58,7 @@ def gone():
 
 def start_over():
     """A node on which nothing of the proxy ever was, and whose kernel routes no loopback: nobody else enables that here."""
-    kubectl("delete", "--ignore-not-found", *DAEMONSET, seconds=300)
+    kubectl("delete", "--ignore-not-found", *DAEMONSET, f"daemonset/{CANARY}", seconds=300)
     gone()
     machine.remove_rules()
     machine.route_loopback(False)

@@ -10,12 +10,11 @@ from figures import figures
 from machine import say
 from subject import Subject
 
-NAME = "gce-metadata-proxy-canary"
-DAEMONSET = f"/apis/apps/v1/namespaces/kube-system/daemonsets/{NAME}"
+DAEMONSET = f"/apis/apps/v1/namespaces/kube-system/daemonsets/{cluster.CANARY}"
 
 
 def canary():
-    [found] = api.get(f"{api.pods('kube-system')}?labelSelector=app.kubernetes.io/name={NAME}")["items"]
+    [found] = api.get(f"{api.pods('kube-system')}?labelSelector=app.kubernetes.io/name={cluster.CANARY}")["items"]
     return found
 
 
@@ -34,8 +33,7 @@ class Canary(Subject):
     @classmethod
     def setUpClass(cls):
         cluster.start_over()
-        cls.addClassCleanup(api.request, "DELETE", DAEMONSET)
-        cluster.install("canary")
+        cluster.install("overlay")
         machine.eventually("the canary is ready", lambda: readiness()[0])
 
     @classmethod

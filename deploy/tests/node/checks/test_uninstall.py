@@ -28,6 +28,7 @@ class Uninstall(Subject):
         self.assertTrue(machine.routes_loopback())
         self.assertEqual(self.secret("installed"), 403)
 
+        cluster.kubectl("delete", "--namespace", "kube-system", f"daemonset/{cluster.CANARY}")
         cluster.install("base")
         self.assertIn(machine.TABLE, machine.rules(), "the rules stay when nobody keeps them any more")
         self.assertEqual(self.secret("kept-by-nobody"), 403)
@@ -43,8 +44,9 @@ class Uninstall(Subject):
         self.assertEqual(tables(), self.tables)
         self.assertNotIn(machine.TABLE, machine.rules())
         self.assertFalse(machine.routes_loopback())
-        left = cluster.kubectl("get", "daemonset,serviceaccount,pod", *cluster.OF_PROXY, "--output", "name")
-        self.assertEqual(left, "", "objects that are left")
+        for selected in (cluster.OF_PROXY, cluster.OF_CANARY):
+            left = cluster.kubectl("get", "daemonset,serviceaccount,pod", *selected, "--output", "name")
+            self.assertEqual(left, "", "objects that are left")
 
     def test_deleting_it_alone_leaves_pods_without_metadata(self):
         cluster.install("overlay")
