@@ -195,11 +195,10 @@ impl Cluster {
             is_ours &= *word != "ds/cilium";
         }
         Ok(match passed_on.split_first() {
-            None => Inside::Nothing,
             Some((program, args)) if program == "/gce-metadata-proxy" => Inside::Ours(args.to_vec()),
             Some(_) if is_ours => Inside::Ours(passed_on.to_vec()),
             Some((program, _)) if program.starts_with('-') => Inside::Curl(passed_on.to_vec()),
-            Some(_) => Inside::Nothing,
+            _ => Inside::Nothing,
         })
     }
 
