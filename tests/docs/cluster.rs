@@ -7,7 +7,7 @@ use crate::rules::{Checked, check, fail, text};
 use crate::{files, root};
 
 /// Subcommands of kubectl that the documentation has.
-const KUBECTL: [&str; 18] = [
+const KUBECTL: [&str; 16] = [
     "annotate",
     "apply",
     "cordon",
@@ -19,13 +19,11 @@ const KUBECTL: [&str; 18] = [
     "kustomize",
     "label",
     "logs",
-    "patch",
     "port-forward",
     "replace",
     "rollout",
     "run",
     "taint",
-    "uncordon",
 ];
 
 /// Flags of kubectl without a value, and flags whose value can be anything.
@@ -39,7 +37,7 @@ const HELM_VALUES: [&str; 2] = ["-o", "--kube-version"];
 const HELM: [&str; 5] = ["get", "install", "template", "uninstall", "upgrade"];
 
 /// Likewise of docker.
-const DOCKER_VALUES: [&str; 3] = ["--build-arg", "--platform", "-t"];
+const DOCKER_VALUES: [&str; 2] = ["--build-arg", "--platform"];
 
 const RELEASE: &str = "gce-metadata-proxy";
 const CHART: &str = "deploy/helm/gce-metadata-proxy";
@@ -137,7 +135,8 @@ impl Cluster {
                     let stage = words.value()?;
                     check(text("Dockerfile").contains(&format!(" AS {stage}\n")), format!("no stage {stage}"))?;
                 }
-                flag if DOCKER_VALUES.contains(&flag) => check_image(words.value()?)?,
+                "-t" => check_image(words.value()?)?,
+                flag if DOCKER_VALUES.contains(&flag) => drop(words.value()?),
                 flag if flag.starts_with('-') => return fail(format!("unknown flag {flag}")),
                 "." | "build" => {}
                 image => check_image(image)?,

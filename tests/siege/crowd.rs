@@ -17,15 +17,14 @@ const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default
 /// How long a client waits for its turn. Thousands of them take their time on an emulated processor.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The proxy closes a connection of which it has read nothing for so long, if the next one of the same pod needs its place.
+/// The proxy closes a connection that has sent nothing for so long, if the next one of the same pod needs its place.
 const PROTECTED: Duration = Duration::from_secs(1);
 
 /// What became of a crowd's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) failed: Vec<String>,
-    /// Requests that were sent again, because a busy computer kept their clients, or the proxy, from running for
-    /// [`PROTECTED`].
+    /// Requests that were sent again, because a busy computer kept their clients from running for [`PROTECTED`].
     pub(crate) late: usize,
 }
 
@@ -49,8 +48,8 @@ async fn client(addr: SocketAddr, requests: usize, shift: Duration) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..requests {
         let began = Instant::now();
-        while let Err((fault, after)) = request(addr).await {
-            if after < PROTECTED || began.elapsed() > PATIENCE {
+        while let Err((fault, connected_after)) = request(addr).await {
+            if connected_after < PROTECTED || began.elapsed() > PATIENCE {
                 outcome.failed.push(fault);
                 break;
             }
@@ -60,10 +59,18 @@ async fn client(addr: SocketAddr, requests: usize, shift: Duration) -> Outcome {
     outcome
 }
 
-/// One request. An error is what went wrong, and after which time.
+/// One request. An error is what went wrong, and the time after which the client ran again to see that it was connected.
 async fn request(addr: SocketAddr) -> Result<(), (String, Duration)> {
     let began = Instant::now();
-    // Not bound to an address first: so the kernel can use a port again at once, and there are enough of them.
-    let visited = visit(TcpStream::connect(addr), REQUEST, PATIENCE).await;
-    visited.map(drop).map_err(|fault| (fault, began.elapsed()))
+    let mut connected_after = Duration::ZERO;
+    let connecting = async {
+        // Not bound to an address first: so the kernel can use a port again at once, and there are enough of them.
+        let stream = TcpStream::connect(addr).await;
+        connected_after = began.elapsed();
+        stream
+    };
+    match visit(connecting, REQUEST, PATIENCE).await {
+        Ok(_) => Ok(()),
+        Err(fault) => Err((fault, connected_after)),
+    }
 }
