@@ -183,10 +183,10 @@ where
                 Admission::Place(place) => break Some(place),
                 Admission::Refused => break None,
                 Admission::Later if turn < MAX_YIELDS => {
-                    yield_now().await;
+                    self.connections.meanwhile(yield_now()).await;
                     yielded = began.elapsed();
                 }
-                Admission::Later => sleep(PLACE_POLL_INTERVAL).await,
+                Admission::Later => self.connections.meanwhile(sleep(PLACE_POLL_INTERVAL)).await,
             }
             turn += 1;
         };

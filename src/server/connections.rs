@@ -11,6 +11,10 @@
 //! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
 //! request takes long.
 //!
+//! Progress is what the proxy has read, so time in which the proxy did not read counts against nobody: the event
+//! loop has to come round ([`Connections::meanwhile`]) before a connection counts as one that sent nothing for a
+//! second.
+//!
 //! So neither many idle clients nor a flood of slow heads or hanging requests can lock out a well-behaved
 //! client.
 //!
@@ -34,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use metrics::ConnectionMetrics;
 pub(super) use place::{Place, Reclaim, Serving};
@@ -50,8 +54,8 @@ use crate::telemetry::Registry;
 use crate::telemetry::shedding::{Shed, Shedding};
 use crate::telemetry::table;
 
-/// A connection younger than this may have sent a request that was not read yet. A newcomer that can wait does
-/// not replace it.
+/// A newcomer that can wait does not replace a connection that was accepted or made progress within this time
+/// before the event loop last came round.
 const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 
 /// Under memory pressure, a connection younger than this is not closed for lack of progress.
@@ -161,6 +165,17 @@ impl Connections {
         stale.len()
     }
 
+    /// Waits, and records that what had arrived before was read by the end. The wait must let the event loop
+    /// poll the sockets and give every connection its turn, as a sleep or a yield does. With several threads this
+    /// is likely, not certain.
+    pub(super) async fn meanwhile(&self, wait: impl Future<Output = ()>) {
+        let began = Instant::now();
+        wait.await;
+        let mut open = self.lock();
+        // Other waits may have begun later and ended before.
+        open.read_until = open.read_until.max(began);
+    }
+
     /// Keeps the process within its memory limit while polled. This is the last line of defence, beyond the
     /// limit on charges.
     pub async fn tend(&self) {
@@ -168,7 +183,7 @@ impl Connections {
             let over = usize::try_from(self.pressure.measure()).unwrap_or(usize::MAX);
             self.shed(self.pressure.level(), over);
             let is_calm = self.pressure.level() == Level::Normal && !self.is_crowded.load(Relaxed);
-            sleep(if is_calm { CALM_INTERVAL } else { TENSE_INTERVAL }).await;
+            self.meanwhile(sleep(if is_calm { CALM_INTERVAL } else { TENSE_INTERVAL })).await;
         }
     }
 
@@ -249,7 +264,7 @@ impl Connections {
             // There is a request, which takes precedence over a connection of the largest client that has
             // sent none.
             let is_urgent = asks.number.is_some() && matches!(room, Availability::From(_));
-            if is_patient && !is_urgent && victim.since.elapsed() < NEWCOMER_PROTECTION {
+            if is_patient && !is_urgent && victim.since + NEWCOMER_PROTECTION > open.read_until {
                 return Made::Later;
             }
             self.cut(open, victim.number);

@@ -334,6 +334,26 @@ async fn a_burst_of_newcomers_does_not_push_out_a_request_that_has_arrived() {
     assert!(outcome.is_status(200), "{outcome:?}");
 }
 
+/// A throttled proxy reads nothing. A connection does not become useless by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_proxy_stands_still_no_connection_becomes_useless() {
+    let _turn = turn().await;
+    let (_mock, binary, addr, metrics_addr) = start_binary(&["--max-connections=50"]).await;
+    let mut honest = Connection::open(addr).await;
+    metric_becomes(metrics_addr, CONNECTIONS, 1).await;
+    binary.signal(Signal::STOP);
+    // The kernel reports them first, so they are accepted before the request is read.
+    let mut burst = Vec::new();
+    for _ in 0..200 {
+        burst.push(Connection::open(addr).await);
+    }
+    honest.send(request(LEAF)).await;
+    sleep(Duration::from_millis(1200)).await;
+    binary.signal(Signal::CONT);
+    let outcome = honest.outcome().await;
+    assert!(outcome.is_status(200), "{outcome:?}");
+}
+
 #[tokio::test]
 async fn the_connection_that_gives_way_is_closed_and_is_the_one_that_got_nowhere_for_longest() {
     let _turn = turn().await;

@@ -22,6 +22,8 @@ pub(super) struct Open {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) places: Shares,
     pub(super) memory: Shares,
+    /// Everything that had arrived by then has been read.
+    pub(super) read_until: Instant,
 }
 
 #[derive(Debug)]
@@ -70,7 +72,13 @@ impl Connection {
 impl Open {
     /// Limits the number of connections and their total charge in bytes.
     pub(super) fn new(limit: usize, bytes: usize) -> Self {
-        Self { next: 0, connections: HashMap::new(), places: Shares::new(limit), memory: Shares::new(bytes) }
+        Self {
+            next: 0,
+            connections: HashMap::new(),
+            places: Shares::new(limit),
+            memory: Shares::new(bytes),
+            read_until: Instant::now(),
+        }
     }
 
     /// Inserts a connection, for which there must be room. Returns its number.

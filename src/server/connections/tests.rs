@@ -3,6 +3,7 @@ use super::place::SMALL_HEAD_BYTES;
 use super::*;
 use crate::server::arrival::Arrival;
 use proptest::prelude::*;
+use tokio::task::yield_now;
 
 /// A connection with its place and a task.
 struct Guest {
@@ -109,8 +110,25 @@ async fn a_patient_newcomer_does_not_replace_very_recent_connections() {
     let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), true);
     assert!(matches!(admit(), Admission::Later));
     sleep(NEWCOMER_PROTECTION).await;
+    connections.meanwhile(yield_now()).await;
     assert!(matches!(admit(), Admission::Place(_)));
     assert!(was_aborted(&first).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_which_nothing_was_read_does_not_count_against_a_connection() {
+    let connections = room_for(1);
+    let first = arrive(&connections, 1).expect("room");
+    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), true);
+    connections.meanwhile(yield_now()).await;
+    sleep(10 * NEWCOMER_PROTECTION).await;
+    assert!(matches!(admit(), Admission::Later), "what it sent may not be read yet");
+    // The event loop comes round, and there was a request.
+    connections.meanwhile(async { first.activity.received(1, false, false) }).await;
+    let answering = first.activity.answering();
+    assert!(matches!(admit(), Admission::Refused), "it is in flight");
+    drop(answering);
+    assert!(!was_aborted(&first).await);
 }
 
 #[tokio::test(start_paused = true)]
