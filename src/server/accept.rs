@@ -54,6 +54,10 @@ const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// [`MIN_NEWCOMERS_PER_SECOND`].
 const MAX_PATIENCE: Duration = Duration::from_millis(250);
 
+/// Maximum charge for one yield or sleep. If it takes longer, the process stood still, because it is throttled or other
+/// programs have the processor: nobody was served, and requests arrived that were not read.
+const MAX_CHARGE: Duration = Duration::from_millis(100);
+
 /// Minimum rate at which newcomers are admitted or refused once patience is used up, per second.
 const MIN_NEWCOMERS_PER_SECOND: u32 = 2_000;
 
@@ -174,23 +178,26 @@ where
     /// Gets a place for a newcomer, if there is one. If only very recent connections could give way, they get
     /// their turn first while patience lasts, because those with a request will then be in flight.
     async fn admit(&self, arrival: Arrival, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
-        let began = Instant::now();
         patience.grow();
-        let mut yielded = Duration::ZERO;
+        let mut wait = Wait::default();
         let mut turn = 0;
         let place = loop {
-            match self.connections.admit(arrival, activity, patience.lasts(began.elapsed())) {
+            let began = Instant::now();
+            match self.connections.admit(arrival, activity, patience.lasts(&wait)) {
                 Admission::Place(place) => break Some(place),
                 Admission::Refused => break None,
                 Admission::Later if turn < MAX_YIELDS => {
                     self.connections.meanwhile(yield_now()).await;
-                    yielded = began.elapsed();
+                    wait.yielded_for(began.elapsed());
                 }
-                Admission::Later => self.connections.meanwhile(sleep(PLACE_POLL_INTERVAL)).await,
+                Admission::Later => {
+                    self.connections.meanwhile(sleep(PLACE_POLL_INTERVAL)).await;
+                    wait.slept_for(began.elapsed());
+                }
             }
             turn += 1;
         };
-        patience.spend(began.elapsed(), yielded);
+        patience.spend(&wait);
         place
     }
 }
@@ -225,14 +232,32 @@ impl Patience {
         self.owed = self.owed.saturating_sub(gained);
     }
 
-    fn lasts(&self, waited: Duration) -> bool {
-        waited < self.left
+    fn lasts(&self, wait: &Wait) -> bool {
+        wait.total < self.left
     }
 
-    /// Records how long a newcomer has waited, and the part of it in which it yielded to a busy event loop.
-    fn spend(&mut self, waited: Duration, yielded: Duration) {
-        self.owed = (self.owed + yielded.saturating_sub(self.left)).min(MAX_PATIENCE);
-        self.left = self.left.saturating_sub(waited);
+    fn spend(&mut self, wait: &Wait) {
+        self.owed = (self.owed + wait.yielding.saturating_sub(self.left)).min(MAX_PATIENCE);
+        self.left = self.left.saturating_sub(wait.total);
+    }
+}
+
+/// What a newcomer's wait is charged. A newcomer first yields, and then sleeps.
+#[derive(Debug, Default)]
+struct Wait {
+    total: Duration,
+    /// The part of it in which it yielded to a busy event loop.
+    yielding: Duration,
+}
+
+impl Wait {
+    fn yielded_for(&mut self, time: Duration) {
+        self.slept_for(time);
+        self.yielding = self.total;
+    }
+
+    fn slept_for(&mut self, time: Duration) {
+        self.total += time.min(MAX_CHARGE);
     }
 }
 
@@ -247,6 +272,14 @@ async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStrea
 mod tests {
     use super::*;
 
+    fn slept(time: Duration) -> Wait {
+        let mut wait = Wait::default();
+        while wait.total < time {
+            wait.slept_for(PLACE_POLL_INTERVAL.min(time.saturating_sub(wait.total)));
+        }
+        wait
+    }
+
     #[test]
     fn a_flood_of_newcomers_waits_once_and_is_then_admitted_at_a_rate() {
         let mut patience = Patience::new();
@@ -254,10 +287,10 @@ mod tests {
         for _ in 0..MIN_NEWCOMERS_PER_SECOND {
             patience.grow();
             // The newcomer waits as long as patience lasts.
-            let wait = patience.left;
-            assert!(!patience.lasts(wait));
-            patience.spend(wait, Duration::ZERO);
-            waited += wait;
+            let wait = slept(patience.left);
+            assert!(!patience.lasts(&wait));
+            patience.spend(&wait);
+            waited += wait.total;
         }
         assert!(waited <= MAX_PATIENCE + Duration::from_secs(1), "{waited:?} for one second's newcomers");
         assert!(waited >= Duration::from_secs(1));
@@ -270,12 +303,27 @@ mod tests {
         let mut waited = Duration::ZERO;
         for _ in 0..MIN_NEWCOMERS_PER_SECOND {
             patience.grow();
-            if patience.lasts(Duration::ZERO) {
-                patience.spend(TURN, TURN);
+            let mut wait = Wait::default();
+            if patience.lasts(&wait) {
+                wait.yielded_for(TURN);
+                patience.spend(&wait);
                 waited += TURN;
             }
         }
         assert!(waited <= MAX_PATIENCE + Duration::from_secs(1) + TURN, "{waited:?} for one second's newcomers");
+    }
+
+    #[test]
+    fn a_standstill_does_not_use_up_patience() {
+        const STANDSTILL: Duration = Duration::from_secs(2);
+        let mut patience = Patience::new();
+        patience.grow();
+        let mut wait = Wait::default();
+        wait.yielded_for(STANDSTILL);
+        assert!(patience.lasts(&wait), "requests that arrived meanwhile are not read yet");
+        patience.spend(&wait);
+        patience.grow();
+        assert!(patience.lasts(&Wait::default()), "for the newcomers behind it, too");
     }
 
     #[tokio::test]

@@ -11,9 +11,8 @@
 //! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
 //! request takes long.
 //!
-//! Progress is what the proxy has read, so time in which the proxy did not read counts against nobody: the event
-//! loop has to come round ([`Connections::meanwhile`]) before a connection counts as one that sent nothing for a
-//! second.
+//! A process that is throttled may read nothing for seconds. So a newcomer that can wait replaces a connection that
+//! was silent for a second only if the event loop has come round after that ([`Connections::meanwhile`]).
 //!
 //! So neither many idle clients nor a flood of slow heads or hanging requests can lock out a well-behaved
 //! client.
@@ -166,8 +165,8 @@ impl Connections {
     }
 
     /// Waits, and records that what had arrived before was read by the end. The wait must let the event loop
-    /// poll the sockets and give every connection its turn, as a sleep or a yield does. With several threads this
-    /// is likely, not certain.
+    /// poll the sockets and give every connection its turn. A sleep or a yield does, with one thread (the default)
+    /// and up to the 1,024 ready sockets that tokio takes in a turn. Beyond that it may end too early.
     pub(super) async fn meanwhile(&self, wait: impl Future<Output = ()>) {
         let began = Instant::now();
         wait.await;

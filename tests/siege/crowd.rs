@@ -17,15 +17,14 @@ const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default
 /// How long a client waits for its turn. Thousands of them take their time on an emulated processor.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A client that sends its request so late may have lost its connection to the next one of the same pod: newcomers do not wait
-/// longer than this for others to send something.
-const LATE: Duration = Duration::from_millis(250);
+/// The proxy closes a connection that has sent nothing for so long, if the next one of the same pod needs its place.
+const PROTECTED: Duration = Duration::from_secs(1);
 
 /// What became of a crowd's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) failed: Vec<String>,
-    /// Requests that were sent again, because a busy computer kept their clients from running until [`LATE`].
+    /// Requests that were sent again, because a busy computer kept their clients from running for [`PROTECTED`].
     pub(crate) late: usize,
 }
 
@@ -50,7 +49,7 @@ async fn client(addr: SocketAddr, requests: usize, shift: Duration) -> Outcome {
     for _ in 0..requests {
         let began = Instant::now();
         while let Err((fault, connected_after)) = request(addr).await {
-            if connected_after < LATE || began.elapsed() > PATIENCE {
+            if connected_after < PROTECTED || began.elapsed() > PATIENCE {
                 outcome.failed.push(fault);
                 break;
             }

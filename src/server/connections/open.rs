@@ -22,7 +22,7 @@ pub(super) struct Open {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) places: Shares,
     pub(super) memory: Shares,
-    /// Everything that had arrived by then has been read.
+    /// What had arrived by then has been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
     pub(super) read_until: Instant,
 }
 
