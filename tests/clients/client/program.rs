@@ -6,6 +6,8 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use crate::support::stall;
+
 /// What runs, and the folder or file in this test's folder that says of which version.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Program {
@@ -131,9 +133,15 @@ pub(super) fn gentle(program: impl AsRef<OsStr>) -> Command {
 
 /// Runs a command, and returns what it printed; an error with all that it said if it fails.
 pub(super) async fn output(command: &mut Command) -> Result<String, String> {
-    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let shown = format!("{:?}", command.as_std());
-    let output = running.await.map_err(|error| format!("{shown}: {error}"))?;
+    let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
+    let running = running.map_err(|error| format!("{shown}: {error}"))?;
+    let watched = stall::watch_program(running.id());
+    let output = tokio::select! {
+        output = running.wait_with_output() => output,
+        never = watched => match never {},
+    };
+    let output = output.map_err(|error| format!("{shown}: {error}"))?;
     let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if output.status.success() { Ok(printed.into_owned()) } else { Err(format!("{shown}: {printed}{said}")) }
 }
