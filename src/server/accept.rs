@@ -18,6 +18,7 @@ use super::arrival::Arrival;
 use super::connection::Connection;
 use super::connections::{Admission, Connections, Place};
 use super::inbox::Inbox;
+use super::patience::{Patience, Wait};
 use super::socket::{Cuttable, Socket};
 use super::stack::{NewStack, Stack};
 use super::watchdog::Timeouts;
@@ -49,17 +50,6 @@ const MAX_YIELDS: u32 = 3;
 
 /// Interval between attempts to get a place.
 const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Maximum time that newcomers wait for free places. After that they get places at a rate of
-/// [`MIN_NEWCOMERS_PER_SECOND`].
-const MAX_PATIENCE: Duration = Duration::from_millis(250);
-
-/// Maximum charge for one yield or sleep. If it takes longer, the process stood still, because it is throttled or other
-/// programs have the processor: nobody was served, and requests arrived that were not read.
-const MAX_CHARGE: Duration = Duration::from_millis(100);
-
-/// Minimum rate at which newcomers are admitted or refused once patience is used up, per second.
-const MIN_NEWCOMERS_PER_SECOND: u32 = 2_000;
 
 /// Maximum time to accept connections that are already in the queue when the drain begins. Closing a listener
 /// resets the connections in its queue.
@@ -202,65 +192,6 @@ where
     }
 }
 
-/// Remaining time that newcomers may be kept waiting.
-///
-/// They wait in the kernel's queue, which costs the proxy no memory. All of them wait, because their
-/// addresses are unknown until they are accepted. A burst of well-behaved clients frees places much faster
-/// than [`MIN_NEWCOMERS_PER_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
-/// patience, and recent connections are then closed for newcomers immediately. Other pods therefore wait at
-/// most [`MAX_PATIENCE`] plus the queue ahead of them.
-///
-/// If the turns of the event loop for which a newcomer waits take longer than it may wait, those behind it make up for
-/// the excess. Otherwise each newcomer would wait for at least one turn, which takes milliseconds while hundreds of
-/// connections are busy, and the queue would grow. Sleep in an idle event loop is not made up for: then connections
-/// get nowhere because their clients are slow, and closing more of them would help nobody.
-#[derive(Debug)]
-struct Patience {
-    left: Duration,
-    owed: Duration,
-}
-
-impl Patience {
-    fn new() -> Self {
-        Self { left: MAX_PATIENCE, owed: Duration::ZERO }
-    }
-
-    /// Records another newcomer.
-    fn grow(&mut self) {
-        let gained = Duration::from_secs(1) / MIN_NEWCOMERS_PER_SECOND;
-        self.left = (self.left + gained.saturating_sub(self.owed)).min(MAX_PATIENCE);
-        self.owed = self.owed.saturating_sub(gained);
-    }
-
-    fn lasts(&self, wait: &Wait) -> bool {
-        wait.total < self.left
-    }
-
-    fn spend(&mut self, wait: &Wait) {
-        self.owed = (self.owed + wait.yielding.saturating_sub(self.left)).min(MAX_PATIENCE);
-        self.left = self.left.saturating_sub(wait.total);
-    }
-}
-
-/// What a newcomer's wait is charged. A newcomer first yields, and then sleeps.
-#[derive(Debug, Default)]
-struct Wait {
-    total: Duration,
-    /// The part of it in which it yielded to a busy event loop.
-    yielding: Duration,
-}
-
-impl Wait {
-    fn yielded_for(&mut self, time: Duration) {
-        self.slept_for(time);
-        self.yielding = self.total;
-    }
-
-    fn slept_for(&mut self, time: Duration) {
-        self.total += time.min(MAX_CHARGE);
-    }
-}
-
 /// The next connection in the kernel's queue, or `None` if the queue is empty.
 async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStream, SocketAddr)> {
     // A non-empty queue returns the next connection immediately.
@@ -271,60 +202,6 @@ async fn next_in_queue(listener: &TcpListener, end: Instant) -> Option<(TcpStrea
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn slept(time: Duration) -> Wait {
-        let mut wait = Wait::default();
-        while wait.total < time {
-            wait.slept_for(PLACE_POLL_INTERVAL.min(time.saturating_sub(wait.total)));
-        }
-        wait
-    }
-
-    #[test]
-    fn a_flood_of_newcomers_waits_once_and_is_then_admitted_at_a_rate() {
-        let mut patience = Patience::new();
-        let mut waited = Duration::ZERO;
-        for _ in 0..MIN_NEWCOMERS_PER_SECOND {
-            patience.grow();
-            // The newcomer waits as long as patience lasts.
-            let wait = slept(patience.left);
-            assert!(!patience.lasts(&wait));
-            patience.spend(&wait);
-            waited += wait.total;
-        }
-        assert!(waited <= MAX_PATIENCE + Duration::from_secs(1), "{waited:?} for one second's newcomers");
-        assert!(waited >= Duration::from_secs(1));
-    }
-
-    #[test]
-    fn newcomers_do_not_each_wait_for_a_turn_of_a_busy_event_loop() {
-        const TURN: Duration = Duration::from_millis(6);
-        let mut patience = Patience::new();
-        let mut waited = Duration::ZERO;
-        for _ in 0..MIN_NEWCOMERS_PER_SECOND {
-            patience.grow();
-            let mut wait = Wait::default();
-            if patience.lasts(&wait) {
-                wait.yielded_for(TURN);
-                patience.spend(&wait);
-                waited += TURN;
-            }
-        }
-        assert!(waited <= MAX_PATIENCE + Duration::from_secs(1) + TURN, "{waited:?} for one second's newcomers");
-    }
-
-    #[test]
-    fn a_standstill_does_not_use_up_patience() {
-        const STANDSTILL: Duration = Duration::from_secs(2);
-        let mut patience = Patience::new();
-        patience.grow();
-        let mut wait = Wait::default();
-        wait.yielded_for(STANDSTILL);
-        assert!(patience.lasts(&wait), "requests that arrived meanwhile are not read yet");
-        patience.spend(&wait);
-        patience.grow();
-        assert!(patience.lasts(&Wait::default()), "for the newcomers behind it, too");
-    }
 
     #[tokio::test]
     async fn accepted_sockets_inherit_the_listeners_options() {

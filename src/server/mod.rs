@@ -2,7 +2,7 @@
 //!
 //! | concern | files | interface |
 //! |---|---|---|
-//! | accepting connections, and limits on them | `accept`, `connections` | [`Server`], [`Connections`] |
+//! | accepting connections, and limits on them | `accept`, `patience`, `connections` | [`Server`], [`Connections`] |
 //! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
 //! | *serve*: a connection with hyper | `connection`, `service`, `stack` | [`Stack`], [`NewStack`] |
 //! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` is ready when to park or to close |
@@ -21,6 +21,7 @@ pub mod drain;
 mod framing;
 mod inbox;
 mod park;
+mod patience;
 mod reset;
 mod service;
 mod socket;
