@@ -16,7 +16,7 @@ use super::Drain;
 use super::activity::Activity;
 use super::arrival::Arrival;
 use super::connection::Connection;
-use super::connections::{Admission, Connections, Place};
+use super::connections::{Admission, Connections, Place, WaitFor};
 use super::inbox::Inbox;
 use super::patience::{Patience, Wait};
 use super::socket::{Cuttable, Socket};
@@ -173,7 +173,12 @@ where
         let mut turn = 0;
         let place = loop {
             let began = Instant::now();
-            match self.connections.admit(arrival, activity, patience.lasts(&wait)) {
+            let wait_for = match turn {
+                _ if patience.lasts(&wait) => WaitFor::Silence,
+                0 => WaitFor::Reading,
+                _ => WaitFor::Nothing,
+            };
+            match self.connections.admit(arrival, activity, wait_for) {
                 Admission::Place(place) => break Some(place),
                 Admission::Refused => break None,
                 Admission::Later if turn < MAX_YIELDS => {

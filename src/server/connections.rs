@@ -57,6 +57,10 @@ use crate::telemetry::table;
 /// before the event loop last came round.
 const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 
+/// A newcomer that waits for reading only does so if the event loop came round longer ago. This bounds the part of the
+/// time that such waits take while all connections of a flood are very recent.
+const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Under memory pressure, a connection younger than this is not closed for lack of progress.
 const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
@@ -79,6 +83,17 @@ pub struct Connections {
     pressure: Arc<Pressure>,
     metrics: ConnectionMetrics,
     pub(super) shedding: Arc<Shedding>,
+}
+
+/// What a newcomer waits for before it replaces another connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitFor {
+    /// That the other was silent for [`NEWCOMER_PROTECTION`].
+    Silence,
+    /// That what the other may have sent was read, unless the event loop has just come round.
+    Reading,
+    /// Nothing.
+    Nothing,
 }
 
 /// Result of admitting a newcomer.
@@ -214,9 +229,8 @@ impl Connections {
         (open.memory.used(), open.memory.limit())
     }
 
-    /// Admits a connection if there is room or another gives way. A patient newcomer does not replace very
-    /// recent connections.
-    pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, is_patient: bool) -> Admission {
+    /// Admits a connection if there is room or another gives way.
+    pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, wait_for: WaitFor) -> Admission {
         let client = Some(arrival.addr());
         let mut open = self.lock();
         if self.pressure.took(OPEN_BYTES) == Level::Cutting
@@ -225,7 +239,7 @@ impl Connections {
             return Admission::Refused;
         }
         for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
-            match self.make_room(&mut open, resource, Asks { client, number: None }, amount, is_patient) {
+            match self.make_room(&mut open, resource, Asks { client, number: None }, amount, wait_for) {
                 Made::Room => {}
                 Made::Later => return Admission::Later,
                 Made::None => return Admission::Refused,
@@ -250,7 +264,7 @@ impl Connections {
     }
 
     /// Closes other connections until there is room, by the rule in the module documentation.
-    fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, is_patient: bool) -> Made {
+    fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, wait_for: WaitFor) -> Made {
         loop {
             let room = open.room(resource, asks, amount);
             let victim = match room {
@@ -263,7 +277,12 @@ impl Connections {
             // There is a request, which takes precedence over a connection of the largest client that has
             // sent none.
             let is_urgent = asks.number.is_some() && matches!(room, Availability::From(_));
-            if is_patient && !is_urgent && victim.since + NEWCOMER_PROTECTION > open.read_until {
+            let must_wait = match wait_for {
+                WaitFor::Silence => victim.since + NEWCOMER_PROTECTION > open.read_until,
+                WaitFor::Reading => victim.since > open.read_until && open.read_until.elapsed() > MIN_READING_INTERVAL,
+                WaitFor::Nothing => false,
+            };
+            if must_wait && !is_urgent {
                 return Made::Later;
             }
             self.cut(open, victim.number);
@@ -272,7 +291,7 @@ impl Connections {
     }
 
     fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {
-        matches!(self.make_room(open, Resource::Memory, asks, bytes, true), Made::Room)
+        matches!(self.make_room(open, Resource::Memory, asks, bytes, WaitFor::Silence), Made::Room)
     }
 
     fn cut(&self, open: &mut Open, number: u64) {

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::super::connections::{Admission, Connections};
+use super::super::connections::{Admission, Connections, WaitFor};
 use super::super::reset::Reset;
 use super::super::socket::{Cuttable, LAST};
 use super::super::stack::Stack;
@@ -61,7 +61,9 @@ fn connection_among<I, S: Stack>(
 ) -> Connection<I, impl NewStack<Stack = S> + use<I, S>> {
     let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(arrival, &activity, false) else { panic!("there is room") };
+    let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
+        panic!("there is room")
+    };
     let stacks = Arc::new(move |_| stack.clone());
     Connection { io, inbox: Inbox::default(), arrival, stacks, timeouts: TIMEOUTS, last_call, activity, place }
 }
@@ -421,7 +423,9 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         });
         let activity = Arc::new(Activity::new());
         let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
-        let Admission::Place(place) = connections.admit(arrival, &activity, false) else { panic!("there is room") };
+        let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
+            panic!("there is room")
+        };
         let number = place.number();
         let io = Cuttable::new(io, Arc::clone(&activity));
         let last_call = LastCall::default();
@@ -442,7 +446,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         for _ in 0..5 {
             yield_now().await;
         }
-        let newcomer = connections.admit(arrival, &Arc::new(Activity::new()), false);
+        let newcomer = connections.admit(arrival, &Arc::new(Activity::new()), WaitFor::Nothing);
         assert!(matches!(newcomer, Admission::Place(_)));
         let ended = client.read(&mut [0; 16]).await.map_err(|error| error.kind());
         let expected = if is_reset { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };

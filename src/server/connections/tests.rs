@@ -18,7 +18,7 @@ fn pod(number: u8) -> SocketAddr {
 
 fn arrive(connections: &Arc<Connections>, pod_number: u8) -> Option<Guest> {
     let activity = Arc::new(Activity::new());
-    let Admission::Place(place) = connections.admit(Arrival::now(pod(pod_number)), &activity, false) else {
+    let Admission::Place(place) = connections.admit(Arrival::now(pod(pod_number)), &activity, WaitFor::Nothing) else {
         return None;
     };
     let task = tokio::spawn(std::future::pending());
@@ -107,7 +107,7 @@ async fn the_oldest_request_of_the_largest_client_is_cut_for_another() {
 async fn a_patient_newcomer_does_not_replace_very_recent_connections() {
     let connections = room_for(1);
     let first = arrive(&connections, 1).expect("room");
-    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), true);
+    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), WaitFor::Silence);
     assert!(matches!(admit(), Admission::Later));
     sleep(NEWCOMER_PROTECTION).await;
     connections.meanwhile(yield_now()).await;
@@ -119,7 +119,7 @@ async fn a_patient_newcomer_does_not_replace_very_recent_connections() {
 async fn time_in_which_nothing_was_read_does_not_count_against_a_connection() {
     let connections = room_for(1);
     let first = arrive(&connections, 1).expect("room");
-    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), true);
+    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), WaitFor::Silence);
     connections.meanwhile(yield_now()).await;
     sleep(10 * NEWCOMER_PROTECTION).await;
     assert!(matches!(admit(), Admission::Later), "what it sent may not be read yet");
@@ -129,6 +129,21 @@ async fn time_in_which_nothing_was_read_does_not_count_against_a_connection() {
     assert!(matches!(admit(), Admission::Refused), "it is in flight");
     drop(answering);
     assert!(!was_aborted(&first).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_without_patience_waits_for_one_turn_if_the_last_was_long_ago() {
+    let connections = room_for(1);
+    let admit = || connections.admit(Arrival::now(pod(1)), &Arc::new(Activity::new()), WaitFor::Reading);
+    sleep(2 * MIN_READING_INTERVAL).await;
+    let unread = arrive(&connections, 1).expect("room");
+    assert!(matches!(admit(), Admission::Later), "what it sent may not be read yet");
+    sleep(Duration::from_millis(1)).await;
+    connections.meanwhile(yield_now()).await;
+    assert!(matches!(admit(), Admission::Place(_)), "it sent nothing");
+    assert!(was_aborted(&unread).await);
+    let _recent = arrive(&connections, 1).expect("room");
+    assert!(matches!(admit(), Admission::Place(_)), "not a turn for each newcomer of a flood");
 }
 
 #[tokio::test(start_paused = true)]
