@@ -57,8 +57,8 @@ use crate::telemetry::table;
 /// before the event loop last came round.
 const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 
-/// A newcomer that waits for reading only does so if the event loop came round longer ago. This bounds the part of the
-/// time that such waits take while all connections of a flood are very recent.
+/// A newcomer without patience lets the event loop come round only if it last did so longer ago than this. Otherwise
+/// each newcomer of a flood would take a turn, and the queue would grow.
 const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Under memory pressure, a connection younger than this is not closed for lack of progress.

@@ -18,8 +18,9 @@ const MIN_NEWCOMERS_PER_SECOND: u32 = 2_000;
 /// They wait in the kernel's queue, which costs the proxy no memory. All of them wait, because their
 /// addresses are unknown until they are accepted. A burst of well-behaved clients frees places much faster
 /// than [`MIN_NEWCOMERS_PER_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
-/// patience, and recent connections are then closed for newcomers immediately. Other pods therefore wait at
-/// most [`MAX_PATIENCE`] plus the queue ahead of them. Standstills count little ([`MAX_CHARGE`]).
+/// patience, and recent connections are then closed for newcomers after one turn of the event loop at most
+/// ([`WaitFor::Reading`](super::connections::WaitFor::Reading)). Other pods therefore wait at most [`MAX_PATIENCE`] plus
+/// the queue ahead of them, and longer only by the time in which the process stands still ([`MAX_CHARGE`]).
 ///
 /// If the turns of the event loop for which a newcomer waits take longer than it may wait, those behind it make up for
 /// the excess. Otherwise each newcomer would wait for at least one turn, which takes milliseconds while hundreds of
@@ -63,11 +64,15 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn yielded_for(&mut self, time: Duration) {
-        self.slept_for(time);
+        self.charge(time);
         self.yielding = self.total;
     }
 
     pub(super) fn slept_for(&mut self, time: Duration) {
+        self.charge(time);
+    }
+
+    fn charge(&mut self, time: Duration) {
         self.total += time.min(MAX_CHARGE);
     }
 }

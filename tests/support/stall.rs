@@ -58,7 +58,7 @@ pub async fn watch_program(id: Option<u32>) -> Infallible {
     }
 }
 
-/// How long one of a program's threads has waited for a processor.
+/// How long that thread of a program has waited for a processor that has waited longest.
 fn waited(id: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     let of_threads = threads.filter_map(|thread| {
