@@ -44,9 +44,9 @@ async fn run(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Handles one request. It is in flight until its response is written or the client has disconnected.
+/// Handles one request. It is in flight until the last piece of its response is sent or the client has disconnected.
 async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::Result<Next> {
-    let _in_flight = state.journal.in_flight.guard();
+    let in_flight = state.journal.in_flight.guard();
     if let Some(reason) = request.malformed {
         return refuse(wire, Refusal::Malformed(reason), request.path()).await;
     }
@@ -68,7 +68,7 @@ async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::R
         _ => {}
     }
     let Some(answer) = wire.unless_gone(answer(state, &request, fault.as_ref())).await else { return Ok(Next::Gone) };
-    deliver(wire, &request, &answer, fault.as_ref().map(|(fault, _)| fault)).await
+    deliver(wire, &request, &answer, fault.as_ref().map(|(fault, _)| fault), in_flight).await
 }
 
 /// The response, with faults that affect its content or timing.

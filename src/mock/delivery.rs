@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use super::answer::{Length, Response};
 use super::fault::{Fault, STRAY};
 use super::head::{Persistence, Request};
+use super::journal::GaugeGuard;
 use super::wire::Wire;
 
 /// A huge body is sent in pieces of this many bytes.
@@ -27,12 +28,14 @@ pub(super) enum Next {
     Gone,
 }
 
-/// Writes the response to a request.
+/// Writes the response to a request, which is in flight until the last piece: whoever has the whole response does not
+/// find it in flight.
 pub(super) async fn deliver(
     wire: &mut Wire,
     request: &Request,
     answer: &Response,
     fault: Option<&Fault>,
+    in_flight: GaugeGuard<'_>,
 ) -> io::Result<Next> {
     let body = answer.body.as_bytes();
     let length = match fault {
@@ -60,6 +63,7 @@ pub(super) async fn deliver(
             _ => wire.out.extend_from_slice(body),
         }
     }
+    drop(in_flight);
     wire.send().await?;
     Ok(match fault {
         Some(Fault::CutBody { .. }) => Next::Reset,

@@ -319,7 +319,7 @@ async fn what_is_failed_shed_or_cut_is_told_as_such() {
     let mut waiting = Connection::open(proxy.addr).await;
     waiting.send(request("/computeMetadata/v1/instance/cpu-platform")).await;
     metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
-    assert!(Connection::open(proxy.addr).await.ask(CPU_PLATFORM).await.is_reset());
+    Connection::open(proxy.addr).await.ask(CPU_PLATFORM).await.assert_reset();
     assert_eq!(waiting.answer().await.expect("after its deadline").status, 503);
     let mut leaving = Connection::open(proxy.addr).await;
     leaving.send(request(CPU_PLATFORM)).await;

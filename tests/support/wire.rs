@@ -60,11 +60,18 @@ pub enum Outcome {
 
 impl Outcome {
     /// The response.
+    #[track_caller]
     pub fn answer(self) -> Answer {
         match self {
             Self::Answered(answer) => answer,
             other => panic!("no answer, but {other:?}"),
         }
+    }
+
+    /// Fails unless it is a reset.
+    #[track_caller]
+    pub fn assert_reset(self) {
+        assert!(self.is_reset(), "no reset, but {self:?}");
     }
 
     /// Whether it is a response with this status.
