@@ -5,12 +5,15 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod connections;
 mod overload;
+mod stage;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
 mod support;
 mod survival;
 mod tokens;
+mod watches;
 
 use tokio::sync::{Mutex, MutexGuard};
 

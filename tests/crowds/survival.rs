@@ -6,13 +6,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Binary, Connection, Outcome, release, upstream};
+use crate::stage::{LEAF, TOKEN, start_binary};
+use crate::support::{Connection, Outcome};
 use crate::turn;
-
-/// A value that the proxy does not cache.
-const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
-
-const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
 /// A client that sends requests continuously on one connection and respects `Connection: close`. It ends when
 /// the connection is announced to close, is closed before a request, or the time is up. Returns the number of
@@ -42,8 +38,7 @@ async fn diligent(addr: SocketAddr, number: u64, end: Instant) -> Result<u64, St
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_under_load_loses_no_request() {
     let _turn = turn().await;
-    let mock = upstream().await;
-    let (mut binary, addr, _) = Binary::ready_of(release(), None, mock.addr(), &[]).await;
+    let (_mock, mut binary, addr, _) = start_binary(&[]).await;
     let end = Instant::now() + Duration::from_secs(4);
     let clients: JoinSet<_> = (0..50).map(|number| diligent(addr, number, end)).collect();
     sleep(Duration::from_millis(1500)).await;

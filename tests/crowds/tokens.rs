@@ -2,24 +2,16 @@
 
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
+use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault};
 
+use crate::stage::start_binary;
 use crate::support::tokens::{crowd, path_of, secret};
-use crate::support::{Binary, release, upstream};
 use crate::turn;
-
-/// A mock whose answers take a while, so that callers overlap, and the binary in front of it.
-async fn start() -> (Handle, Binary, std::net::SocketAddr) {
-    let mock = upstream().await;
-    let (binary, addr, _) = Binary::ready_of(release(), None, mock.addr(), &[]).await;
-    mock.reset_counters();
-    (mock, binary, addr)
-}
 
 #[tokio::test]
 async fn a_thousand_clients_of_a_cold_key_are_one_upstream_request() {
     let _turn = turn().await;
-    let (mock, _binary, addr) = start().await;
+    let (mock, _binary, addr, _) = start_binary(&[]).await;
     mock.fault(Fault::Delay(Duration::from_secs(1)));
     let path = path_of(BUILDER_ACCOUNT);
     let answers = crowd(addr, std::iter::repeat_n(path.clone(), 1000)).await;
@@ -31,7 +23,7 @@ async fn a_thousand_clients_of_a_cold_key_are_one_upstream_request() {
 #[tokio::test]
 async fn every_key_is_one_upstream_request() {
     let _turn = turn().await;
-    let (mock, _binary, addr) = start().await;
+    let (mock, _binary, addr, _) = start_binary(&[]).await;
     let accounts: Vec<String> =
         (0..8).map(|account| format!("a{account}@mock-project.iam.gserviceaccount.com")).collect();
     for account in &accounts {
