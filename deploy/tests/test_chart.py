@@ -49,6 +49,24 @@ class Chart(unittest.TestCase):
         self.assertNotIn("volumes", pod)
         self.assertFalse(any("volumeMounts" in one for one in pod["containers"]))
 
+    def test_selinux_lets_only_those_use_proc_that_do(self):
+        values = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml", "--set", "seLinuxType=spc_t"]
+        for more, wanted in [
+            (values, {"proxy", "redirect"}),
+            ([*values, "--set", "identity.enabled=false"], {"redirect"}),
+            ([*values, "--set", "redirect.routeLocalnet=false"], {"proxy"}),
+            ([*values, "--set", "redirect.enabled=false,redirect.remove=true"], {"proxy", "redirect-remove"}),
+            (["--set", "seLinuxType="], set()),
+        ]:
+            with self.subTest(more):
+                pod = self.pod(*more)
+                containers = pod["containers"] + pod.get("initContainers", [])
+                options = {one["name"]: one["securityContext"].get("seLinuxOptions") for one in containers}
+                self.assertEqual({name: {"type": "spc_t"} for name in wanted}, {k: v for k, v in options.items() if v})
+        [doctor] = [one for one in rendered.helm(*values, "--set", "identity.doctor.node=n") if one["kind"] == "Job"]
+        [container] = doctor["spec"]["template"]["spec"]["containers"]
+        self.assertEqual(container["securityContext"]["seLinuxOptions"], {"type": "spc_t"})
+
     def test_it_refuses_values_that_it_does_not_understand(self):
         for mistake in [
             "redirect.enabled=maybe",
@@ -60,6 +78,7 @@ class Chart(unittest.TestCase):
             "resources.limits.memory=null",
             "extraArgs={max-in-flight=400}",
             "canary.enabled=maybe",
+            "seLinuxType=spc-t",
             "podMonitor.interval=often",
             "tolerations={}",
         ]:
