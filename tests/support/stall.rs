@@ -3,6 +3,7 @@
 //! Clients give up after some seconds, and the proxy gives the metadata server 2.5 s. A computer that is shared with others, or
 //! busy, may stand still for as long.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fs;
 use std::future::pending;
@@ -19,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const MIN_STALL: Duration = Duration::from_millis(200);
 
 /// A program that has waited so long for a processor may have given up because of that. The shortest time-out of a client is 3 s.
-const MIN_WAIT: Duration = Duration::from_secs(1);
+pub const MIN_WAIT: Duration = Duration::from_secs(1);
 
 /// Time between two looks at a program.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,6 +57,29 @@ pub async fn watch_program(id: Option<u32>) -> Infallible {
             noted = waited;
         }
     }
+}
+
+/// The same as [`waited`], of this process and all that it has started.
+pub fn waited_below(id: u32) -> Duration {
+    let mut started: HashMap<u32, Vec<u32>> = HashMap::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(parent) = parent_of(process) {
+            started.entry(parent).or_default().push(process);
+        }
+    }
+    let (mut longest, mut left) = (Duration::ZERO, vec![id]);
+    while let Some(process) = left.pop() {
+        longest = longest.max(waited(process));
+        left.extend(started.remove(&process).into_iter().flatten());
+    }
+    longest
+}
+
+/// `None` if the process has ended.
+fn parent_of(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// How long that thread of a program has waited for a processor that has waited longest.
