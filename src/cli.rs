@@ -352,7 +352,7 @@ mod tests {
             }
             let variable = variable.display();
             let mut rows = page.lines().filter_map(|line| line.strip_prefix(&format!("| `--{flag}")));
-            let is_there = rows.any(|row| row.starts_with([' ', '`']) && row.contains(&format!("| `{variable}`")));
+            let is_there = rows.any(|row| row.starts_with([' ', '`', '[']) && row.contains(&format!("| `{variable}`")));
             assert!(is_there, "a line for --{flag} ({variable}) is missing from docs/configuration.md");
         }
     }

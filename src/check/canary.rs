@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::heads;
 use super::pages::Pages;
 use crate::config::{MAX_ADMIN_CONNECTIONS, TIMEOUTS};
+use crate::redirect::Routes;
 use crate::server::{self, Arrival, Connections, Drain, Server};
 use crate::telemetry::Registry;
 
@@ -25,6 +26,8 @@ pub struct Canary {
     pub interval: Duration,
     /// The name of this node, to be named in what is said. `None` if it is not known.
     pub node: Option<String>,
+    /// What the redirect leaves open on purpose.
+    pub open: Routes,
 }
 
 /// The address for operators cannot be listened on.
@@ -43,7 +46,7 @@ impl Canary {
         let pages = Arc::new(Pages::new(node, Registry::of_this_process()));
         let _serving = tokio::spawn(serve(listener, Arc::clone(&pages)));
         loop {
-            pages.show(&heads().await);
+            pages.show(&heads(&self.open).await);
             sleep(self.interval.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0))).await;
         }
     }

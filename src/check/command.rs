@@ -9,12 +9,18 @@ use super::once;
 use super::pages::READYZ;
 use super::probe::Client;
 use super::report::Format;
+use crate::redirect::Routes;
 
 /// What to check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Check once, and print all findings.
-    Once(Format),
+    Once {
+        /// How to print them.
+        format: Format,
+        /// What the redirect leaves open on purpose.
+        open: Routes,
+    },
     /// Check again and again until stopped, and serve what was found last.
     Repeatedly(Canary),
     /// Print what the process that checks repeatedly found last.
@@ -29,8 +35,8 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(String, u8), ListenError> {
     Ok(match command {
-        Command::Once(format) => {
-            let report = once(admin).await;
+        Command::Once { format, open } => {
+            let report = once(admin, &open).await;
             (report.render(format), report.exit_code())
         }
         Command::Repeatedly(canary) => tokio::select! {

@@ -50,11 +50,12 @@ pub struct Finding {
 const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
                        node's network passes pods' packets by the rules (Cilium with eBPF host routing, Dataplane V2): see \
                        'Cilium' in deploy/README.md. The node itself and pods with hostNetwork: true cannot be redirected";
-const CLOSE: &str = "unless --redirect-allow leaves it open on purpose, run 'gce-metadata-proxy redirect check' on this node: it \
-                     says which rules are missing. If none is, the node's network passes pods' packets by the rules, and a \
-                     network policy must block this";
+const CLOSE: &str = "if the redirect leaves it open on purpose, give this command the same --redirect-allow. Otherwise run \
+                     'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
+                     node's network passes pods' packets by the rules, and a network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
                      neither metadata nor the node's secrets";
+const NO_TOKEN: &str = "do what the sentence says; docs/identity.md#when-pods-get-no-tokens has more";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
 pub(super) fn proxied(exchange: &Exchange) -> Finding {
@@ -110,8 +111,14 @@ pub(super) fn secret(exchange: &Exchange) -> Finding {
     finding("concealed", exchange, verdict, seen, advice)
 }
 
-pub(super) fn identity(exchange: &Exchange) -> Finding {
+/// Whether the node's identity tokens are issued to pods. Those of the pod's own account may be: with workload identity, the proxy
+/// answers by itself what the aliases of that account are, and forwards those of the node's.
+pub(super) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
+    let is_own = aliases.outcome.as_ref().is_ok_and(|answer| answer.status.is_success() && is_ours(answer));
     let (verdict, seen, advice) = match &exchange.outcome {
+        Ok(answer) if answer.status.is_success() && is_ours(answer) && is_own => {
+            (Verdict::Protected, "the proxy issues one of the pod's own account, and not the node's".to_owned(), None)
+        }
         Ok(answer) if answer.status.is_success() => {
             let seen = format!("{} issues an identity token of the node", who(answer));
             let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, make sure \
@@ -147,23 +154,25 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
         },
         Ok(answer) => {
             let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
-            (Verdict::Trouble, seen, Some("check the proxy's log and /readyz for errors of the metadata server"))
+            let advice = "check the proxy's log and /readyz for errors of the metadata server";
+            match sentence(answer) {
+                Some(why) => (Verdict::Trouble, format!("{seen}: {why}"), Some(NO_TOKEN)),
+                None => (Verdict::Trouble, seen, Some(advice)),
+            }
         }
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
     };
     finding("token", exchange, verdict, seen, advice)
 }
 
-/// Whether a connection could be opened that should be blocked. `error` is `None` if it could.
-pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>) -> Finding {
-    Finding {
-        check: "way_round",
-        verdict: if error.is_some() { Verdict::Protected } else { Verdict::Unprotected },
-        tried: format!("connect to {addr}"),
-        seen: error.map_or_else(|| "it is open".to_owned(), |error| format!("it is closed: {error}")),
-        advice: error.is_none().then_some(CLOSE),
-        milliseconds: None,
-    }
+/// Whether a connection could be opened that should be blocked, unless it is allowed. `error` is `None` if it could.
+pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>, is_allowed: bool) -> Finding {
+    let (verdict, seen, advice) = match error {
+        Some(error) => (Verdict::Protected, format!("it is closed: {error}"), None),
+        None if is_allowed => (Verdict::Protected, "it is open, as --redirect-allow says".to_owned(), None),
+        None => (Verdict::Unprotected, "it is open".to_owned(), Some(CLOSE)),
+    };
+    Finding { check: "way_round", verdict, tried: format!("connect to {addr}"), seen, advice, milliseconds: None }
 }
 
 fn finding(
@@ -190,6 +199,12 @@ fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
 
 fn is_ours(answer: &Response) -> bool {
     answer.server.as_ref().is_some_and(|server| reply::SERVER == server.as_str())
+}
+
+/// The proxy's own sentence, if it answered with one.
+fn sentence(answer: &Response) -> Option<String> {
+    let line = std::str::from_utf8(&answer.body).ok()?.lines().next()?.trim();
+    (is_ours(answer) && !line.is_empty()).then(|| line.trim_end_matches('.').to_owned())
 }
 
 fn who(answer: &Response) -> String {
@@ -239,12 +254,47 @@ mod tests {
             (503, Verdict::Trouble),
         ] {
             assert_eq!(secret(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
-            assert_eq!(identity(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
+            assert_eq!(identity(&exchange(status, REAL, "x"), &exchange(200, REAL, "")).verdict, verdict, "{status}");
         }
         let directory =
             |body| Exchange { request: "GET http://h/a/?recursive=true".to_owned(), ..exchange(200, OURS, body) };
         assert_eq!(secret(&directory(r#"{"cluster-name":"a"}"#)).verdict, Verdict::Protected);
         assert_eq!(secret(&directory(r#"{"kube-env":"a"}"#)).verdict, Verdict::Unprotected);
+    }
+
+    #[test]
+    fn an_identity_token_of_the_pods_own_account_exposes_nothing() {
+        let found = |token, aliases| identity(&exchange(200, token, "ey"), &aliases);
+        for (token, aliases, verdict) in [
+            (OURS, exchange(200, OURS, "default\n"), Verdict::Protected),
+            (OURS, exchange(200, REAL, "default\n"), Verdict::Unprotected),
+            (OURS, exchange(403, OURS, "no\n"), Verdict::Unprotected),
+            (OURS, failed(), Verdict::Unprotected),
+            (REAL, exchange(200, OURS, "default\n"), Verdict::Unprotected),
+        ] {
+            let shown = format!("{aliases:?}");
+            assert_eq!(found(token, aliases).verdict, verdict, "{token:?} {shown}");
+        }
+    }
+
+    #[test]
+    fn why_there_is_no_token_is_said_by_the_proxy() {
+        let why = "Pods of shop/checkout do not get tokens, because this account has no binding.\n";
+        let refusal = token(&exchange(403, OURS, why));
+        assert_eq!(refusal.verdict, Verdict::Trouble);
+        assert_eq!(refusal.seen, format!("no token: 403 from the proxy: {}", why.trim_end_matches(".\n")));
+        let others = token(&exchange(403, REAL, "<html>"));
+        assert!(!others.seen.contains("html"), "{}", others.seen);
+    }
+
+    #[test]
+    fn a_way_round_may_be_open_on_purpose() {
+        let addr = SocketAddr::from(([169, 254, 169, 254], 443));
+        for (is_allowed, verdict) in [(true, Verdict::Protected), (false, Verdict::Unprotected)] {
+            let found = way_round(addr, None, is_allowed);
+            assert_eq!((found.verdict, found.advice.is_none()), (verdict, is_allowed));
+        }
+        assert_eq!(way_round(addr, Some(&io::ErrorKind::ConnectionRefused.into()), false).verdict, Verdict::Protected);
     }
 
     #[test]

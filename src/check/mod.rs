@@ -36,7 +36,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::Method;
 use tokio::task::JoinSet;
 
-use crate::redirect::{METADATA_V4, METADATA_V6};
+use crate::redirect::{METADATA_V4, METADATA_V6, Routes};
 use probe::{Client, Exchange, connect, resolve};
 
 pub use canary::{Canary, ListenError};
@@ -64,6 +64,9 @@ const SECRETS: [&str; 4] = [
 const IDENTITY: &str =
     "/computeMetadata/v1/instance/service-accounts/default/identity?audience=https%3A%2F%2Fcheck.invalid";
 
+/// A value of the account that the proxy answers by itself only if the account is the pod's own. It forwards the node's.
+const ALIASES: &str = "/computeMetadata/v1/instance/service-accounts/default/aliases";
+
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
 /// One check.
@@ -79,23 +82,24 @@ enum Try {
     Credential(SocketAddr),
 }
 
-/// Runs all checks concurrently, in at most 3 s. A proxy on this machine serves operators at `admin`.
-async fn once(admin: SocketAddr) -> Report {
+/// Runs all checks concurrently, in at most 3 s. A proxy on this machine serves operators at `admin`. The redirect leaves these
+/// routes open.
+async fn once(admin: SocketAddr, open: &Routes) -> Report {
     let tries = [Try::Address, Try::Name].into_iter().chain(at_the_address()).chain(ways_round());
-    run_all(tries.chain([Try::Credential(admin)]), server(), Method::GET).await
+    run_all(tries.chain([Try::Credential(admin)]), server(), Method::GET, open).await
 }
 
-/// Runs the checks that a response's head answers, in at most 3 s.
-async fn heads() -> Report {
+/// Runs the checks that a response's head answers, in at most 3 s. The redirect leaves these routes open.
+async fn heads(open: &Routes) -> Report {
     let secrets = SECRETS.into_iter().filter(|path| !judge::is_listing(path)).map(Try::Secret);
     let tries = [Try::Address, Try::Name].into_iter().chain(secrets).chain(ways_round());
-    run_all(tries, server(), Method::HEAD).await
+    run_all(tries, server(), Method::HEAD, open).await
 }
 
 /// Runs the checks that need only the server's address, against another address.
 #[cfg(feature = "mock")]
 pub async fn at(server: SocketAddr) -> Report {
-    run_all([Try::Address].into_iter().chain(at_the_address()), server, Method::GET).await
+    run_all([Try::Address].into_iter().chain(at_the_address()), server, Method::GET, &Routes::default()).await
 }
 
 fn server() -> SocketAddr {
@@ -112,11 +116,11 @@ fn ways_round() -> impl Iterator<Item = Try> {
     by_v4.into_iter().chain(by_v6).map(Try::WayRound)
 }
 
-async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: Method) -> Report {
+async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: Method, open: &Routes) -> Report {
     let (mut running, client) = (JoinSet::new(), Client::new(method));
     for (place, what) in tries.enumerate() {
-        let client = client.clone();
-        running.spawn(async move { (place, what.run(&client, server).await) });
+        let (client, open) = (client.clone(), open.clone());
+        running.spawn(async move { (place, what.run(&client, server, &open).await) });
     }
     let mut findings = running.join_all().await;
     findings.sort_by_key(|(place, _)| *place);
@@ -125,7 +129,7 @@ async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: M
 
 impl Try {
     /// `None` if there is nothing to check here.
-    async fn run(self, client: &Client, server: SocketAddr) -> Option<Finding> {
+    async fn run(self, client: &Client, server: SocketAddr, open: &Routes) -> Option<Finding> {
         Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),
             Self::Name => match resolve(NAME).await {
@@ -133,9 +137,12 @@ impl Try {
                 Err(error) => judge::unknown_name(NAME, &error),
             },
             Self::Secret(path) => judge::secret(&ask(client, server, path).await),
-            Self::Identity => judge::identity(&ask(client, server, IDENTITY).await),
+            Self::Identity => {
+                let (token, aliases) = tokio::join!(ask(client, server, IDENTITY), ask(client, server, ALIASES));
+                judge::identity(&token, &aliases)
+            }
             Self::Token => judge::token(&ask(client, server, TOKEN).await),
-            Self::WayRound(addr) => judge::way_round(addr, connect(addr).await.err().as_ref()),
+            Self::WayRound(addr) => judge::way_round(addr, connect(addr).await.err().as_ref(), open.lead_to(addr)),
             Self::Credential(admin) => return credential::ask(client, admin).await,
         })
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::given::{Given, Mistakes, Syntax};
+use super::redirect::RoutesArgs;
 use super::syntax::{self, Choice, HostName, Time};
 use crate::check::{Canary, Command, Format};
 
@@ -27,15 +28,19 @@ pub(super) struct CheckArgs {
     /// a readiness probe
     #[arg(long, conflicts_with_all = ["format", "interval"])]
     last: bool,
+
+    #[command(flatten)]
+    open: RoutesArgs,
 }
 
 impl CheckArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
         let node = mistakes.optional(self.node_name);
+        let open = self.open.resolve(mistakes);
         Some(match self.interval {
-            Some(interval) => Command::Repeatedly(Canary { interval: mistakes.value(interval)?, node }),
+            Some(interval) => Command::Repeatedly(Canary { interval: mistakes.value(interval)?, node, open }),
             None if self.last => Command::Last,
-            None => Command::Once(mistakes.value(self.format)?),
+            None => Command::Once { format: mistakes.value(self.format)?, open },
         })
     }
 }
@@ -65,6 +70,7 @@ mod tests {
     use super::super::Command as Cli;
     use super::super::tests::{mistakes, parse_line};
     use super::*;
+    use crate::redirect::Routes;
 
     fn check(line: &str) -> Command {
         match parse_line(line) {
@@ -75,15 +81,24 @@ mod tests {
 
     #[test]
     fn it_is_done_once_unless_an_interval_is_given() {
-        assert_eq!(check("check"), Command::Once(Format::Text));
+        let open = Routes { ports: vec![443], ipv6: true };
+        assert_eq!(check("check"), Command::Once { format: Format::Text, open: Routes::default() });
+        assert_eq!(
+            check("check --redirect-allow=443,ipv6"),
+            Command::Once { format: Format::Text, open: open.clone() }
+        );
         assert_eq!(check("check --last"), Command::Last);
-        let canary = Canary { interval: Duration::from_secs(30), node: Some("node-1".to_owned()) };
-        assert_eq!(check("check --interval=30s --node-name=node-1"), Command::Repeatedly(canary));
+        let canary = Canary { interval: Duration::from_secs(30), node: Some("node-1".to_owned()), open };
+        assert_eq!(
+            check("check --interval=30s --node-name=node-1 --redirect-allow=443,ipv6"),
+            Command::Repeatedly(canary)
+        );
         for (line, named) in [
             ("check --interval=0s", "at least 1s"),
             ("check --interval=999ms", "at least 1s"),
             ("check --interval=30", "at least 1s"),
             ("check --interval=30s --last", "--last"),
+            ("check --redirect-allow=80", "--redirect-allow"),
             ("check --interval=30s --format=json", "--format"),
         ] {
             let text = mistakes(line);

@@ -11,7 +11,7 @@ use super::given::{Given, Mistakes, Syntax};
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Address, Choice};
 use crate::config;
-use crate::redirect::{Command, Mode, Opened, Redirect, SIDECAR_UID, Settings, Tool};
+use crate::redirect::{Command, Mode, Opened, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 #[cfg_attr(feature = "workload-identity", expect(clippy::large_enum_variant, reason = "parsed once"))]
@@ -88,20 +88,29 @@ enum Place {
 /// Required or forbidden, depending on the mode.
 const PROXY_UID: &str = "proxy-uid";
 
-/// Routes to the metadata server that bypass the proxy and stay open.
+/// What the redirect lets pass.
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct OpenedArgs {
-    /// Route to the metadata server that the redirect does not block: a TCP port of 169.254.169.254, or ipv6 for
-    /// `fd20:ce::254`. May be repeated. DNS is always allowed
-    #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
-    redirect_allow: Vec<Given<Route>>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    routes: RoutesArgs,
 
     /// Drop packets for the metadata server whose source address is not routed back by the interface that they came in by, so
     /// that no pod can speak from another's address. Not for networks where pods' packets come in by another interface than
     /// their addresses are routed to, such as Cilium's
     #[arg(long, env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED")]
     redirect_drop_spoofed: bool,
+}
+
+/// Routes to the metadata server that bypass the proxy and stay open.
+#[derive(Debug, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct RoutesArgs {
+    /// Route to the metadata server that the redirect does not block: a TCP port of 169.254.169.254, or ipv6 for
+    /// `fd20:ce::254`. May be repeated. DNS is always allowed
+    #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
+    redirect_allow: Vec<Given<Route>>,
 }
 
 impl Subcommands {
@@ -166,19 +175,29 @@ fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
 
 impl OpenedArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Opened {
+        Opened { routes: self.routes.resolve(mistakes), drop_spoofed: self.redirect_drop_spoofed }
+    }
+
+    /// The flags that let this pass.
+    pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
+        Self {
+            routes: RoutesArgs::from_routes(opened.map(|opened| &opened.routes)),
+            redirect_drop_spoofed: opened.is_some_and(|opened| opened.drop_spoofed),
+        }
+    }
+}
+
+impl RoutesArgs {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Routes {
         let routes = mistakes.list(self.redirect_allow);
-        let drop_spoofed = self.redirect_drop_spoofed;
-        Opened { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect(), drop_spoofed }
+        Routes { ipv6: routes.contains(&None), ports: routes.into_iter().flatten().collect() }
     }
 
     /// The flags that leave these routes open.
-    pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
-        let ports = opened.iter().flat_map(|opened| opened.ports.iter().copied().map(Some));
-        let routes = ports.chain(opened.filter(|opened| opened.ipv6).map(|_| None));
-        Self {
-            redirect_allow: routes.map(Given::from_value).collect(),
-            redirect_drop_spoofed: opened.is_some_and(|opened| opened.drop_spoofed),
-        }
+    fn from_routes(routes: Option<&Routes>) -> Self {
+        let ports = routes.iter().flat_map(|routes| routes.ports.iter().copied().map(Some));
+        let routes = ports.chain(routes.filter(|routes| routes.ipv6).map(|_| None));
+        Self { redirect_allow: routes.map(Given::from_value).collect() }
     }
 }
 
@@ -317,7 +336,10 @@ mod tests {
     #[test]
     fn the_proxys_own_redirect_can_leave_routes_open() {
         let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
-        assert_eq!(config.redirect, Some(Opened { ports: vec![443], ipv6: true, drop_spoofed: false }));
+        assert_eq!(
+            config.redirect,
+            Some(Opened { routes: Routes { ports: vec![443], ipv6: true }, drop_spoofed: false })
+        );
         let Ok(Cli::Serve(config)) = parse_line("--redirect-allow 443") else { panic!("no proxy") };
         assert_eq!(config.redirect, None);
     }

@@ -121,7 +121,7 @@ pub struct Settings {
     pub mode: Mode,
     /// The address that the proxy listens on.
     pub to: SocketAddrV4,
-    /// Routes to the metadata server that bypass the proxy and stay open.
+    /// What it lets pass.
     pub opened: Opened,
 }
 
@@ -143,16 +143,33 @@ pub enum Mode {
 /// What the redirect lets pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// TCP ports of 169.254.169.254.
-    pub ports: Vec<u16>,
-    /// Whether `fd20:ce::254` stays open.
-    pub ipv6: bool,
+    /// Routes to the metadata server.
+    pub routes: Routes,
     /// Whether to drop packets whose source is not routed back by the interface that they came in by.
     pub drop_spoofed: bool,
 }
 
+/// Routes to the metadata server that bypass the proxy and stay open. DNS always does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// TCP ports of 169.254.169.254.
+    pub ports: Vec<u16>,
+    /// Whether `fd20:ce::254` stays open.
+    pub ipv6: bool,
+}
+
+impl Routes {
+    /// Whether this address of the metadata server stays open.
+    pub fn lead_to(&self, addr: SocketAddr) -> bool {
+        match addr {
+            SocketAddr::V4(addr) => self.ports.contains(&addr.port()),
+            SocketAddr::V6(_) => self.ipv6,
+        }
+    }
+}
+
 /// Formats the value of the flag.
-impl fmt::Display for Opened {
+impl fmt::Display for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ports = self.ports.iter().map(ToString::to_string);
         let allowed: Vec<String> = ports.chain(self.ipv6.then(|| "ipv6".to_owned())).collect();

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Mode, Opened, Settings};
+use super::{Mode, Opened, Routes, Settings};
 
 /// The IPv4 address of the metadata server.
 pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
@@ -122,16 +122,16 @@ fn leave_proxy(uid: u32) -> Rule {
 /// connection opened before the redirect; or there is no redirect.
 fn bypass(mode: &Mode, opened: &Opened) -> Chain {
     let (hook, rules) = match *mode {
-        Mode::DaemonSet { .. } => (Hook::Forward, close(opened, true)),
+        Mode::DaemonSet { .. } => (Hook::Forward, close(&opened.routes, true)),
         Mode::Sidecar { proxy_uid } => {
-            (Hook::Output, std::iter::once(leave_proxy(proxy_uid)).chain(close(opened, false)).collect())
+            (Hook::Output, std::iter::once(leave_proxy(proxy_uid)).chain(close(&opened.routes, false)).collect())
         }
     };
     Chain { name: Name::Bypass, hook, rules }
 }
 
-fn close(opened: &Opened, answers_too: bool) -> Vec<Rule> {
-    let ports: Vec<u16> = std::iter::once(DNS).chain(opened.ports.iter().copied()).collect();
+fn close(open: &Routes, answers_too: bool) -> Vec<Rule> {
+    let ports: Vec<u16> = std::iter::once(DNS).chain(open.ports.iter().copied()).collect();
     let mut rules = vec![Rule {
         when: vec![When::To(SERVER_V4), When::PortsBut(ports.clone())],
         then: Then::Reset,
@@ -145,7 +145,7 @@ fn close(opened: &Opened, answers_too: bool) -> Vec<Rule> {
             why: "no answer on connections older than the redirect",
         });
     }
-    if !opened.ipv6 {
+    if !open.ipv6 {
         rules.push(Rule {
             when: vec![When::To(SERVER_V6), When::PortsBut(vec![DNS])],
             then: Then::Reset,
@@ -192,7 +192,6 @@ pub(super) fn is_loopback(to: SocketAddrV4) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::Opened;
     use super::*;
 
     /// A node's plan, with one port left open.
@@ -205,7 +204,7 @@ pub(super) mod tests {
         let settings = Settings {
             mode: Mode::Sidecar { proxy_uid: 10988 },
             to: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8988),
-            opened: Opened { ipv6: true, ..Opened::default() },
+            opened: Opened { routes: Routes { ports: Vec::new(), ipv6: true }, drop_spoofed: false },
         };
         Plan::new(&settings, &[])
     }
@@ -214,7 +213,7 @@ pub(super) mod tests {
         Settings {
             mode: Mode::DaemonSet { uplinks: None },
             to: SocketAddrV4::new(to.into(), 988),
-            opened: Opened { ports: vec![443], ipv6: false, drop_spoofed: true },
+            opened: Opened { routes: Routes { ports: vec![443], ipv6: false }, drop_spoofed: true },
         }
     }
 

@@ -4,8 +4,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use gce_metadata_proxy::check;
 use gce_metadata_proxy::mock::google::{Endpoint, Fault, Subject, Workload};
 use serde_json::Value;
+use tokio::runtime::Builder;
 use tokio::time::Instant;
 
 use crate::google::{Cloud, POOL};
@@ -66,6 +68,12 @@ pub fn subject(pod: &Arc<Pod>, below: &str) -> Subject {
     Subject::read(token["access_token"].as_str().expect("a token")).expect("a token of the fake Google")
 }
 
+/// What `check` finds. From a thread that is in the pod's network.
+fn findings(pod: &Pod) -> String {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("it needs nothing");
+    runtime.block_on(check::at(pod.proxy())).findings_as_text()
+}
+
 fn pods_get_the_tokens_of_their_own_accounts() {
     let world = World::new();
     let mut api = world.server.admin();
@@ -116,6 +124,15 @@ fn pods_get_the_tokens_of_their_own_accounts() {
     assert_eq!(identity.status, 200, "{}", identity.body);
     let told = google.subject_of(&identity.body).expect("an identity token of the fake Google");
     assert_eq!((told.workload.to_string(), told.email), ("team-0/linked".to_owned(), Some(email("linked"))));
+
+    for (pod, expected) in [
+        (&linked, "the proxy issues one of the pod's own account, and not the node's"),
+        (&plain, "404: the proxy does not have it or refuses it"),
+        (&unbound, "no token: 403 from the proxy: Unable to generate access token; IAM returned 403 Forbidden"),
+    ] {
+        let found = pod.inside(findings);
+        assert!(found.contains(expected) && !found.contains("OPEN"), "{pod}:\n{found}");
+    }
 
     for account in ["linked", "plain"] {
         let exchanges = google.count_of(Endpoint::Sts, &Workload::new("team-0", account));

@@ -56,6 +56,9 @@ fn a_pod_learns_whether_it_is_protected() {
     let ajar = check(pod);
     assert_eq!(ajar.code, Some(1), "{ajar:?}");
     assert_eq!(ajar.stdout.lines().filter(|line| line.starts_with("OPEN ")).count(), 1, "{}", ajar.stdout);
+    let meant = Process::run(pod, &["check", "--redirect-allow=8081"]);
+    assert_eq!(meant.code, Some(0), "{meant:?}");
+    assert!(meant.stdout.contains(":8081: it is open, as --redirect-allow says"), "{}", meant.stdout);
 }
 
 fn a_script_learns_it_too() {
