@@ -67,11 +67,32 @@ class Chart(unittest.TestCase):
         [container] = doctor["spec"]["template"]["spec"]["containers"]
         self.assertEqual(container["securityContext"]["seLinuxOptions"], {"type": "spc_t"})
 
+    def test_what_the_redirect_lets_pass_is_known_to_all_who_check_it(self):
+        given = ["--set", "redirect.allow={443,ipv6}", "--set", "redirect.dropSpoofed=true"]
+        for given, redirects, canarys in [
+            ([], {}, {}),
+            (
+                given,
+                {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6", "METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"},
+                {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6"},
+            ),
+        ]:
+            with self.subTest(given):
+                containers = {one["name"]: one for one in self.pod(*given)["containers"]}
+                [canary] = self.pod(*given, of="gce-metadata-proxy-canary")["containers"]
+                self.assertEqual(values_of(containers["redirect"]), redirects)
+                self.assertEqual(values_of(canary), canarys)
+                # It would not know the environment of another container.
+                self.assertNotIn("env", containers["proxy"])
+
     def test_it_refuses_values_that_it_does_not_understand(self):
         for mistake in [
             "redirect.enabled=maybe",
             "redirect.enable=true",
             "redirect.remove=true",
+            "redirect.allow={80}",
+            "redirect.allow={https}",
+            "redirect.allow=443",
             "image.pullPolicy=Sometimes",
             "policy.document.extends=strict",
             "policy.document.apiVersion=v1",
@@ -160,6 +181,11 @@ class Chart(unittest.TestCase):
     @staticmethod
     def pod(*arguments, of="gce-metadata-proxy"):
         return rendered.daemonset(rendered.helm(*arguments), of)["spec"]["template"]["spec"]
+
+
+def values_of(container):
+    """The variables of a container's environment that have a value here."""
+    return {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
 
 
 def policy_for_the_chart():
