@@ -9,13 +9,15 @@
 //!   rescue           Error -> response                            or a reset
 //!    catch_panic     panic -> Error                               500
 //!     classify       head -> metadata::Request                    malformed, no flavor, forwarded: refused
-//!      in_flight     a seat for requests that need the upstream   no seat: reset, or 503
-//!       discovery    "is this a metadata server?"                 answered here
-//!        conceal     policy -> allow | redact | conceal           concealed: refused, with the reason
-//!         hanging    one watch for all clients of a value         too many watches: 503
-//!          leaves    values that every library requests           from memory, or one flight for all
-//!           token_cache  a token from memory, or one flight for all waiting requests
-//!            forward     the metadata server, with a deadline     failure: 503
+//!      identify      with workload identity: the pod that asks    unknown: 503
+//!       in_flight    a seat for requests that need the upstream   no seat: reset, or 503
+//!        discovery   "is this a metadata server?"                 answered here
+//!         conceal    policy -> allow | redact | conceal           concealed: refused, with the reason
+//!          accounts  with tokens of pods: the pod's own account   another's: 404
+//!           hanging  one watch for all clients of a value         too many watches: 503
+//!            leaves  values that every library requests           from memory, or one flight for all
+//!             token_cache  a token from memory, or one flight for all waiting requests
+//!              forward     the metadata server, with a deadline   failure: 503
 //! ```
 //!
 //! [`stack`] assembles the layers in this order and explains it.

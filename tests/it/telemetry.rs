@@ -16,6 +16,24 @@ fn told(row: &Row) -> String {
     format!("| `{}{labels}` | {} |", row.name, row.help)
 }
 
+/// The matches in which the compiler keeps reasons complete.
+#[test]
+fn the_documentation_has_every_reason_of_a_refusal() {
+    let sources = [
+        include_str!("../../src/error.rs"),
+        include_str!("../../src/failure.rs"),
+        include_str!("../../src/metadata/parse.rs"),
+    ];
+    let matches = sources.iter().flat_map(|text| text.split("(&self) -> &'static str {").skip(1));
+    let arms = matches.flat_map(|text| text.split("\n    }\n").next().unwrap_or_default().lines());
+    let texts = arms.filter_map(|arm| arm.split_once("=> \"")?.1.split('"').next());
+    let reasons: Vec<_> = texts.filter(|text| !text.contains(' ')).collect();
+    assert!(reasons.len() > 30, "{reasons:?}");
+    for reason in reasons {
+        assert!(PAGE.contains(&format!("`{reason}`")), "{reason} is missing from docs/metrics.md");
+    }
+}
+
 #[test]
 fn the_documentation_has_every_metric() {
     let rows: Vec<String> = TABLE.iter().map(told).collect();
