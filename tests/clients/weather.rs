@@ -15,6 +15,7 @@ use crate::client::{Client, Task};
 use crate::fault::{Spoil, Spoiler};
 use crate::gate::gate;
 use crate::stage::{Counts, Stage};
+use crate::support::stall::{self, Waits};
 use crate::support::{Outcome, ask, eventually, upstream};
 use crate::told::Told;
 
@@ -186,6 +187,8 @@ impl Weather {
     /// The neighbours come when the client does, however long it takes to start, and keep the seats until it has its tokens.
     async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
         let stage = Stage::ready(self.args).await;
+        // Neighbours get no answer if the proxy or the upstream is kept from a processor.
+        let waits = Waits::below(std::process::id());
         stage.mock.fault_at(LEAF, Fault::Hang);
         let (gate, arrival) = gate(through(stage.pods, spoil).await).await;
         let scene = Scene::begin(&stage).await;
@@ -208,6 +211,7 @@ impl Weather {
         let mut cell = scene.end(&stage, told, |told| told.tokens(Some(requests))).await;
         cell.counts.requests = cell.counts.requests.saturating_sub(SEATS);
         cell.counts.upstream = cell.counts.upstream.saturating_sub(SEATS);
+        stall::note_waits(&waits);
         if !are_answered {
             cell.result = Err("a neighbour had a seat and got no answer".to_owned());
         }

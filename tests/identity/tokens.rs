@@ -17,6 +17,7 @@ use crate::operators::PAGES;
 use crate::pod::{Asked, Pod};
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
+use crate::support::stall::{MIN_WAIT, Waits};
 use crate::world::{Proxy, World};
 
 /// The tests of this module.
@@ -168,6 +169,7 @@ fn a_cold_herd_costs_one_exchange_per_account() {
         .collect();
     // Not the tick in which the last pod began.
     pause(Duration::from_millis(500));
+    let waits = Waits::below(std::process::id());
     let ready = Arc::new(Barrier::new(pods.len() * REQUESTS));
     let clients: Vec<_> = pods
         .iter()
@@ -190,8 +192,18 @@ fn a_cold_herd_costs_one_exchange_per_account() {
     let good = answers.iter().filter(|(answer, _)| answer.contains(" 200 ")).count();
     let slowest = answers.iter().map(|(_, time)| *time).max().unwrap_or_default();
     println!("a cold herd: {good} of {} answered, the slowest after {slowest:.1?}", answers.len());
-    let other = answers.iter().find(|(answer, _)| !answer.contains(" 200 "));
-    assert!(other.is_none(), "{other:?}");
+    if let Some(other) = answers.iter().find(|(answer, _)| !answer.contains(" 200 ")) {
+        // A proxy that does not run cannot look at the node's processes, and says so. A client asks again.
+        let waited = Waits::below(std::process::id()).longest_since(&waits);
+        assert!(other.0.contains(" 503 ") && waited >= MIN_WAIT, "{other:?}, after {waited:?} without a processor");
+        println!("a cold herd: asked again, because of {waited:?} without a processor");
+        for pod in &pods {
+            eventually(|| match pod.get(&format!("{ACCOUNTS}/default/token")) {
+                asked if asked.status == 200 => Ok(()),
+                asked => Err(asked.text),
+            });
+        }
+    }
     for pod in &pods {
         assert_eq!(exchanges(&google, &pod.object.account), [1, 1], "{pod}");
     }

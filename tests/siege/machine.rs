@@ -11,7 +11,8 @@ use libtest_mimic::{Completion, Failed};
 use tokio::time::Instant;
 
 use crate::scene::{EMULATED, is_full_size};
-use crate::support::{needs, stall};
+use crate::support::needs;
+use crate::support::stall::{self, Waits};
 
 /// How often a machine is booted for the tests that have no result yet that counts. Emulated kernels crash now and then. The last
 /// result of a test is judged in any case.
@@ -111,7 +112,7 @@ fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     let mut child = run.arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let stdout = child.stdout.take().map(BufReader::new).into_iter();
     let machine = child.id();
-    let results = results_in(stdout.flat_map(BufRead::lines).map_while(Result::ok), || stall::waited_below(machine));
+    let results = results_in(stdout.flat_map(BufRead::lines).map_while(Result::ok), || Waits::below(machine));
     let status = child.wait().map_err(failed)?;
     if status.code() == Some(CANNOT) {
         return Err(Trouble::Cannot(
@@ -127,18 +128,18 @@ fn fault_in(name: &str, output: &str) -> String {
     said.map_or(output, |(fault, _)| fault).to_owned()
 }
 
-/// Takes the machine's output apart, and shows the lines that sum up as they come. `waited` is how long the machine has waited for a
+/// Takes the machine's output apart, and shows the lines that sum up as they come. `waits` is how long the machine has waited for a
 /// processor until now.
-fn results_in(lines: impl Iterator<Item = String>, waited: impl Fn() -> Duration) -> Results {
-    let (mut results, mut began, mut waited_before) = (Results::new(), Instant::now(), Duration::ZERO);
+fn results_in(lines: impl Iterator<Item = String>, waits: impl Fn() -> Waits) -> Results {
+    let (mut results, mut began, mut waits_before) = (Results::new(), Instant::now(), Waits::default());
     let (mut name, mut output) = (String::new(), String::new());
     for line in lines {
         if let Some(next) = line.strip_prefix("siege: begin ") {
             next.clone_into(&mut name);
             output.clear();
-            (began, waited_before) = (Instant::now(), waited());
+            (began, waits_before) = (Instant::now(), waits());
         } else if let Some(code) = line.strip_prefix("siege: end ") {
-            let (took, waited) = (began.elapsed(), waited().saturating_sub(waited_before));
+            let (took, waited) = (began.elapsed(), waits().longest_since(&waits_before));
             let code = code.parse().unwrap_or(-1);
             let outcome = Outcome { code, output: std::mem::take(&mut output), took, waited };
             println!("v2: {name}: exit code {code}; the machine waited {waited:?} for a processor");

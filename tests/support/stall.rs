@@ -48,32 +48,68 @@ pub fn watch(niceness: i32) {
 /// long before a thread that sleeps wakes up late.
 pub async fn watch_program(id: Option<u32>) -> Infallible {
     let Some(id) = id else { return pending().await };
-    let mut noted = Duration::ZERO;
+    let mut before = Waits::default();
     loop {
         sleep(LOOK_INTERVAL).await;
-        let waited = waited(id);
-        if waited >= noted + MIN_WAIT {
+        let now = Waits::of(id);
+        let waited = now.longest_since(&before);
+        if waited >= MIN_WAIT {
             note(waited);
-            noted = waited;
+            before = now;
         }
     }
 }
 
-/// The same as [`waited`], of this process and all that it has started.
-pub fn waited_below(id: u32) -> Duration {
-    let mut started: HashMap<u32, Vec<u32>> = HashMap::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(process) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(parent) = parent_of(process) {
-            started.entry(parent).or_default().push(process);
+/// How long each thread of some processes has waited for a processor, by its number.
+#[derive(Debug, Default)]
+pub struct Waits(HashMap<u32, Duration>);
+
+impl Waits {
+    /// Those of a process.
+    pub fn of(process: u32) -> Self {
+        let mut waits = Self::default();
+        waits.read(process);
+        waits
+    }
+
+    /// Those of a process and all that it has started.
+    pub fn below(process: u32) -> Self {
+        let mut started: HashMap<u32, Vec<u32>> = HashMap::new();
+        for child in numbers_in("/proc") {
+            if let Some(parent) = parent_of(child) {
+                started.entry(parent).or_default().push(child);
+            }
+        }
+        let (mut waits, mut left) = (Self::default(), vec![process]);
+        while let Some(process) = left.pop() {
+            waits.read(process);
+            left.extend(started.remove(&process).into_iter().flatten());
+        }
+        waits
+    }
+
+    /// How long that thread has waited since then that has waited longest. One that is new began after that.
+    pub fn longest_since(&self, before: &Self) -> Duration {
+        let since = |(thread, waited): (&u32, &Duration)| {
+            waited.saturating_sub(before.0.get(thread).copied().unwrap_or_default())
+        };
+        self.0.iter().map(since).max().unwrap_or_default()
+    }
+
+    fn read(&mut self, process: u32) {
+        for thread in numbers_in(&format!("/proc/{process}/task")) {
+            // Time on a processor, time of waiting for one, both in nanoseconds, and the number of turns.
+            let schedstat = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat"));
+            let waited = schedstat.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+            self.0.extend(waited.map(|waited| (thread, Duration::from_nanos(waited))));
         }
     }
-    let (mut longest, mut left) = (Duration::ZERO, vec![id]);
-    while let Some(process) = left.pop() {
-        longest = longest.max(waited(process));
-        left.extend(started.remove(&process).into_iter().flatten());
-    }
-    longest
+}
+
+/// The processes, or threads, in a directory of /proc.
+fn numbers_in(directory: &str) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// `None` if the process has ended.
@@ -82,15 +118,12 @@ fn parent_of(process: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// How long that thread of a program has waited for a processor that has waited longest.
-fn waited(id: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    let of_threads = threads.filter_map(|thread| {
-        // Time on a processor, time of waiting for one, both in nanoseconds, and the number of turns.
-        let schedstat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        schedstat.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
-    });
-    of_threads.max().unwrap_or_default()
+/// Notes it if this process, or one that it has started, has waited for a processor since then.
+pub fn note_waits(before: &Waits) {
+    let waited = Waits::below(std::process::id()).longest_since(before);
+    if waited >= MIN_WAIT {
+        note(waited);
+    }
 }
 
 fn note(stall: Duration) {
