@@ -52,6 +52,12 @@ impl Handle {
         self.state.journal.open.now()
     }
 
+    /// Number of requests that wait for a change and notice the next one. A request that has just arrived is in flight and may
+    /// still miss it: it has not read the value before the change.
+    pub fn watchers(&self) -> usize {
+        self.state.changes.receiver_count()
+    }
+
     /// Number of requests in flight, including those delayed by a fault and those waiting for a change.
     pub fn in_flight(&self) -> u64 {
         self.state.journal.in_flight.now()

@@ -51,13 +51,14 @@ pub(super) async fn read(state: &State, node: &str, query: &Query<'_>) -> Result
 async fn change(state: &State, node: &str, query: &Query<'_>) -> Result<Response, Refusal> {
     let form = Format::from_query(query)?;
     let limit = seconds(query)?;
-    let mut changes = state.changes.subscribe();
     let current = || render(&state.tree(), node, form);
     let etag = |answer: &Response| answer.etag.map(|etag| etag.to_string());
     let known = match query.value("last_etag") {
         Some(last) => Some(last.to_owned()),
         None => etag(&current()?),
     };
+    // From here on a change is noticed, one before this line included.
+    let mut changes = state.changes.subscribe();
     let another = async {
         loop {
             let answer = current()?;

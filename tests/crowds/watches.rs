@@ -85,7 +85,7 @@ async fn watchers_that_have_different_values_are_different_upstream_requests() {
     mock.reset_counters();
     let mut here = watchers(2, proxy.addr, &watch(""));
     let with_etag = watchers(2, proxy.addr, &watch(&format!("&last_etag={etag}")));
-    eventually("two requests are held", || mock.in_flight() == 2).await;
+    eventually("two requests are held", || mock.watchers() == 2).await;
     let stale = Connection::open(proxy.addr).await.ask(&watch("&last_etag=0123456789abcdef")).await.answer();
     assert_eq!((stale.status, stale.body.as_str()), (200, "old"), "one that has another value hears at once");
     assert_eq!(mock.requests(), 3);
@@ -113,7 +113,7 @@ async fn a_watch_above_the_limit_is_refused_with_503_and_its_place_is_free_when_
     let target = |name: &str| format!("/computeMetadata/v1/instance/attributes/{name}?wait_for_change=true");
     let mut first = watchers(3, proxy.addr, &target("a"));
     let second = watchers(1, proxy.addr, &target("b"));
-    eventually("two requests are held", || mock.in_flight() == 2).await;
+    eventually("two requests are held", || mock.watchers() == 2).await;
     for _ in 0..3 {
         assert_no_room(&Connection::open(proxy.addr).await.ask(&target("c")).await.answer());
     }
@@ -126,7 +126,7 @@ async fn a_watch_above_the_limit_is_refused_with_503_and_its_place_is_free_when_
     eventually("the upstream is left too", || mock.in_flight() == 1).await;
     metric_becomes(proxy.metrics_addr, HANGING, 1).await;
     let third = watchers(1, proxy.addr, &target("c"));
-    eventually("there is room again", || mock.in_flight() == 2).await;
+    eventually("there is room again", || mock.watchers() == 2).await;
     for name in ["b", "c"] {
         mock.set(&format!("instance/attributes/{name}"), "new");
     }
@@ -143,7 +143,7 @@ async fn one_watcher_that_leaves_takes_nobody_with_it() {
     mock.set("instance/attributes/watched", "old");
     let mut first = Connection::open(proxy.addr).await;
     first.send(request(&watch(""))).await;
-    eventually("the first is held", || mock.in_flight() == 1).await;
+    eventually("the first is held", || mock.watchers() == 1).await;
     let others = watchers(5, proxy.addr, &watch(""));
     metric_becomes(proxy.metrics_addr, CONNECTIONS, 6).await;
     drop(first);
@@ -168,7 +168,7 @@ async fn one_pod_cannot_hold_all_watches() {
         let addr = proxy.addr;
         hostile.spawn(async move { Connection::open(addr).await.ask(&distinct(number)).await });
     }
-    eventually("all watches are taken", || mock.in_flight() == 4).await;
+    eventually("all watches are taken", || mock.watchers() == 4).await;
     let mut others = Vec::new();
     for number in 4..6 {
         let mut other = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
@@ -180,9 +180,9 @@ async fn one_pod_cannot_hold_all_watches() {
     }
     let mut third = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
     assert_no_room(&third.ask(&distinct(6)).await.answer());
-    // The ones that gave way may still be counted as in flight.
+    // The ones that gave way may still be counted.
     let is_upstream =
-        || mock.requests_to("/computeMetadata/v1/instance/attributes/watched") == 6 && mock.in_flight() == 4;
+        || mock.requests_to("/computeMetadata/v1/instance/attributes/watched") == 6 && mock.watchers() == 4;
     eventually("the others' watches are upstream", is_upstream).await;
     mock.set("instance/attributes/watched", "new");
     for mut other in others {

@@ -234,7 +234,7 @@ async fn a_large_tree_can_be_watched_and_several_watchers_get_it() {
             })
             .collect();
         metric_becomes(proxy.metrics_addr, "metadata_proxy_connections", 5).await;
-        eventually("the watch is upstream", || mock.in_flight() == 1).await;
+        eventually("the watch is upstream", || mock.watchers() == 1).await;
         // A watcher whose request comes after a change waits for the next.
         let changes = async {
             for number in 0.. {
@@ -318,7 +318,7 @@ async fn who_waits_for_a_tree_is_woken_and_still_sees_no_secret() {
         let addr = proxy.addr;
         let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
         let watcher = tokio::spawn(async move { get(addr, &target).await });
-        eventually("the watch is upstream", || mock.in_flight() == 1).await;
+        eventually("the watch is upstream", || mock.watchers() == 1).await;
         mock.set(path, value);
         let answer = watcher.await.expect("no panic");
         assert_eq!(answer.status, 200);
