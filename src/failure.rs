@@ -64,6 +64,9 @@ impl Failure {
     }
 }
 
+/// How a sentence begins that says why a pod has no token of its own.
+pub const OWN_TOKEN: &str = "The pod's own token";
+
 /// Why a source returned no token. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFailure {
@@ -119,7 +122,7 @@ impl TokenFailure {
     /// What is not available.
     pub fn what(&self) -> &'static str {
         match self {
-            Self::Exchange(_) => "The pod's own token",
+            Self::Exchange(_) => OWN_TOKEN,
             Self::Upstream(_) | Self::NotAToken(_) | Self::Resting | Self::ForeignPrincipal => "The metadata server",
         }
     }

@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::probe::{Exchange, Response};
+use crate::failure::OWN_TOKEN;
 use crate::redirect::METADATA_V4;
 use crate::reply;
 use crate::telemetry::labels::labels;
@@ -48,14 +49,15 @@ pub struct Finding {
 }
 
 const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
-                       node's network passes pods' packets by the rules (Cilium with eBPF host routing, Dataplane V2): see \
+                       node's network bypasses the rules (Cilium with eBPF host routing, Dataplane V2): see \
                        'Cilium' in deploy/README.md. The node itself and pods with hostNetwork: true cannot be redirected";
-const CLOSE: &str = "if the redirect leaves it open on purpose, give this command the same --redirect-allow. Otherwise run \
-                     'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
-                     node's network passes pods' packets by the rules, and a network policy must block this";
+const CLOSE: &str = "if the redirect leaves it open on purpose, let this check know: --redirect-allow, or \
+                     METADATA_PROXY_REDIRECT_ALLOW (Helm: redirect.allow). Otherwise run 'gce-metadata-proxy redirect check' on \
+                     this node: it says which rules are missing. If none is, the node's network bypasses the rules, and a \
+                     network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
                      neither metadata nor the node's secrets";
-const NO_TOKEN: &str = "do what the sentence says; docs/identity.md#when-pods-get-no-tokens has more";
+const NO_OWN_TOKEN: &str = "do what the sentence says; docs/identity.md#when-pods-get-no-tokens has more";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
 pub(super) fn proxied(exchange: &Exchange) -> Finding {
@@ -156,7 +158,10 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
             let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
             let advice = "check the proxy's log and /readyz for errors of the metadata server";
             match sentence(answer) {
-                Some(why) => (Verdict::Trouble, format!("{seen}: {why}"), Some(NO_TOKEN)),
+                Some(why) if answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN) => {
+                    (Verdict::Trouble, format!("{seen}: {why}"), Some(NO_OWN_TOKEN))
+                }
+                Some(why) => (Verdict::Trouble, format!("{seen}: {why}"), Some(advice)),
                 None => (Verdict::Trouble, seen, Some(advice)),
             }
         }
@@ -283,6 +288,11 @@ mod tests {
         let refusal = token(&exchange(403, OURS, why));
         assert_eq!(refusal.verdict, Verdict::Trouble);
         assert_eq!(refusal.seen, format!("no token: 403 from the proxy: {}", why.trim_end_matches(".\n")));
+        assert_eq!(refusal.advice, Some(NO_OWN_TOKEN));
+        let own = token(&exchange(503, OURS, "The pod's own token is not available: Google is slow.\n"));
+        assert_eq!(own.advice, Some(NO_OWN_TOKEN), "{own:?}");
+        let down = token(&exchange(503, OURS, "The metadata server is not available: it is slow.\n"));
+        assert!(down.seen.contains("it is slow") && down.advice != Some(NO_OWN_TOKEN), "{down:?}");
         let others = token(&exchange(403, REAL, "<html>"));
         assert!(!others.seen.contains("html"), "{}", others.seen);
     }

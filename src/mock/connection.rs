@@ -44,13 +44,16 @@ async fn run(stream: TcpStream, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Handles one request. It is in flight until the last piece of its response is sent or the client has disconnected.
+/// Handles one request. It is in flight until the last piece of its response is handed to the socket or the client has
+/// disconnected.
 async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::Result<Next> {
     let in_flight = state.journal.in_flight.guard();
     if let Some(reason) = request.malformed {
+        drop(in_flight);
         return refuse(wire, Refusal::Malformed(reason), request.path()).await;
     }
     if request.body_length > MAX_BODY_BYTES {
+        drop(in_flight);
         return refuse(wire, Refusal::BodyTooLarge, request.path()).await;
     }
     if request.body_length > 0 {
@@ -62,6 +65,7 @@ async fn exchange(wire: &mut Wire, state: &State, mut request: Request) -> io::R
         Some((Fault::Close, _)) => return Ok(Next::Close),
         Some((Fault::Garbage, _)) => {
             wire.out.extend_from_slice(GARBAGE);
+            drop(in_flight);
             wire.send().await?;
             return Ok(Next::Close);
         }

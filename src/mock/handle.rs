@@ -58,7 +58,8 @@ impl Handle {
         self.state.changes.receiver_count()
     }
 
-    /// Number of requests in flight, including those delayed by a fault and those waiting for a change.
+    /// Number of requests in flight, including those delayed by a fault and those waiting for a change. A response whose last
+    /// piece the client has not read yet is not.
     pub fn in_flight(&self) -> u64 {
         self.state.journal.in_flight.now()
     }

@@ -187,8 +187,6 @@ impl Weather {
     /// The neighbours come when the client does, however long it takes to start, and keep the seats until it has its tokens.
     async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
         let stage = Stage::ready(self.args).await;
-        // Neighbours get no answer if the proxy or the upstream is kept from a processor.
-        let waits = Waits::below(std::process::id());
         stage.mock.fault_at(LEAF, Fault::Hang);
         let (gate, arrival) = gate(through(stage.pods, spoil).await).await;
         let scene = Scene::begin(&stage).await;
@@ -200,6 +198,9 @@ impl Weather {
         let until = Instant::now() + PATIENCE_OF_NEIGHBOURS;
         let neighbours: JoinSet<Outcome> = (0..SEATS).map(|_| ask(stage.pods, LEAF)).collect();
         eventually("the neighbours have all the seats", || stage.mock.in_flight() == SEATS).await;
+        // Neighbours get no answer if the proxy or the upstream, which is in this process, is kept from a processor.
+        let programs = [std::process::id(), stage.proxy.id()];
+        let waits = programs.map(Waits::of);
         open.send(()).expect("the gate waits");
         let told = timeout_at(until, &mut running).await;
         stage.mock.heal();
@@ -211,7 +212,9 @@ impl Weather {
         let mut cell = scene.end(&stage, told, |told| told.tokens(Some(requests))).await;
         cell.counts.requests = cell.counts.requests.saturating_sub(SEATS);
         cell.counts.upstream = cell.counts.upstream.saturating_sub(SEATS);
-        stall::note_waits(&waits);
+        for (program, before) in programs.into_iter().zip(&waits) {
+            stall::note_wait(Waits::of(program).longest_since(before));
+        }
         if !are_answered {
             cell.result = Err("a neighbour had a seat and got no answer".to_owned());
         }

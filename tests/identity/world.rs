@@ -145,6 +145,11 @@ impl Proxy {
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// What it has logged.
     pub fn written(&self) -> Vec<String> {
         self.process.written()

@@ -14,8 +14,8 @@ use crate::scene::{EMULATED, is_full_size};
 use crate::support::needs;
 use crate::support::stall::{self, Waits};
 
-/// How often a machine is booted for the tests that have no result yet that counts. Emulated kernels crash now and then. The last
-/// result of a test is judged in any case.
+/// How often a machine is booted for the tests that have no valid result yet. Emulated kernels crash now and then. The last result
+/// of a test is judged in any case.
 const BOOTS: usize = 3;
 
 /// Seconds that one test may take.

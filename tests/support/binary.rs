@@ -53,6 +53,11 @@ impl Binary {
         Self { child, stdout, stderr }
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id().expect("it has not ended")
+    }
+
     /// Starts a proxy on ports picked by the system, and waits until it serves.
     pub async fn proxy(upstream: SocketAddr) -> (Self, SocketAddr) {
         let upstream = format!("http://{upstream}");

@@ -118,9 +118,8 @@ fn parent_of(process: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Notes it if this process, or one that it has started, has waited for a processor since then.
-pub fn note_waits(before: &Waits) {
-    let waited = Waits::below(std::process::id()).longest_since(before);
+/// Notes that a program has waited for a processor, if it was for long enough.
+pub fn note_wait(waited: Duration) {
     if waited >= MIN_WAIT {
         note(waited);
     }
