@@ -49,6 +49,11 @@ impl Known {
         }
     }
 
+    /// The result of the last flight, however long ago, if it was a failure.
+    pub(super) fn last_failure(&self) -> Option<NoToken> {
+        self.failure.as_ref().map(|failure| failure.why.clone())
+    }
+
     /// Drops an expired token, which wipes it from memory.
     pub(super) fn drop_expired(&mut self, now: BootTime) {
         let expired = self.token.take_if(|token| freshness::judge(token.expires, now) == Freshness::Expired);

@@ -185,12 +185,18 @@ async fn landing(
     let landed = async {
         let mut change = Change::None;
         loop {
-            match (known.borrow_and_update().find(BootTime::now()), change) {
+            let (found, failure) = {
+                let known = known.borrow_and_update();
+                (known.find(BootTime::now()), known.last_failure())
+            };
+            match (found, change) {
                 (Lookup::Token(token, freshness), _) => return Ok((token, freshness)),
                 (Lookup::Failure(why), _) => return Err(why),
                 (Lookup::Nothing, Change::None) => {}
-                // The token expired before this task ran.
-                (Lookup::Nothing, Change::Published) => return Err(TokenFailure::from(TokenError::Life).into()),
+                // This task ran so late that the token has expired, or that the failure is not the answer to others any more.
+                (Lookup::Nothing, Change::Published) => {
+                    return Err(failure.unwrap_or_else(|| TokenFailure::from(TokenError::Life).into()));
+                }
                 (Lookup::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
             }
             change = known.changed().await.map_or(Change::Ended, |()| Change::Published);

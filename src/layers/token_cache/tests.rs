@@ -8,12 +8,14 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::Audit;
 use super::freshness::RECHECK_INTERVAL;
+use super::known::{Known, RecentFailure};
 use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
@@ -788,6 +790,25 @@ async fn a_waiting_request_takes_little_memory() {
         None,
     );
     assert!(size_of_val(&waiting) <= 1024, "{}", size_of_val(&waiting));
+}
+
+/// As where the process stood still for longer than a failure is the answer to requests.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_that_runs_late_gets_the_failure_it_waited_for() {
+    let (keeper, known) = watch::channel(Known::default());
+    let waiting = tokio::spawn(service::waiting(
+        known,
+        UPSTREAM_TIMEOUT,
+        crate::metadata::token::TokenFormat::Json,
+        http::HeaderValue::from_static(""),
+        None,
+    ));
+    yield_now().await;
+    assert!(!waiting.is_finished());
+    let why = NoToken::from(TokenFailure::Resting);
+    keeper.send_modify(|known| known.failure = Some(RecentFailure { why, until: BootTime::now() }));
+    let answer = waiting.await.expect("no panic");
+    assert!(matches!(&answer, Err(Error::Token(why)) if matches!(**why, TokenFailure::Resting)), "{answer:?}");
 }
 
 #[tokio::test(start_paused = true)]
