@@ -31,7 +31,7 @@ pub(crate) enum Spoil {
 pub(crate) struct SpoiledAnswers {
     /// Its name as a test.
     pub(crate) name: &'static str,
-    spoil: Spoil,
+    pub(crate) spoil: Spoil,
     weather: &'static str,
     /// These, and no others, fail where they otherwise would not.
     noticed_by: &'static [&'static str],
@@ -102,32 +102,37 @@ static TURNS: Semaphore = Semaphore::const_new(6);
 impl SpoiledAnswers {
     /// What the clients need that must notice.
     pub(crate) fn needs(&self) -> Vec<&'static str> {
-        let clients = CLIENTS.iter().filter(|client| self.noticed_by.contains(&client.name));
+        let clients = CLIENTS.iter().filter(|client| self.is_noticed_by(client));
         let needs: BTreeSet<_> = clients.flat_map(Client::needs).copied().collect();
         needs.into_iter().collect()
     }
 
+    /// Whether this client must notice.
+    pub(crate) fn is_noticed_by(&self, client: &Client) -> bool {
+        self.noticed_by.contains(&client.name)
+    }
+
     /// Sends every client that can run into the weather with spoiled responses. An error names those that should have
     /// noticed and did not, and those that should not have.
-    pub(crate) async fn check(&self) -> Result<(), String> {
+    pub(crate) async fn check(&'static self) -> Result<(), String> {
         let weather: &'static Weather =
             WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
-        let spoil = self.spoil;
-        let mut met: JoinSet<Result<Option<(&str, String)>, String>> = JoinSet::new();
+        let mut met: JoinSet<Result<Option<(&Client, String)>, String>> = JoinSet::new();
         for client in CLIENTS.iter().filter(|client| client.missing().is_empty() && client.meets(weather)) {
             met.spawn(async move {
                 let _turn = TURNS.acquire().await.map_err(|error| error.to_string())?;
-                let (_, judged) = play(client, weather, Some(spoil)).await?;
-                Ok(judged.err().map(|error| (client.name, error)))
+                let (_, judged) = play(client, weather, Some(self)).await?;
+                Ok(judged.err().map(|error| (client, error)))
             });
         }
         let mut noticed = Vec::new();
         while let Some(one) = met.join_next().await {
             noticed.extend(one.expect("no panic")?);
         }
-        let expected = |name: &str| self.noticed_by.contains(&name);
-        let missed: Vec<_> = self.noticed_by.iter().filter(|name| noticed.iter().all(|(by, _)| by != *name)).collect();
-        let unexpected: Vec<_> = noticed.iter().filter(|(by, _)| !expected(by)).collect();
+        let missed: Vec<_> =
+            self.noticed_by.iter().filter(|name| noticed.iter().all(|(by, _)| by.name != **name)).collect();
+        let unexpected: Vec<_> =
+            noticed.iter().filter(|(by, _)| !self.is_noticed_by(by)).map(|(by, error)| (by.name, error)).collect();
         if missed.is_empty() && unexpected.is_empty() {
             return Ok(());
         }

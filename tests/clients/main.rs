@@ -88,19 +88,20 @@ fn test_of(client: &'static Client, weather: &'static Weather, runtime: &Arc<Run
 /// How often a client is sent into a weather, if the computer stands still meanwhile.
 const MAX_PLAYS: usize = 3;
 
-/// Sends a client into a weather, and judges what came of it. A failure while the computer stood still does not count.
+/// Sends a client into a weather, and judges what came of it. What is not as it should be does not count if the computer stood
+/// still meanwhile.
 pub(crate) async fn play(
     client: &'static Client,
     weather: &'static Weather,
-    spoil: Option<fault::Spoil>,
+    fault: Option<&SpoiledAnswers>,
 ) -> Result<(weather::Cell, Result<(), String>), String> {
+    let should_fail = fault.is_some_and(|fault| fault.is_noticed_by(client));
     for plays in 1.. {
         let began = Instant::now();
-        let cell = weather.meet(client, spoil).await?;
+        let cell = weather.meet(client, fault.map(|fault| fault.spoil)).await?;
         let judged = expected::judge(client, weather, &cell);
         match stall::longest_since(began) {
-            // What is spoiled is expected to fail.
-            Some(stall) if judged.is_err() && spoil.is_none() && plays < MAX_PLAYS => {
+            Some(stall) if judged.is_err() != should_fail && plays < MAX_PLAYS => {
                 println!("{}: {}: again, because the computer stood still for {stall:?}", client.name, weather.name);
             }
             _ => return Ok((cell, judged)),
