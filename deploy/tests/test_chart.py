@@ -68,11 +68,10 @@ class Chart(unittest.TestCase):
         self.assertEqual(container["securityContext"]["seLinuxOptions"], {"type": "spc_t"})
 
     def test_what_the_redirect_lets_pass_is_known_to_all_who_check_it(self):
-        given = ["--set", "redirect.allow={443,ipv6}", "--set", "redirect.dropSpoofed=true"]
         for given, redirects, canarys in [
             ([], {}, {}),
             (
-                given,
+                ["--set", "redirect.allow={443,ipv6}", "--set", "redirect.dropSpoofed=true"],
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6", "METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"},
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6"},
             ),

@@ -23,10 +23,19 @@ labels! {
     Verdict {
         /// Passed.
         Protected = "protected",
+        /// Exposed on purpose (`--redirect-allow`).
+        Allowed = "allowed",
         /// Not exposed, but not working.
         Trouble = "trouble",
         /// Exposed.
         Unprotected = "unprotected",
+    }
+}
+
+impl Verdict {
+    /// Whether nothing is exposed that should not be, and all works.
+    pub fn is_good(self) -> bool {
+        self <= Self::Allowed
     }
 }
 
@@ -156,13 +165,14 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
         },
         Ok(answer) => {
             let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
-            let advice = "check the proxy's log and /readyz for errors of the metadata server";
+            let server_failed = "check the proxy's log and /readyz for errors of the metadata server";
             match sentence(answer) {
-                Some(why) if answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN) => {
-                    (Verdict::Trouble, format!("{seen}: {why}"), Some(NO_OWN_TOKEN))
+                None => (Verdict::Trouble, seen, Some(server_failed)),
+                Some(why) => {
+                    let is_own = answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN);
+                    let advice = if is_own { NO_OWN_TOKEN } else { server_failed };
+                    (Verdict::Trouble, format!("{seen}: {why}"), Some(advice))
                 }
-                Some(why) => (Verdict::Trouble, format!("{seen}: {why}"), Some(advice)),
-                None => (Verdict::Trouble, seen, Some(advice)),
             }
         }
         Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
@@ -174,7 +184,7 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
 pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>, is_allowed: bool) -> Finding {
     let (verdict, seen, advice) = match error {
         Some(error) => (Verdict::Protected, format!("it is closed: {error}"), None),
-        None if is_allowed => (Verdict::Protected, "it is open, as --redirect-allow says".to_owned(), None),
+        None if is_allowed => (Verdict::Allowed, "it is open, as --redirect-allow says".to_owned(), None),
         None => (Verdict::Unprotected, "it is open".to_owned(), Some(CLOSE)),
     };
     Finding { check: "way_round", verdict, tried: format!("connect to {addr}"), seen, advice, milliseconds: None }
@@ -300,7 +310,7 @@ mod tests {
     #[test]
     fn a_way_round_may_be_open_on_purpose() {
         let addr = SocketAddr::from(([169, 254, 169, 254], 443));
-        for (is_allowed, verdict) in [(true, Verdict::Protected), (false, Verdict::Unprotected)] {
+        for (is_allowed, verdict) in [(true, Verdict::Allowed), (false, Verdict::Unprotected)] {
             let found = way_round(addr, None, is_allowed);
             assert_eq!((found.verdict, found.advice.is_none()), (verdict, is_allowed));
         }

@@ -47,7 +47,7 @@ impl Pages {
             let last = Arc::clone(&last);
             registry.observe(row, move || last.load().as_deref().map(read));
         };
-        observe(&table::CHECK_PROTECTED, |last| u64::from(last.standing.verdict == Verdict::Protected));
+        observe(&table::CHECK_PROTECTED, |last| u64::from(last.standing.verdict.is_good()));
         observe(&table::CHECK_TIME, |last| last.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
         Self { node, last, findings: registry.gauge_vec(&table::CHECK_FINDINGS), registry }
     }

@@ -48,10 +48,10 @@ impl Report {
         seen.join("; ") + &fix.unwrap_or_default()
     }
 
-    /// 0 if protected, 1 if unprotected, 2 if in trouble.
+    /// 0 if protected but for what is exposed on purpose, 1 if unprotected, 2 if in trouble.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
-            Verdict::Protected => 0,
+            Verdict::Protected | Verdict::Allowed => 0,
             Verdict::Unprotected => 1,
             Verdict::Trouble => 2,
         }
@@ -77,6 +77,7 @@ impl fmt::Display for Report {
         f.write_str(&self.findings_as_text())?;
         f.write_str(match self.verdict {
             Verdict::Protected => "Protected: requests reach the metadata server only through the proxy.\n",
+            Verdict::Allowed => "Protected, except for what --redirect-allow leaves open.\n",
             Verdict::Trouble => "Trouble: nothing is exposed, but some checks failed.\n",
             Verdict::Unprotected => "Unprotected: everything marked OPEN can be reached from here.\n",
         })
@@ -88,6 +89,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = match self.verdict {
             Verdict::Protected => "ok      ",
+            Verdict::Allowed => "allowed ",
             Verdict::Trouble => "TROUBLE ",
             Verdict::Unprotected => "OPEN    ",
         };

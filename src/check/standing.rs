@@ -27,13 +27,16 @@ impl Standing {
         let (was_ready, troubles) = before.map_or((false, 0), |before| (before.is_ready, before.troubles));
         let troubles = if verdict == Verdict::Trouble { troubles.saturating_add(1) } else { 0 };
         let is_ready = match verdict {
-            Verdict::Protected => true,
+            Verdict::Protected | Verdict::Allowed => true,
             Verdict::Unprotected => false,
             Verdict::Trouble => was_ready && troubles < MAX_TROUBLES,
         };
         let sentence = match (verdict, is_ready) {
             (Verdict::Protected, _) => {
                 format!("protected: pods of {node} reach the metadata server only through the proxy")
+            }
+            (Verdict::Allowed, _) => {
+                format!("protected, except for what --redirect-allow leaves open to pods of {node}")
             }
             (Verdict::Unprotected, _) => format!("UNPROTECTED: pods of {node} reach what they must not: {why}"),
             (Verdict::Trouble, true) => {
@@ -53,7 +56,7 @@ impl Standing {
             return;
         }
         match self.verdict {
-            Verdict::Protected => tracing::info!(is_ready, "{sentence}"),
+            Verdict::Protected | Verdict::Allowed => tracing::info!(is_ready, "{sentence}"),
             Verdict::Trouble => tracing::warn!(is_ready, "{sentence}"),
             Verdict::Unprotected => tracing::error!(is_ready, "{sentence}"),
         }
@@ -62,7 +65,7 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::{Protected, Trouble, Unprotected};
+    use super::Verdict::{Allowed, Protected, Trouble, Unprotected};
     use super::*;
     use crate::check::Finding;
 
@@ -86,6 +89,7 @@ mod tests {
     #[test]
     fn what_is_exposed_counts_at_once() {
         assert_eq!(ready_after(&[Protected, Unprotected, Protected]), [true, false, true]);
+        assert_eq!(ready_after(&[Allowed, Unprotected, Allowed]), [true, false, true], "on purpose or not");
     }
 
     #[test]
@@ -104,6 +108,7 @@ mod tests {
     fn the_sentence_says_where_and_what_to_do() {
         let protected = Standing::after(None, &report(Protected), "node-1");
         for (before, verdict, expected) in [
+            (None, Allowed, "protected, except for what --redirect-allow leaves open to pods of node-1"),
             (None, Unprotected, "UNPROTECTED: pods of node-1 reach what they must not: GET /: why. Fix: mend it"),
             (
                 None,

@@ -81,7 +81,6 @@ mod state;
 mod tool;
 mod uplinks;
 
-use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
@@ -165,15 +164,6 @@ impl Routes {
             SocketAddr::V4(addr) => self.ports.contains(&addr.port()),
             SocketAddr::V6(_) => self.ipv6,
         }
-    }
-}
-
-/// Formats the value of the flag.
-impl fmt::Display for Routes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ports = self.ports.iter().map(ToString::to_string);
-        let allowed: Vec<String> = ports.chain(self.ipv6.then(|| "ipv6".to_owned())).collect();
-        f.write_str(&allowed.join(","))
     }
 }
 

@@ -127,10 +127,11 @@ table! {
         "Maximum memory that can be charged to client connections. At the limit, a connection of the client that uses \
          most is closed.";
     CHECK_PROTECTED = "metadata_proxy_check_protected" []
-        "1 if the last check found pods of this node protected, otherwise 0. Only with check --interval.";
+        "1 if the last check found pods of this node protected but for what is exposed on purpose, otherwise 0. Only with \
+         check --interval.";
     CHECK_FINDINGS = "metadata_proxy_check_findings" ["check", "verdict"]
-        "Findings of the last check, by what was checked (proxied, name, concealed, way_round) and verdict: protected, trouble \
-         (nothing is exposed, but something does not work) or unprotected. Only with check --interval.";
+        "Findings of the last check, by what was checked (proxied, name, concealed, way_round) and verdict: protected, allowed \
+         (exposed on purpose), trouble (nothing is exposed, but something does not work) or unprotected. Only with check --interval.";
     CHECK_TIME = "metadata_proxy_check_last_run_timestamp_seconds" []
         "Time of the last check, in seconds since the Unix epoch. Only with check --interval.";
     REQUEST_COUNT = "request_count" ["code", "filter_result"]

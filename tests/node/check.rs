@@ -58,7 +58,9 @@ fn a_pod_learns_whether_it_is_protected() {
     assert_eq!(ajar.stdout.lines().filter(|line| line.starts_with("OPEN ")).count(), 1, "{}", ajar.stdout);
     let meant = Process::run(pod, &["check", "--redirect-allow=8081"]);
     assert_eq!(meant.code, Some(0), "{meant:?}");
-    assert!(meant.stdout.contains(":8081: it is open, as --redirect-allow says"), "{}", meant.stdout);
+    let line = "allowed connect to 169.254.169.254:8081: it is open, as --redirect-allow says";
+    assert!(meant.stdout.contains(line), "{}", meant.stdout);
+    assert!(meant.stdout.ends_with("except for what --redirect-allow leaves open.\n"), "{}", meant.stdout);
 }
 
 fn a_script_learns_it_too() {

@@ -40,7 +40,8 @@ struct Outcome {
     output: String,
     /// How long it took.
     took: Duration,
-    /// How long one of the machine's processors waited for one of this computer's meanwhile. Without other load, 7 % of that.
+    /// How long one of the machine's processors waited for one of this computer's meanwhile. Without other load, some 6 % of
+    /// that.
     waited: Duration,
 }
 
@@ -142,7 +143,7 @@ fn results_in(lines: impl Iterator<Item = String>, waits: impl Fn() -> Waits) ->
             let (took, waited) = (began.elapsed(), waits().longest_since(&waits_before));
             let code = code.parse().unwrap_or(-1);
             let outcome = Outcome { code, output: std::mem::take(&mut output), took, waited };
-            println!("v2: {name}: exit code {code}; the machine waited {waited:?} for a processor");
+            println!("v2: {name}: exit code {code}; the machine waited {waited:?} of {took:?} for a processor");
             results.insert(std::mem::take(&mut name), outcome);
         } else {
             if let Some(sum) = line.find(": peak ") {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
-use crate::metadata::token::{AccessToken, TokenError};
+use crate::metadata::token::{AccessToken, TokenError, TokenFormat};
 use crate::metadata::{Endpoint as Path, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
 use crate::reply::Body;
 use crate::shares::Client;
@@ -777,18 +777,17 @@ async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
     assert!(fetches.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= RECHECK_INTERVAL));
 }
 
+/// A request that waits for what is published there.
+fn waiting(known: watch::Receiver<Known>) -> impl Future<Output = Result<Response<Body>, Error>> {
+    service::waiting(known, UPSTREAM_TIMEOUT, TokenFormat::Json, HeaderValue::from_static(""), None)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_waiting_request_takes_little_memory() {
     let cache = Cache::new(&Server::new());
     let entry = cache.store.find_or_make(TokenKey::default_account(), None, BootTime::now()).expect("room").0;
     let known = entry.join(None).0;
-    let waiting = service::waiting(
-        known,
-        UPSTREAM_TIMEOUT,
-        crate::metadata::token::TokenFormat::Json,
-        http::HeaderValue::from_static(""),
-        None,
-    );
+    let waiting = waiting(known);
     assert!(size_of_val(&waiting) <= 1024, "{}", size_of_val(&waiting));
 }
 
@@ -796,13 +795,7 @@ async fn a_waiting_request_takes_little_memory() {
 #[tokio::test(start_paused = true)]
 async fn a_waiting_request_that_runs_late_gets_the_failure_it_waited_for() {
     let (keeper, known) = watch::channel(Known::default());
-    let waiting = tokio::spawn(service::waiting(
-        known,
-        UPSTREAM_TIMEOUT,
-        crate::metadata::token::TokenFormat::Json,
-        http::HeaderValue::from_static(""),
-        None,
-    ));
+    let waiting = tokio::spawn(waiting(known));
     yield_now().await;
     assert!(!waiting.is_finished());
     let why = NoToken::from(TokenFailure::Resting);
