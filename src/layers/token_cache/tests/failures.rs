@@ -1,0 +1,106 @@
+//! A server that fails or refuses.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_valid_token_is_served_while_the_server_fails() {
+    for mode in [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500), Mode::Refuses(429), Mode::Refuses(404)] {
+        let server = Server::new();
+        let cache = Cache::new(&server);
+        let first = cache.token(TOKEN).await.0;
+        sleep(MINUTE).await;
+        server.set(mode);
+        for _ in 0..55 * 60 {
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(cache.token(TOKEN).await.0, first, "{mode:?}");
+        }
+        let fetches = server.fetches();
+        assert!((2..60).contains(&fetches), "{mode:?}: {fetches} fetches in 55 minutes");
+        server.set(Mode::Gives);
+        sleep(Duration::from_secs(13)).await;
+        assert_ne!(cache.token(TOKEN).await.0, first, "{mode:?}: a new token replaces the old one before it expires");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_expiry_requests_fail_in_time_and_recovery_is_noticed_within_a_second() {
+    for mode in [Mode::Closes, Mode::Hangs, Mode::Garbles, Mode::Refuses(500)] {
+        let server = Server::new();
+        let cache = Cache::new(&server);
+        let first = cache.token(TOKEN).await.0;
+        server.set(mode);
+        sleep(62 * MINUTE).await;
+
+        let dead = Instant::now();
+        while dead.elapsed() < MINUTE {
+            let asked = Instant::now();
+            let got = cache.ask(TOKEN).await;
+            assert!(matches!(got, Got::Unavailable | Got::Status(500)), "{mode:?}: {got:?}");
+            assert!(asked.elapsed() <= Duration::from_millis(2500), "{mode:?}: {:?}", asked.elapsed());
+            sleep(Duration::from_millis(10)).await;
+        }
+        let probes = server.fetches_since(dead).len();
+        assert!((15..=101).contains(&probes), "{mode:?}: {probes} fetches in a minute with 100 requests per second");
+
+        server.set(Mode::Gives);
+        let back = Instant::now();
+        while cache.ask(TOKEN).await != Got::Token("ya29.2".to_owned(), 3598) {
+            assert!(back.elapsed() < Duration::from_secs(1), "{mode:?}: recovery was not noticed");
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_ne!(cache.token(TOKEN).await.0, first);
+        assert!(server.fetches_since(back).len() <= 2, "{mode:?}: too many fetches at recovery");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_shared_by_all_waiting_requests() {
+    let server = Server::new();
+    server.set(Mode::Closes);
+    let cache = Cache::new(&server);
+    let got = cache.crowd(1000, TOKEN).join_all().await;
+    assert!(got.iter().all(|got| *got == Got::Unavailable));
+    assert_eq!(server.fetches(), 1);
+    assert_eq!(cache.crowd(1000, TOKEN).join_all().await.len(), 1000);
+    assert_eq!(server.fetches(), 1, "requests that follow get it too");
+}
+
+/// As where the process stood still for longer than a failure is the answer to requests.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_that_runs_late_gets_the_failure_it_waited_for() {
+    let (keeper, known) = watch::channel(Known::default());
+    let waiting = tokio::spawn(waiting(known));
+    yield_now().await;
+    assert!(!waiting.is_finished());
+    let why = NoToken::from(TokenFailure::Resting);
+    keeper.send_modify(|known| known.failure = Some(RecentFailure { why, until: BootTime::now() }));
+    let answer = waiting.await.expect("no panic");
+    assert!(matches!(&answer, Err(Error::Token(why)) if matches!(**why, TokenFailure::Resting)), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_passed_on_and_cached_briefly() {
+    for (status, remembered) in [(404, 10_000), (403, 1000), (429, 1000), (400, 1000)] {
+        let server = Server::new();
+        server.set(Mode::Refuses(status));
+        let cache = Cache::new(&server);
+        assert_eq!(cache.ask(TOKEN).await, Got::Status(status));
+        sleep(Duration::from_millis(remembered - 1)).await;
+        assert_eq!((cache.ask(TOKEN).await, server.fetches()), (Got::Status(status), 1));
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!((cache.ask(TOKEN).await, server.fetches()), (Got::Status(status), 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_has_expired_on_arrival_is_not_fetched_at_every_request() {
+    let server = Server::new();
+    server.set(Mode::GivesTheLastSecond);
+    let cache = Cache::new(&server);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        cache.ask(TOKEN).await;
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(server.fetches() <= 20, "{} fetches in 10 s", server.fetches());
+}

@@ -1,0 +1,64 @@
+//! Requests for one token are one fetch.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_concurrent_requests_are_one_fetch() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    let got = cache.crowd(1000, TOKEN).join_all().await;
+    assert!(got.iter().all(|got| *got == Got::Token("ya29.1".to_owned(), 3598)), "{:?}", got[0]);
+    assert_eq!(server.fetches(), 1);
+    assert!((cache.count("metadata_proxy_token_requests_total{outcome=\"miss\"}") - 1.0).abs() < 0.1);
+    assert!((cache.count("metadata_proxy_token_requests_total{outcome=\"coalesced\"}") - 999.0).abs() < 0.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_is_fetched_once() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    let mut crowd = JoinSet::new();
+    for caller in 0..1000 {
+        let cache = cache.clone();
+        let target = format!(
+            "/computeMetadata/v1/instance/service-accounts/a{}@b.c/token?scopes={}",
+            caller % 8,
+            ["x", "y", "x,y", "y,x,z"][caller / 8 % 4]
+        );
+        crowd.spawn(async move { cache.ask(&target).await });
+    }
+    assert!(crowd.join_all().await.iter().all(|got| matches!(got, Got::Token(..))));
+    let mut keys: Vec<_> = server.fetches.lock().expect("fetches").iter().map(|(key, _)| format!("{key:?}")).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!((keys.len(), server.fetches()), (32, 32));
+    assert_eq!(server.most_flying.load(Relaxed), 12, "the limit is reached and not exceeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_cancels_nothing() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::new(&server);
+    let leader = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.ask(TOKEN).await }
+    });
+    sleep(Duration::from_millis(10)).await;
+    let others = cache.crowd(999, TOKEN);
+    sleep(Duration::from_millis(10)).await;
+    leader.abort();
+    assert!(others.join_all().await.iter().all(|got| matches!(got, Got::Token(..))));
+    assert_eq!(server.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flight_completes_even_if_all_clients_leave() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::new(&server);
+    let mut callers = cache.crowd(10, TOKEN);
+    sleep(Duration::from_millis(10)).await;
+    callers.shutdown().await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(matches!(cache.ask(TOKEN).await, Got::Token(..)));
+    assert_eq!(server.fetches(), 1);
+}

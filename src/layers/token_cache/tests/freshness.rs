@@ -1,0 +1,139 @@
+//! How old a token gets, and when it is fetched again.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn expires_in_is_computed_for_each_response() {
+    let server = Server::taking(Duration::ZERO);
+    let cache = Cache::new(&server);
+    assert_eq!(cache.token(TOKEN).await.1, 3599);
+    for (later, left) in [(1, 3598), (9, 3589), (3000, 589)] {
+        sleep(Duration::from_secs(later)).await;
+        assert_eq!(cache.token(TOKEN).await.1, left);
+    }
+    assert_eq!(server.fetches(), 1);
+}
+
+/// The libraries request a new token before the old one expires: Node's at 299 s, Python's and Go's at 224 s, Java's at
+/// 179 s.
+#[tokio::test(start_paused = true)]
+async fn requests_in_a_tokens_last_minutes_are_one_fetch_in_five_seconds() {
+    for left in [299, 280, 224, 179] {
+        let server = Server::taking(Duration::ZERO);
+        server.set_stuck(true);
+        server.age_to(left);
+        let cache = Cache::new(&server);
+        let (old, mut least) = cache.token(TOKEN).await;
+        let began = Instant::now();
+        for _ in 0..1000 {
+            let (token, left) = cache.token(TOKEN).await;
+            assert!(token == old && left <= least);
+            least = left;
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!((left - 12..=left - 9).contains(&least), "expires_in fell from {left} to {least}");
+        let fetches = server.fetches_since(began + Duration::from_millis(1));
+        assert!((1..=2).contains(&fetches.len()), "{left}: {} fetches in 10 s", fetches.len());
+
+        server.set_stuck(false);
+        sleep(Duration::from_secs(5)).await;
+        assert_ne!(cache.token(TOKEN).await.0, old, "{left}: the new token is served within 5 s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_in_use_stays_above_the_first_librarys_threshold() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    for _ in 0..180 {
+        sleep(MINUTE).await;
+        let (_, left) = cache.token(TOKEN).await;
+        assert!(left > 290, "a client that sends a request every minute gets {left} s");
+    }
+    assert!(server.fetches() <= 3 * 9, "{} fetches in three hours", server.fetches());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_ages_while_the_machine_is_suspended() {
+    let server = Server::taking(Duration::ZERO);
+    let cache = Cache::new(&server);
+    let (first, left) = cache.token(TOKEN).await;
+    assert_eq!(left, 3599);
+    server.set(Mode::Closes);
+    sleep(10 * MINUTE).await;
+    suspend(40 * MINUTE);
+    assert_eq!(cache.token(TOKEN).await, (first.clone(), 599), "expires_in includes the suspension");
+    suspend(10 * MINUTE);
+    assert_eq!(cache.ask(TOKEN).await, Got::Unavailable, "the token has expired");
+    server.set(Mode::Gives);
+    // The keeper fetches soon, without a request.
+    sleep(Duration::from_secs(31)).await;
+    let before = server.fetches();
+    assert_ne!(cache.token(TOKEN).await.0, first);
+    assert_eq!(server.fetches(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_proxys_own_token_is_kept_fresh_without_requests() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.tokens.warm(TokenKey::default_account()).await.expect("a token");
+    let mut least = u32::MAX;
+    for _ in 0..5 * 60 {
+        sleep(MINUTE).await;
+        least = least.min(cache.left().expect("a token"));
+    }
+    assert!(least > 120, "only {least} s were left once: the alert would fire");
+    assert!((6..5 * 9).contains(&server.fetches()), "{} fetches in five hours", server.fetches());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gauge_is_0_only_if_a_token_expired_without_a_replacement() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    assert_eq!(cache.left(), None, "at first");
+    server.set(Mode::Refuses(404));
+    cache.tokens.warm(TokenKey::default_account()).await.expect_err("no account");
+    sleep(10 * MINUTE).await;
+    assert_eq!(cache.left(), None, "without an account");
+    server.set(Mode::Gives);
+    sleep(2 * MINUTE).await;
+    assert!(cache.left().is_some_and(|left| left > 3000), "it is fetched without a request: {:?}", cache.left());
+    server.set(Mode::Closes);
+    sleep(61 * MINUTE).await;
+    assert_eq!(cache.left(), Some(0), "it expired, and the server returns no other");
+    server.set(Mode::Gives);
+    sleep(Duration::from_secs(15)).await;
+    assert!(cache.left().is_some_and(|left| left > 3000), "it is fetched without a request: {:?}", cache.left());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workloads_token_is_fetched_again_long_before_it_expires() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    let mut key = TokenKey::default_account();
+    key.principal = Principal::Workload(WorkloadId(1));
+    cache.tokens.warm(key.clone()).await.expect("a token");
+    sleep(Duration::from_secs(2500)).await;
+    assert_eq!(server.fetches_of(&key).len(), 1);
+    sleep(Duration::from_secs(400)).await;
+    let fetches = server.fetches_of(&key);
+    assert!(fetches.len() >= 3, "the same token is no reason to wait for long: {fetches:?}");
+    assert!(fetches.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= RECHECK_INTERVAL));
+}
+
+#[tokio::test(start_paused = true)]
+async fn identity_tokens_are_cached_for_a_minute_and_not_refreshed() {
+    const IDENTITY: &str = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    let first = cache.ask(&format!("{IDENTITY}x")).await;
+    sleep(Duration::from_secs(58)).await;
+    assert_eq!(cache.ask(&format!("{IDENTITY}x")).await, first);
+    assert_ne!(cache.ask(&format!("{IDENTITY}y")).await, first, "another audience");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(server.fetches(), 2);
+    assert_ne!(cache.ask(&format!("{IDENTITY}x")).await, first);
+    assert_eq!(server.fetches(), 3);
+}

@@ -1,0 +1,124 @@
+//! Pods that ask for more than others.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn invented_scopes_neither_grow_the_cache_nor_evict_a_key_in_use() {
+    let server = Server::taking(Duration::from_millis(1));
+    let cache = Cache::new(&server);
+    let used = scoped("used");
+    for invented in 0..5000 {
+        if invented % 10 == 0 {
+            cache.token(&used).await;
+        }
+        cache.token(&scoped(&format!("invented-{invented}"))).await;
+        let (bytes, limit) = cache.store.bytes();
+        assert!(bytes <= limit, "{bytes} bytes");
+    }
+    let entries = cache.entries();
+    assert!((400..600).contains(&entries), "{entries} entries of common size");
+    let is_used = |key: &TokenKey| key.params().any(|(_, value)| value == "used");
+    let fetched = server.fetches.lock().expect("fetches").iter().filter(|(key, _)| is_used(key)).count();
+    assert_eq!(fetched, 1, "the key in use was never evicted");
+    let kept = f64::from(u32::try_from(entries).expect("a small number"));
+    assert!((cache.count("metadata_proxy_token_evictions_total") - (5001.0 - kept)).abs() < 0.1);
+
+    // The keepers of evicted entries have ended: in the next hour only the others refresh.
+    let before = server.fetches();
+    sleep(Duration::from_secs(3590)).await;
+    let refreshes = server.fetches() - before;
+    assert!(refreshes <= 7 * entries, "{refreshes} refreshes, but {entries} keepers need 5 to 6 each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_client_that_holds_most_gives_way() {
+    let server = Server::taking(Duration::from_millis(1));
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    for n in 0..5 {
+        assert!(matches!(cache.ask_as(2, &scoped(&format!("modest-{n}"))).await, Got::Token(..)));
+    }
+    for n in 0..2000 {
+        cache.token(&scoped(&format!("invented-{n}"))).await;
+    }
+    let before = server.fetches();
+    for n in 0..5 {
+        assert!(matches!(cache.ask_as(2, &scoped(&format!("modest-{n}"))).await, Got::Token(..)));
+    }
+    cache.token(TOKEN).await;
+    assert_eq!(server.fetches(), before, "entries of other clients remain, however long they were unused");
+}
+
+/// One pod waits for the maximum number of slow keys, while other pods request new tokens.
+#[tokio::test(start_paused = true)]
+async fn one_pods_slow_keys_do_not_delay_other_pods() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    let mut hostile = cache.crowd_as(1, (0..1100).map(|n| scoped(&format!("slow-{n}-{}", "x".repeat(4000)))));
+    sleep(Duration::from_secs(1)).await;
+    for n in 0..20 {
+        let asked = Instant::now();
+        let got = cache.ask_as(2 + n % 3, &scoped(&format!("honest-{n}"))).await;
+        assert!(matches!(got, Got::Token(..)), "{n}: {got:?}");
+        assert!(asked.elapsed() < Duration::from_millis(500), "{n}: {:?}", asked.elapsed());
+    }
+    assert_eq!(server.most_flying.load(Relaxed), 12);
+    let mut got = Vec::new();
+    while let Some(one) = hostile.join_next().await {
+        got.push(one.expect("no panic"));
+    }
+    let too_many = got.iter().filter(|got| **got == Got::TooMany).count();
+    assert!(too_many > 500, "{too_many} were refused with the reason");
+    assert!(got.iter().all(|got| !matches!(got, Got::Status(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_others_wait_for_is_never_evicted() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::with_limit(64 * 1024, &server);
+    let honest: Vec<String> = (0..4).map(|n| scoped(&format!("honest-{n}"))).collect();
+    let honest = cache.crowd_as(2, honest);
+    let hostile = cache.crowd_as(1, (0..1000).map(|n| scoped(&format!("invented-{n}"))));
+    let got = honest.join_all().await;
+    assert!(got.iter().all(|got| matches!(got, Got::Token(..))), "{got:?}");
+    let got = hostile.join_all().await;
+    assert!(got.contains(&Got::TooMany), "requests without room get the reason");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refreshes_and_new_tokens_do_not_wait_for_each_other() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    // The refresh is due, and the server returns a new token in ten seconds.
+    sleep(Duration::from_secs(u64::from(HOUR) - 310)).await;
+    let busy = Instant::now();
+    // Many pods with few slow keys each: none holds more than its share, so no flight is given up for another.
+    let mut crowds = Vec::new();
+    for second in 0..15 {
+        crowds.extend((1..=20).map(|pod| cache.crowd_as(pod, [scoped(&format!("slow-{second}-{pod}"))])));
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(server.most_flying.load(Relaxed), 13, "all demanded flights, and the refresh");
+    let own = server.fetches_of(&TokenKey::default_account());
+    let own: Vec<_> = own.into_iter().filter(|at| *at >= busy).map(|at| at - busy).collect();
+    assert!(own.len() >= 2, "{own:?}");
+    assert!(own.is_sorted_by(|a, b| *b < *a + RECHECK_INTERVAL + Duration::from_millis(100)), "{own:?}");
+    assert!(cache.token(TOKEN).await.1 > 3500, "it was refreshed in time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn abandoned_keys_do_not_delay_others() {
+    let server = Server::taking(Duration::from_secs(1));
+    let cache = Cache::new(&server);
+    for invented in 0..1000 {
+        let mut gone = cache.crowd(1, &format!("{TOKEN}?scopes=invented-{invented}"));
+        sleep(Duration::from_millis(1)).await;
+        gone.shutdown().await;
+    }
+    let asked = Instant::now();
+    while !matches!(cache.ask(TOKEN).await, Got::Token(..)) {
+        assert!(asked.elapsed() < Duration::from_secs(10), "an ordinary key waits behind {} fetches", server.fetches());
+        sleep(Duration::from_millis(100)).await;
+    }
+}
