@@ -272,6 +272,18 @@ async fn refusals_are_told_with_their_reason_and_client() {
     assert!(!binary.stderr_to_end().await.contains("refused requests"), "one line for a burst");
 }
 
+/// The metadata server answers, so its health does not change.
+#[tokio::test]
+async fn a_response_that_is_not_a_token_is_told() {
+    let mock = upstream().await;
+    let (mut binary, addr, _) = Binary::ready(None, mock.addr(), &[]).await;
+    mock.fault(Fault::Html);
+    get(addr, &format!("{TOKEN}?scopes=a")).await;
+    let line = binary.stderr_line("refused requests").await;
+    assert!(line.contains("reason=\"upstream_not_a_token\"") && line.contains("is not a token: "), "{line}");
+    binary.terminate();
+}
+
 #[tokio::test]
 async fn the_audit_names_who_got_which_token_and_never_the_token() {
     let mock = upstream().await;
