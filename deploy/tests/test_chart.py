@@ -75,6 +75,7 @@ class Chart(unittest.TestCase):
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6", "METADATA_PROXY_REDIRECT_DROP_SPOOFED": "true"},
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6"},
             ),
+            (["--set", "redirect.uplinks={eth0,eth1}"], {"METADATA_PROXY_REDIRECT_UPLINK": "eth0,eth1"}, {}),
         ]:
             with self.subTest(given):
                 containers = {one["name"]: one for one in self.pod(*given)["containers"]}
@@ -92,6 +93,7 @@ class Chart(unittest.TestCase):
             "redirect.allow={80}",
             "redirect.allow={https}",
             "redirect.allow=443",
+            "redirect.uplinks={eth0;eth1}",
             "image.pullPolicy=Sometimes",
             "policy.document.extends=strict",
             "policy.document.apiVersion=v1",

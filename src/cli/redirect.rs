@@ -65,7 +65,7 @@ pub(super) struct RedirectArgs {
 
     /// daemonset only: network interface that carries no pod traffic. May be repeated. By default the interface on the route
     /// to the metadata server
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", env = "METADATA_PROXY_REDIRECT_UPLINK", value_delimiter = ',')]
     uplink: Vec<Given<Interface>>,
 
     /// Tool to install the rules with. By default nft if it works on this machine, otherwise iptables
@@ -331,6 +331,15 @@ mod tests {
             let text = mistakes(&format!("redirect install {line}"));
             assert!(text.contains(named), "{named} is missing from\n{text}");
         }
+    }
+
+    #[test]
+    fn a_node_may_have_several_uplinks() {
+        let Command::Check(redirect) = redirect("redirect check --uplink eth0,eth1 --uplink ens4") else {
+            panic!("no check")
+        };
+        let uplinks = ["eth0", "eth1", "ens4"].map(str::to_owned).to_vec();
+        assert_eq!(redirect.settings.mode, Mode::DaemonSet { uplinks: Some(uplinks) });
     }
 
     #[test]
