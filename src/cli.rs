@@ -56,7 +56,7 @@ struct Args {
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "parsed once")]
 enum Subcommands {
-    /// Explain whether the policy allows a request, and why; or whom the proxy takes a pod for
+    /// Explain whether the policy allows a request, and why; or how the proxy identifies a pod
     Explain(policy::ExplainArgs),
     /// Print and validate policies
     #[command(subcommand)]

@@ -72,7 +72,7 @@ pub fn explain(policy: &Policy, url: &str) -> String {
             let error = Error::from(error);
             explanation.line("client", format_args!("{}: {error}", error.status()));
             if let Some(meant) = meant(url) {
-                explanation.line("perhaps", format_args!("{meant} is meant; only policies leave out the beginning"));
+                explanation.line("perhaps", format_args!("you mean {meant}; only policies omit the prefix"));
             }
             return explanation.0;
         }
@@ -95,7 +95,7 @@ pub async fn pod(admin: SocketAddr, pod: &str) -> Result<String, Box<dyn std::er
     let query = form_urlencoded::Serializer::new(String::new()).append_pair("pod", pod).finish();
     let request = http::Request::get(format!("http://{}/whois?{query}", SocketAddr::new(ip, admin.port())));
     let answer = HttpClient::plain(ADMIN_LIMITS).send(request.body(Bytes::new())?).await;
-    let answer = answer.map_err(|error| format!("the proxy at {admin} (--metrics-addr) cannot be asked: {error}"))?;
+    let answer = answer.map_err(|error| format!("cannot reach the proxy at {admin} (--metrics-addr): {error}"))?;
     let text = String::from_utf8_lossy(answer.body()).into_owned();
     if answer.status().is_success() { Ok(text) } else { Err(text.trim_end().into()) }
 }
@@ -246,7 +246,7 @@ mod tests {
             ("computeMetadata/v1/instance/id", "/computeMetadata/v1/instance/id"),
         ] {
             let text = explained("compat", url);
-            let line = format!("\nperhaps    {meant} is meant; only policies leave out the beginning\n");
+            let line = format!("\nperhaps    you mean {meant}; only policies omit the prefix\n");
             assert!(text.contains("\nclient     400 ") && text.ends_with(&line), "{text}");
         }
         for url in

@@ -36,7 +36,7 @@ pub enum Failure {
     #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
     /// A request for the node's accounts in another name.
-    #[error("the node's accounts are not asked for in another name")]
+    #[error("the node's accounts are requested only for the node")]
     Foreign,
     /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
     #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]

@@ -1,4 +1,4 @@
-//! [`HttpClient`]: sends requests to everything except the metadata server: the trace collector, and what `check` probes.
+//! [`HttpClient`]: sends requests except those to the upstream: to Google, the trace collector, admin pages, and by `check`.
 //!
 //! Requests to the metadata server go through `upstream::UpstreamClient`, which counts every byte. This
 //! client keeps connections alive, has one deadline for a whole request, and reads whole bodies up to a limit. How it

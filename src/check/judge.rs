@@ -132,8 +132,8 @@ pub(super) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
         }
         Ok(answer) if answer.status.is_success() => {
             let seen = format!("{} issues an identity token of the node", who(answer));
-            let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, make sure \
-                          that every pod of this node may impersonate the node";
+            let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, \
+                          every pod can impersonate this node: conceal them unless that is intended";
             (Verdict::Unprotected, seen, Some(advice))
         }
         Ok(answer) => refused(answer),

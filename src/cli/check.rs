@@ -15,8 +15,8 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
     format: Choice<Format>,
 
-    /// Check again and again, with this time between two checks, until a signal ends it. Logs what changes, and serves /readyz
-    /// and /metrics at --metrics-addr. Asks for neither tokens nor secrets. For a pod on each node
+    /// Check repeatedly, with this pause between checks, until a signal arrives. Logs changes, and serves /readyz and
+    /// /metrics at --metrics-addr. Requests neither tokens nor secrets. For a pod on each node
     #[arg(long, value_name = "DURATION", conflicts_with = "format")]
     interval: Option<Given<Interval>>,
 

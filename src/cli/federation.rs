@@ -38,12 +38,12 @@ pub(super) struct FederationArgs {
     #[arg(long, value_name = "URL", env = "METADATA_PROXY_IAM_ENDPOINT", default_value = IAM)]
     iam_endpoint: Given<Server>,
 
-    /// Authorities to trust for these servers in place of the public ones, in PEM
+    /// PEM file of authorities to trust for both endpoints instead of public ones
     #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
     google_ca: Option<Given<Text>>,
 
-    /// Whose tokens to fetch before they are asked for: those of accounts that are linked to a Google account or were seen
-    /// asking, of all, or of none
+    /// Whose tokens to fetch before pods request them. linked: accounts that have a Google account or have requested a token
+    /// before
     #[arg(
         long,
         value_name = syntax::names::<Prefetch>(),

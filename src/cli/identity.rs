@@ -64,7 +64,7 @@ pub(super) struct IdentityArgs {
     pub(super) node: NodeArgs,
 
     /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
-    /// 1.36. `false` only where an admission policy fences the account. Without effect if --kubeconfig is given
+    /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
     #[arg(
         long,
         value_name = "true|false",
@@ -80,8 +80,8 @@ pub(super) struct IdentityArgs {
     #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
     host_proc: Given<Text>,
 
-    /// Which evidence to require of a pod: its processes, or the API server alone where a pod's processes have no
-    /// addresses of their own, as with gVisor; `kernel` always requires the former
+    /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
+    /// their own, as with gVisor. kernel: always its processes
     #[arg(
         long,
         value_name = syntax::names::<Attest>(),

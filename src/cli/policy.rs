@@ -70,7 +70,7 @@ pub(super) struct ExplainArgs {
     #[arg(value_name = "URL", required_unless_present = "pod")]
     url: Option<String>,
 
-    /// Explain whom the proxy that runs here takes a pod for, instead. It is asked at --metrics-addr
+    /// Instead of a URL, explain how the proxy on this machine (at --metrics-addr) identifies a pod
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
     pod: Option<String>,
 }

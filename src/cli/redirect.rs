@@ -96,9 +96,9 @@ pub(super) struct OpenedArgs {
     #[serde(flatten)]
     routes: RoutesArgs,
 
-    /// Drop packets for the metadata server whose source address is not routed back by the interface that they came in by, so
-    /// that no pod can speak from another's address. Not for networks where pods' packets come in by another interface than
-    /// their addresses are routed to, such as Cilium's
+    /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
+    /// (a strict reverse-path check), so that no pod can use another's address. Not for networks such as Cilium's, where
+    /// pods' packets arrive on another interface
     #[arg(long, env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED")]
     redirect_drop_spoofed: bool,
 }

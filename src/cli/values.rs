@@ -11,19 +11,19 @@ use crate::upstream::{Named, Upstream, Values};
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ValuesArgs {
-    /// Project ID to answer. Requires `--upstream none`
+    /// Project ID to return. Requires `--upstream none`
     #[arg(long, value_name = "ID", env = "METADATA_PROXY_PROJECT_ID")]
     project_id: Option<Given<Word>>,
 
-    /// Project number to answer. Requires `--upstream none`
+    /// Project number to return. Requires `--upstream none`
     #[arg(long, value_name = "NUMBER", env = "METADATA_PROXY_NUMERIC_PROJECT_ID")]
     numeric_project_id: Option<Given<ProjectNumber>>,
 
-    /// Name of the cluster to answer. Requires `--upstream none`
+    /// Cluster name to return. Requires `--upstream none`
     #[arg(long, value_name = "NAME", env = "METADATA_PROXY_CLUSTER_NAME")]
     cluster_name: Option<Given<Word>>,
 
-    /// Location of the cluster to answer: a region or a zone. Requires `--upstream none`
+    /// Cluster location to return: a region or a zone. Requires `--upstream none`
     #[arg(long, value_name = "LOCATION", env = "METADATA_PROXY_CLUSTER_LOCATION")]
     cluster_location: Option<Given<Word>>,
 }

@@ -112,7 +112,7 @@ impl Clients {
             Ok(renewed) => *current = renewed,
             Err(error) if current.is_refused => return Err(error),
             Err(error) => {
-                tracing::warn!("{error}; the credential read before is used");
+                tracing::warn!("{error}; keeping the previous credential");
                 current.renew_at = Some(Instant::now() + MAX_AGE);
             }
         }

@@ -33,7 +33,7 @@ pub enum ClusterError {
     },
     /// This process has no service account.
     #[error(
-        "no account in the cluster: {0}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, give \
+        "no service account: {0}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, pass \
          --kubeconfig"
     )]
     NoAccount(#[source] InClusterError),

@@ -65,7 +65,7 @@ impl Deadline {
     }
 }
 
-/// Goes all steps, in at most 15 s.
+/// Runs all steps, in at most 15 s.
 ///
 /// # Panics
 ///

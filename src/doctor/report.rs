@@ -56,7 +56,7 @@ pub enum Verdict {
     Warning,
     /// Pods get no tokens, or soon will not.
     Trouble,
-    /// A thief of the credential could do more than with the proxy's own rights.
+    /// Whoever steals the credential gets more rights than the proxy needs.
     Exposed,
 }
 

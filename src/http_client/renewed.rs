@@ -109,7 +109,7 @@ impl Current {
             Err(error) => {
                 let error = error.to_string();
                 if self.error.as_ref() != Some(&error) {
-                    tracing::warn!("--google-ca: {error}; the certificates that were read before are used");
+                    tracing::warn!("--google-ca: {error}; keeping the previous certificates");
                 }
                 self.error = Some(error);
             }

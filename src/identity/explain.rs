@@ -63,7 +63,7 @@ impl Identity {
 
     fn api_says_nothing(&self) -> String {
         match self.summary().api_age {
-            Some(seconds) => format!("reports no such pod on this node; it was last heard of {seconds} s ago"),
+            Some(seconds) => format!("reports no such pod on this node; last heard from {seconds} s ago"),
             None => "has not yet listed this node's pods; see the log and /readyz".to_owned(),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Identity`] knows the clients of all connections, [`Visitor`] the client of one. [`pods`](crate::pods) decides.
 //!
-//! A pod is identified by its first request on a connection. The connection is then its own until the pod ends: a
+//! A pod is identified at its first request on a connection. The connection is then its own until the pod ends: a
 //! connection cannot change hands, only an address can. When an address does, its connections are reset.
 
 mod caller;
@@ -88,7 +88,7 @@ pub struct Summary {
     pub pods: usize,
     /// Live pods that the kernel shows.
     pub sandboxes: usize,
-    /// Seconds since the API server was last heard of. `None` before its first list.
+    /// Seconds since the API server was last heard from. `None` before its first list.
     pub api_age: Option<u64>,
 }
 
@@ -238,7 +238,7 @@ impl Identity {
             None => Some("identity: the API server has not yet listed this node's pods, which get 503".to_owned()),
             Some(age) if age > STALE => {
                 let seconds = age.as_secs();
-                Some(format!("identity: the API server was not heard of for {seconds} s; new pods get 503"))
+                Some(format!("identity: the API server was silent for {seconds} s; new pods get 503"))
             }
             Some(_) => self.lookout.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }

@@ -343,7 +343,7 @@ async fn readiness_follows_the_api_server() {
     assert_eq!(node.identity.degraded(), None);
     sleep(STALE + Duration::from_secs(1)).await;
     let why = node.identity.degraded().expect("degraded");
-    assert!(why.contains("was not heard of for 151 s"), "{why}");
+    assert!(why.contains("was silent for 151 s"), "{why}");
     node.identity.pods.heard();
     assert_eq!(node.identity.degraded(), None);
 }
@@ -365,10 +365,7 @@ async fn a_pod_is_explained() {
         assert!(text.contains(line), "{line}\n{text}");
     }
     let text = node.identity.explain("a", "p2").await;
-    assert!(
-        text.contains("API server       reports no such pod on this node; it was last heard of 0 s ago\n"),
-        "{text}"
-    );
+    assert!(text.contains("API server       reports no such pod on this node; last heard from 0 s ago\n"), "{text}");
     node.proc.end(100);
     let text = node.identity.explain("a", "p1").await;
     assert!(text.contains("kernel           shows no live process of it"), "{text}");

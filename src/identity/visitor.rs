@@ -59,8 +59,8 @@ impl Visitor {
 
     /// Waits until the client is known, up to two seconds: for the API server to report its pod, or for its processes.
     ///
-    /// The next look at the processes is waited for by any number, because it comes soon and most clients are known then.
-    /// Few go on waiting for what it did not show.
+    /// Any number of requests may wait for the next look at the processes: it ends soon, and most clients are known then.
+    /// Only a few may wait longer.
     pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
         let Self { identity, arrival, .. } = self;
         let mut waiting = None;

@@ -114,8 +114,8 @@ pub enum Doubt {
     /// The pod has a network, and the address is not in it.
     #[error("the pod's network has other addresses, or has ended")]
     Contradicted,
-    /// The API server was not heard of for too long.
-    #[error("the API server was not heard of for {0} s")]
+    /// The API server was silent for too long.
+    #[error("the API server was silent for {0} s")]
     Stale(u64),
 }
 

@@ -22,7 +22,7 @@ pub struct Pods {
 #[derive(Debug, Default)]
 struct Inner {
     pods: HashMap<PodUid, Arc<Pod>>,
-    /// When the API server was last heard of. `None` before the first list.
+    /// When the API server was last heard from. `None` before the first list.
     heard: Option<BootTime>,
 }
 
@@ -60,7 +60,7 @@ impl Pods {
         }
     }
 
-    /// Records that the API server was heard of without a change, such as by a bookmark.
+    /// Records that the API server reported no change, such as by a bookmark.
     pub fn heard(&self) {
         self.lock().heard = Some(BootTime::now());
     }
@@ -96,7 +96,7 @@ impl Pods {
         self.lock().pods.len()
     }
 
-    /// Time since the API server was last heard of. `None` before the first list.
+    /// Time since the API server was last heard from. `None` before the first list.
     pub fn age(&self) -> Option<Duration> {
         self.lock().heard.map(|heard| BootTime::now().since(heard))
     }

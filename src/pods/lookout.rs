@@ -1,8 +1,8 @@
 //! [`Lookout`]: looks at the node's processes, on a thread of its own.
 //!
 //! A look takes some milliseconds, and a pod can make it take a second by starting thousands of processes. Requests are served
-//! meanwhile: only those wait whose client is not known without it, and all of them wait for the same look. Looks do not pile
-//! up. There is one at a time, with a rest after it, and what is asked for during a look is one more.
+//! meanwhile: only requests of clients that are not known yet wait, and they all wait for the same look. Looks do not pile
+//! up: one runs at a time, with a rest after it, and requests for a look during it share the next one.
 //!
 //! # Why no pod is taken for another
 //!

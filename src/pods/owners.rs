@@ -14,7 +14,7 @@ use super::{Pod, PodUid};
 use crate::clock::BootTime;
 use crate::metadata::{Doubt, Missing};
 
-/// How long the API server alone is believed after it was last heard of.
+/// How long the API server alone is trusted after it was last heard from.
 pub const MAX_API_AGE: Duration = Duration::from_secs(300);
 
 /// A clock tick, in which the kernel counts when a process began.
@@ -42,7 +42,7 @@ pub struct Evidence<'a> {
     pub is_scanned: bool,
     /// Pods for which the API server reports it.
     pub reported: &'a [Arc<Pod>],
-    /// Time since the API server was last heard of.
+    /// Time since the API server was last heard from.
     pub api_age: Duration,
     /// Whether the API server alone may decide.
     pub attest: Attest,

@@ -141,9 +141,9 @@ impl Sandboxes {
         summary
     }
 
-    /// The sandboxes that have this address now, by the kernel's word of this moment. Sandboxes and addresses that are newer than
-    /// the last scan are not found. There is more than one if a pod gave itself another's address. Empty if a sandbox that had it
-    /// cannot be read, because the rest would be half of the truth.
+    /// The sandboxes that have this address now, as the kernel confirms. Sandboxes and addresses that are newer than the last
+    /// scan are not found. There is more than one if a pod gave itself another's address. Empty if a sandbox that had it cannot
+    /// be read, because the result would be incomplete.
     pub fn holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
         let addr = addr.to_canonical();
         let mut holders = SmallVec::new();

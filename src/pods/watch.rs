@@ -35,14 +35,14 @@ pub enum WatchEvent<'a> {
         /// Whether it was logged: it is the first of its kind since the last success.
         is_logged: bool,
     },
-    /// The API server is heard of again after a failure that was logged.
+    /// The API server answers again after a failure that was logged.
     Recovered,
 }
 
-/// Keeps `pods` as the API server describes them, for ever. `on` is told what happens to the watch, for metrics; the
-/// log has it already, each failure once until the watch goes on.
+/// Keeps `pods` as the API server describes them, forever. `on` gets each event of the watch, for metrics. Failures are
+/// logged here, each once until the watch recovers.
 ///
-/// A failure leaves `pods` as they are: [`Pods::age`] says how long ago the API server was heard of. Where it lists
+/// A failure leaves `pods` as they are: [`Pods::age`] says how long the API server has been silent. Where it lists
 /// anew, the list replaces them only when it is whole.
 pub async fn follow(cluster: Cluster, pods: Arc<Pods>, on: impl Fn(WatchEvent<'_>)) -> Infallible {
     let mut watch = Watch { cluster, pods, on, version: None, streams_lists: true, failures: 0, reported: Vec::new() };
@@ -190,7 +190,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
         if is_logged {
             self.reported.push(failure);
             let node = self.cluster.node();
-            tracing::warn!("cannot follow the pods of node {node}: {error}. Known pods stay; retrying");
+            tracing::warn!("cannot watch the pods of node {node}: {error}. Known pods are kept; retrying");
         }
         (self.on)(WatchEvent::Failed { error, is_logged });
     }
@@ -199,7 +199,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
         if !self.reported.is_empty() {
             self.reported.clear();
             (self.on)(WatchEvent::Recovered);
-            tracing::info!("the pods of node {} are followed again", self.cluster.node());
+            tracing::info!("watching the pods of node {} again", self.cluster.node());
         }
     }
 }

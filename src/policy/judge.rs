@@ -264,7 +264,7 @@ impl fmt::Display for Cause<'_> {
             Self::Rule(rule) => f.write_str(rule.reason.as_deref().unwrap_or_default()),
             Self::Unmatched => f.write_str("no rule allows it"),
             Self::Recursive => {
-                f.write_str("a recursive answer would hold what is concealed; ask for the values one by one")
+                f.write_str("a recursive response would contain concealed values; request values one by one")
             }
             Self::UnknownVersion => f.write_str(
                 "the metadata API versions known here are computeMetadata/v1, computeMetadata/v1beta1 and 0.1/meta-data",
@@ -272,7 +272,7 @@ impl fmt::Display for Cause<'_> {
             Self::Tree(tree) => write!(f, "the API version {tree} is not served; use computeMetadata/v1"),
             Self::Method(method) => write!(f, "the method {} is not served", http::Method::from(*method)),
             Self::QueryKey(key) => write!(f, "the query parameter {key:?} is not known here"),
-            Self::Unreadable => f.write_str("what is concealed could not be told from the rest of the answer"),
+            Self::Unreadable => f.write_str("concealed values could not be identified in the response"),
         }
     }
 }

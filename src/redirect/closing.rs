@@ -35,7 +35,7 @@ impl fmt::Display for Pods {
             ),
             Self::Open(why) => write!(
                 f,
-                "Pods are OPEN unless rules of an earlier redirect stand: they reach the metadata server itself, with the node's \
+                "Pods are OPEN unless an earlier redirect is in place: they reach the metadata server itself, with the node's \
                  tokens and secrets, because not even the rules that close it can be installed ({why})"
             ),
         }

@@ -3,7 +3,7 @@
 //! No rule sees the packets that they take past it, so none can close them or count them. eBPF and tc send a packet from the
 //! pod's interface to the uplink before any hook of netfilter. The hook `egress` of the uplink does not help: the kernel
 //! skips it for packets that tc redirected (`nf_skip_egress`). Filters of tc would come after those of the dataplane, or in
-//! their way. So a mark is a doubt, and only a pod can tell: `check`, or for each node the canary (`check --interval`).
+//! their way. So a mark is only a hint; a pod can find out: `check`, or on each node the canary (`check --interval`).
 
 use std::path::Path;
 
@@ -13,9 +13,9 @@ const CILIUM: &str = "/sys/class/net/cilium_host";
 /// Why these rules may have no effect on this node, and what to do. `None` if nothing points to it.
 pub(super) fn doubt() -> Option<&'static str> {
     Path::new(CILIUM).exists().then_some(
-        "this node's network is Cilium's. With eBPF host routing ('cilium-dbg status': Host: BPF), pods' packets pass these \
-         rules by, and pods reach the metadata server itself. Whether they do, the canary of this node tells by being ready or \
-         not (components/canary, Helm: canary.enabled), or 'gce-metadata-proxy check' in a pod. If so, set \
+        "this node's network is Cilium's. With eBPF host routing ('cilium-dbg status': Host: BPF), pods' packets bypass \
+         these rules, and pods reach the metadata server itself. If they do, this node's canary is not ready \
+         (components/canary, Helm: canary.enabled), and 'gce-metadata-proxy check' in a pod says so. Then set \
          bpf.hostLegacyRouting=true in Cilium's values, or use deploy/overlays/cilium",
     )
 }

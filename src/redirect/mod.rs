@@ -6,8 +6,8 @@
 //! On a node ([`Mode::DaemonSet`]), packets of pods enter the node's network namespace from outside, and the
 //! node's own packets do not. There are four chains:
 //!
-//! - *spoof*, before the redirect: drops packets for the metadata server whose source is not routed back by the interface that
-//!   they came in by, except from an uplink. The proxy tells pods apart by their addresses, so no pod may use another's.
+//! - *spoof*, before the redirect, only if requested: drops packets for the metadata server that arrive on an interface
+//!   other than the one that routes to their source, except on an uplink, so that no pod can use another's address.
 //! - *redirect*, before routing: sends TCP to 169.254.169.254:80 to the proxy, except packets received on an
 //!   uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
 //!   neighbour that used the node as a router would get the node's tokens.
@@ -15,7 +15,7 @@
 //!   HTTPS on 443, ports 8081 and 8083, any port that Google may open later, the same at `fd20:ce::254`, and
 //!   connections opened before the redirect. (A destination is rewritten only for the first packet of a
 //!   connection. Deleting conntrack entries would need another tool and be racy. Redirected packets are never
-//!   forwarded, so any forwarded packet is wrong.) If the first chain is lost, this one still blocks pods
+//!   forwarded, so any forwarded packet is wrong.) If *redirect* is lost, *bypass* still blocks pods
 //!   from the server.
 //! - *guard*, on input: only redirected pods and the node itself can reach the proxy's port. A packet counts
 //!   as redirected if conntrack's original destination is 169.254.169.254. A rewritten destination alone is

@@ -1,6 +1,6 @@
 //! [`StartupTaint`]: no pod runs on a new node before it is protected.
 //!
-//! Nodes register with a taint that only the proxy's pod tolerates. Who keeps the redirect removes it, once the rules are
+//! Nodes register with a taint that only the proxy's pod tolerates. `redirect install --keep` removes it once the rules are
 //! installed and the proxy is ready. It does so once: a node that is registered again gets a new pod of the proxy.
 
 mod key;

@@ -51,7 +51,7 @@ table! {
     IDENTITY_SANDBOXES = "metadata_proxy_identity_sandboxes" []
         "Live pods with a network of their own, as the kernel shows them. Absent without --workload-identity.";
     IDENTITY_API_AGE = "metadata_proxy_identity_api_age_seconds" []
-        "Seconds since the API server was last heard of. Absent without --workload-identity, and before its first list.";
+        "Seconds since the API server was last heard from. Absent without --workload-identity, and before its first list.";
     IDENTITY_CUT = "metadata_proxy_identity_cut_connections_total" []
         "Connections that were reset because their pod ended or their address changed hands. Absent without \
          --workload-identity.";
@@ -60,7 +60,7 @@ table! {
          last_resort (an admission policy bounds it), missing (a right that the proxy needs), dangerous (tokens of others), \
          unknown. Absent without --workload-identity.";
     TOKEN_EXCHANGES = "metadata_proxy_token_exchanges_total" ["step", "result"]
-        "Requests for pods' own tokens, by whom was asked (kubernetes: the API server, sts, iam) and result: issued, refused, \
+        "Requests for pods' own tokens, by server (kubernetes: the API server, sts, iam) and result: issued, refused, \
          throttled (429) or failed. Absent without --workload-identity, and where pods have no tokens of their own.";
     POLICY_VERDICTS = "metadata_proxy_policy_verdicts_total" ["verdict", "mode"]
         "Requests judged by the policy, by verdict (allowed, redacted, concealed) and mode (enforce, or audit if it \
@@ -127,8 +127,8 @@ table! {
         "Maximum memory that can be charged to client connections. At the limit, a connection of the client that uses \
          most is closed.";
     CHECK_PROTECTED = "metadata_proxy_check_protected" []
-        "1 if the last check found pods of this node protected but for what is exposed on purpose, otherwise 0. Only with \
-         check --interval.";
+        "1 if the last check found pods of this node protected, except for what is exposed on purpose, otherwise 0. Only \
+         with check --interval.";
     CHECK_FINDINGS = "metadata_proxy_check_findings" ["check", "verdict"]
         "Findings of the last check, by what was checked (proxied, name, concealed, way_round) and verdict: protected, allowed \
          (exposed on purpose), trouble (nothing is exposed, but something does not work) or unprotected. Only with check --interval.";

@@ -31,9 +31,9 @@ pub struct Status {
     pub sheds: Vec<Count>,
     /// What was refused, or failed here, since the process began.
     pub refusals: Vec<Count>,
-    /// How much time the filters' numbers are of, and how much each point of their course.
+    /// The time that the filters' numbers cover.
     pub window_seconds: u64,
-    /// Likewise.
+    /// The time between two points of their charts.
     pub point_seconds: u64,
     /// What each filter costs.
     pub filters: Vec<FilterStatus>,

@@ -214,8 +214,8 @@ fn pods(pods: &PodsStatus) -> Markup {
         p {
             (pods.summary.pods) " reported by the API server, which was "
             @match pods.summary.api_age {
-                Some(seconds) => { "last heard of " (span(seconds)) " ago" }
-                None => { span class="bad" { "not heard of yet" } }
+                Some(seconds) => { "last heard from " (span(seconds)) " ago" }
+                None => { span class="bad" { "not heard from yet" } }
             }
             "; " (pods.summary.sandboxes) " with live processes"
         }

@@ -31,11 +31,11 @@ pub enum Severity {
     Notice,
     /// Pods do not get what they should.
     Missing,
-    /// A thief of the node would get more than the node's.
+    /// An attacker on the node would get more than its rights.
     Dangerous,
 }
 
-/// What whoever takes over the node could do.
+/// What an attacker on the node could do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Danger {
     /// Get tokens of every service account.
@@ -138,8 +138,8 @@ impl fmt::Display for Danger {
             Self::AllTokens { for_the_api_server, bound_to_no_pod, for_hours } => {
                 f.write_str("get tokens of every service account of the cluster")?;
                 let kinds = [
-                    (*for_the_api_server, "for the API server itself, which is to take over the cluster"),
-                    (*bound_to_no_pod, "bound to no pod, which do not end with one"),
+                    (*for_the_api_server, "for the API server itself, that is, for the whole cluster"),
+                    (*bound_to_no_pod, "bound to no pod, so valid after any pod ends"),
                     (*for_hours, "for more than an hour"),
                 ];
                 for (_, kind) in kinds.iter().filter(|(is_so, _)| *is_so) {

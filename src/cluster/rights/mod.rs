@@ -1,9 +1,9 @@
-//! What the proxy's credential may do: whether a thief of the node would get more than the node's, and whether the proxy
-//! lacks what it needs.
+//! What the proxy's credential may do: whether an attacker on the node would get more than the node's rights, and whether
+//! the proxy lacks a right.
 //!
-//! The API server is asked as whoever the credential is of, without acting as the node: to ask as the node would take one
-//! more right. RBAC's answer is not all. An admission policy may refuse what RBAC allows, and a node may lack the right to
-//! an audience. Both show only when a token is asked for, so it is: in ways that give none (`facts::Attempt`).
+//! Requests are made as the credential's own user, not as the node, which would need one more right. RBAC's answer is not
+//! enough. An admission policy may refuse what RBAC allows, and a node may lack the right to an audience. Both show only
+//! when a token is requested, so one is requested, in ways that must fail (`facts::Attempt`).
 //!
 //! `ask` gathers the facts, `judge` decides what they mean, [`Finding`] says it. Nothing depends on the outcome: pods are
 //! served, and the proxy is ready, before and after.

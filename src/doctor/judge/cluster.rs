@@ -52,7 +52,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
             Finding::ok(step, tried, "it answers, and does not say whom it takes the credential for")
         }
         Failure::Refused(_) | Failure::Invalid | Failure::Expired => {
-            Finding::trouble(step, tried, "something else than an API server answers there, or it fails")
+            Finding::trouble(step, tried, "this address is not an API server, or the API server fails")
                 .saying(error.to_string())
                 .looking("kubectl get --raw /readyz")
         }
@@ -104,7 +104,7 @@ fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
 pub(in crate::doctor) fn slow_credential(waited: Duration) -> Finding {
     let seen = format!("the credential could not be read within {}", time(waited));
     Finding::trouble(Step::ApiServer, "API server", seen)
-        .advising("see on the node why the files of the kubeconfig, or of the service account, do not answer")
+        .advising("find out why reading the files of the kubeconfig or the service account hangs on the node")
 }
 
 /// Whether this node's pods can be listed. The number of them, or why not.
@@ -319,5 +319,5 @@ pub(in crate::doctor) fn proc(
 pub(in crate::doctor) fn slow_proc(dir: &str, waited: Duration) -> Finding {
     let seen = format!("they could not be read within {}, so pods are known late or never", time(waited));
     Finding::trouble(Step::Proc, format!("the node's processes in {dir}"), seen)
-        .advising("see on the node what keeps /proc from answering (a hung process, or far too few CPUs)")
+        .advising("find out why reading /proc hangs on the node (a hung process, or far too few CPUs)")
 }

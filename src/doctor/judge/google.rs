@@ -18,7 +18,7 @@ pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<
     };
     let finding = Finding::trouble(step, tried, format!("the {name} cannot be reached: {error}"));
     match error {
-        Unreachable::Authorities(_) => finding.advising("give a file of certificates in PEM with --google-ca, or none"),
+        Unreachable::Authorities(_) => finding.advising("pass a PEM file of certificates with --google-ca, or omit it"),
         Unreachable::Name { host, .. } => finding
             .advising(format!(
                 "the DNS server of this node must know {host}, or {flag} must name an endpoint that it knows; for a pod with \
@@ -26,7 +26,7 @@ pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<
             ))
             .looking(commands::on_node("NODE", &format!("nslookup {host}"))),
         Unreachable::Closed { .. } => finding.advising(
-            "let this node out to it: Private Google Access or Cloud NAT of its subnet, a firewall's egress rule, a network policy; \
+            "allow egress to it: Private Google Access or Cloud NAT of the subnet, a firewall's egress rule, a network policy; \
              or set HTTPS_PROXY to a proxy that may",
         ),
         Unreachable::Proxy { proxy, .. } => finding.advising(format!(

@@ -12,8 +12,7 @@ pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -
         Some(Ok(report)) => report,
         Some(Err(error)) => return vec![Finding::not_tried(step, tried, error.to_string())],
         None => {
-            let seen =
-                "they could not be asked for in the time that there is, so it is not known whether they are too wide";
+            let seen = "there was no time to check them, so it is not known whether they are too wide";
             return vec![Finding::warning(step, tried, seen)];
         }
     };
@@ -28,11 +27,7 @@ pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -
         .filter_map(|finding| Some(Finding::new(step, shown(finding.severity())?, tried, finding.to_string())))
         .collect();
     if wide.is_empty() {
-        return vec![Finding::ok(
-            step,
-            tried,
-            format!("none of those of {} that were asked for is too wide", report.user),
-        )];
+        return vec![Finding::ok(step, tried, format!("none of the checked rights of {} is too wide", report.user))];
     }
     wide
 }

@@ -35,11 +35,11 @@ fn of_gke(pool: &WorkloadPool, cluster: &ClusterUri, issuer: Option<&str>) -> Fi
     match issuer {
         Some(issuer) if issuer == cluster.as_str() => {}
         Some(issuer) if issuer.starts_with(GKE) => {
-            let seen = format!("--cluster-uri is {cluster}, and the tokens of this cluster are of {issuer}");
+            let seen = format!("--cluster-uri is {cluster}, but the issuer of this cluster is {issuer}");
             return Finding::trouble(step, TRIED, seen).advising(format!("set --cluster-uri={issuer}"));
         }
         Some(issuer) if !is_fleet(cluster) => {
-            let seen = format!("--workload-pool is for GKE clusters, and the tokens of this cluster are of {issuer}");
+            let seen = format!("--workload-pool is for GKE clusters, but the issuer of this cluster is {issuer}");
             return Finding::trouble(step, TRIED, seen)
                 .advising("then set --workload-identity-provider in place of --workload-pool")
                 .running("gcloud iam workload-identity-pools create POOL --location=global")

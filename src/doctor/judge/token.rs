@@ -77,7 +77,7 @@ pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
         }
         (Some(of_google), Some(of_cluster)) if is_off(of_google - of_cluster) => {
             let seen = format!(
-                "the API server's clock is {} Google's, which takes its tokens for invalid",
+                "the API server's clock is {} Google's, so Google rejects its tokens",
                 by(of_google - of_cluster)
             );
             Finding::trouble(step, tried, seen)

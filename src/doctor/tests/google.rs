@@ -135,7 +135,7 @@ pub(super) fn of_the_exchange() -> Vec<Case> {
             |ward| ward.federation().google_ca = Some("/none".into()),
             Step::Sts,
             "the file of authorities cannot be used: /none",
-            "give a file of certificates in PEM",
+            "pass a PEM file of certificates",
         ),
     ]
 }
@@ -200,7 +200,7 @@ pub(super) fn of_the_link() -> Vec<Case> {
                     *cluster = uri;
                 },
                 Step::Settings,
-                "--cluster-uri is https://container.googleapis.com/v1/projects/shop/locations/europe-west3/clusters/two, and the tokens",
+                "--cluster-uri is https://container.googleapis.com/v1/projects/shop/locations/europe-west3/clusters/two, but the issuer",
                 "set --cluster-uri=https://container.googleapis.com/v1/projects/shop/locations/europe-west3/clusters/one",
             )
         },

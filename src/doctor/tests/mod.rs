@@ -188,15 +188,11 @@ fn clocks_are_compared_with_googles() {
     let judged = |of_google, of_cluster| clock(Clocks { of_cluster, of_google }, "node-1");
     for (of_google, of_cluster, seen) in [
         (None, None, "not tried: no server has said what the time is"),
-        (Some(-60), Some(60), "the API server's clock is 120 s behind Google's, which takes its tokens for invalid"),
+        (Some(-60), Some(60), "the API server's clock is 120 s behind Google's, so Google rejects its tokens"),
         (Some(0), Some(60), "they agree to 60 s"),
         (Some(600), Some(600), "this machine's clock is 10 min ahead of Google's"),
         (Some(-61), Some(0), "this machine's clock is 61 s behind Google's"),
-        (
-            Some(0),
-            Some(-90_000),
-            "the API server's clock is 25 h ahead of Google's, which takes its tokens for invalid",
-        ),
+        (Some(0), Some(-90_000), "the API server's clock is 25 h ahead of Google's, so Google rejects its tokens"),
         (None, Some(61), "this machine's clock is 61 s ahead of the API server's; one of them is wrong"),
     ] {
         assert_eq!(judged(of_google, of_cluster).seen, seen);

@@ -48,9 +48,9 @@
 //!
 //! # How requests are refused
 //!
-//! [`rescue`](super::rescue) decides that. By default it resets the connection: Go's, Python's and Node's libraries
-//! retry after a reset before a response, and a reset costs nothing and queues nothing. With `--overload unavailable`
-//! it answers 503 instead, which Java's library handles better.
+//! [`rescue`](super::rescue) decides that. By default it resets the connection: Go's, Python's, Node's and Java's
+//! current libraries retry after that, and a reset costs nothing and queues nothing. With `--overload unavailable` it answers
+//! 503 instead, for clients such as `curl --retry` (`docs/clients.md`).
 //!
 //! # Memory of a seat
 //!

@@ -1,5 +1,5 @@
-//! The steps to a token of Google's, tried once each, for whoever wants to know at which of them it ends. Nothing is kept,
-//! and no token is given out.
+//! Tries each step to a Google token once, for `identity doctor`, which reports the step that fails. Nothing is kept, and
+//! no token is given out.
 
 use std::fmt;
 use std::time::Duration;

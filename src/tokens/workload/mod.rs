@@ -21,7 +21,7 @@
 //! | the service account is not known, or was deleted | 503, or 403 | as `workloads` says |
 //! | its annotation is malformed | 403 with Google's text | with the next read of it |
 //! | the API server refuses a token | 503 with the missing right | after 10 s |
-//! | the pod is gone in whose name it was asked for | another pod is tried, up to 3 | at once |
+//! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
 //! | the Security Token Service refuses (400, 401, 403) | 403 with its words | after 10 s |
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
 //! | 429 of either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |

@@ -1,4 +1,4 @@
-//! [`Pace`]: how often a workload has Google asked for tokens that differ from the default.
+//! [`Pace`]: limits how often a workload's requests for non-default tokens go to Google.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,7 @@
 //! [`renew`]: renews the tokens that lead to Google's at half of their life.
 //!
-//! Without it they would be renewed when the token cache asks next, which may be just when the API server is away. So
-//! for half an hour it may be, and pods get even tokens that they never asked for before.
+//! Otherwise they would be renewed only when the token cache next needs them, perhaps just when the API server is away.
+//! So it may be away for half an hour, and pods still get even tokens that are not cached.
 
 use std::convert::Infallible;
 use std::sync::Arc;
