@@ -64,8 +64,8 @@ enum Subcommands {
     /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
-    /// Check whether this pod or node is protected. Exits with 0 if it is, 1 if something is exposed, 2 if a check failed for
-    /// another reason
+    /// Check whether this pod or node is protected. Exits with 0 if it is, apart from what --redirect-allow leaves open, 1 if
+    /// something else is exposed, 2 if a check failed for another reason
     Check(check::CheckArgs),
     /// Find out why pods get tokens of their own, or why not
     #[cfg(feature = "workload-identity")]

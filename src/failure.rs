@@ -76,6 +76,9 @@ pub enum TokenFailure {
     /// A successful response that is not a token.
     #[error("its response is not a token: {0}")]
     NotAToken(#[from] TokenError),
+    /// A token without any of its life left, or one that a request found too late.
+    #[error("it had expired when it arrived")]
+    Expired,
     /// The server failed several times in a row and is not asked for a short time.
     #[error("it failed several times in a row and will be retried shortly")]
     Resting,
@@ -113,6 +116,7 @@ impl TokenFailure {
         match self {
             Self::Upstream(failure) => failure.label(),
             Self::NotAToken(_) => "upstream_not_a_token",
+            Self::Expired => "token_expired",
             Self::Resting => "upstream_resting",
             Self::ForeignPrincipal => "foreign_principal",
             Self::Exchange(failure) => failure.label(),
@@ -123,6 +127,7 @@ impl TokenFailure {
     pub fn what(&self) -> &'static str {
         match self {
             Self::Exchange(_) => OWN_TOKEN,
+            Self::Expired => "The token",
             Self::Upstream(_) | Self::NotAToken(_) | Self::Resting | Self::ForeignPrincipal => "The metadata server",
         }
     }

@@ -1,4 +1,4 @@
-//! [`HttpClient`]: sends requests except those to the upstream: to Google, the trace collector, admin pages, and by `check`.
+//! [`HttpClient`]: sends requests to Google, to the trace collector and to admin pages, and those of `check`.
 //!
 //! Requests to the metadata server go through `upstream::UpstreamClient`, which counts every byte. This
 //! client keeps connections alive, has one deadline for a whole request, and reads whole bodies up to a limit. How it

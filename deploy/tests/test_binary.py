@@ -60,6 +60,21 @@ class Flags(unittest.TestCase):
                     self.assertIn(f"[env: {variable}=", " ".join(text.split()))
         self.assertGreater(checked, 0)
 
+    def test_the_redirect_knows_the_variables_of_the_chart(self):
+        given = "redirect.allow={443},redirect.dropSpoofed=true,redirect.uplinks={eth0}"
+        [variables] = [
+            [one["name"] for one in container["env"]]
+            for document in rendered.helm("--set", given)
+            if document["kind"] == "DaemonSet"
+            for container in document["spec"]["template"]["spec"]["containers"]
+            if container["name"] == "redirect"
+        ]
+        self.assertEqual(len(variables), 3)
+        for subcommand in (["redirect", "install"], ["redirect", "check"]):
+            text = " ".join(rendered.run(BINARY, *subcommand, "--help").split())
+            for variable in variables:
+                self.assertIn(f"[env: {variable}=", text)
+
     def test_every_value_is_valid(self):
         """All mistakes are reported at once, so one that is made on purpose must be the only one; and nothing is started."""
         for where, container, args in commands():

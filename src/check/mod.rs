@@ -7,9 +7,9 @@
 //!
 //! Beside the proxy, it also asks that for what its own credential for the API server allows (`credential.rs`).
 //!
-//! There are four results. *Protected*: all checks passed. *Allowed*: another route to the server is open, on
-//! purpose. *Unprotected*: a secret or another route to the server is open. *Trouble*: nothing is open, but
-//! something does not work, so that programs get no metadata or the result is uncertain.
+//! There are four results. *Protected*: all checks passed. *Allowed*: another route to the server is open on purpose
+//! (`--redirect-allow`). *Unprotected*: a secret, or a route that nobody allowed, is open. *Trouble*: no such thing is
+//! open, but something does not work, so that programs get no metadata or the result is uncertain.
 //!
 //! # The canary
 //!

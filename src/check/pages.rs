@@ -101,7 +101,7 @@ mod tests {
     use crate::check::Finding;
 
     fn finding(check: &'static str, verdict: Verdict) -> Finding {
-        let advice = (verdict != Verdict::Protected).then_some("mend it");
+        let advice = (!verdict.is_good()).then_some("mend it");
         Finding { check, verdict, tried: "GET /".to_owned(), seen: "why".to_owned(), advice, milliseconds: None }
     }
 
@@ -121,6 +121,16 @@ mod tests {
             .show(&Report::new(vec![finding("proxied", Verdict::Protected), finding("way_round", Verdict::Protected)]));
         assert_eq!(get(&pages, "/readyz").await.0, 200);
         assert!(get(&pages, "/metrics").await.1.contains("\nmetadata_proxy_check_protected 1\n"));
+
+        pages.show(&Report::new(vec![finding("proxied", Verdict::Protected), finding("way_round", Verdict::Allowed)]));
+        assert_eq!(get(&pages, "/readyz").await.0, 200);
+        let metrics = get(&pages, "/metrics").await.1;
+        for series in ["protected 1", "findings{check=\"way_round\",verdict=\"allowed\"} 1"] {
+            assert!(
+                metrics.contains(&format!("\nmetadata_proxy_check_{series}\n")),
+                "{series} is missing from\n{metrics}"
+            );
+        }
 
         let open = finding("way_round", Verdict::Unprotected);
         pages.show(&Report::new(vec![finding("proxied", Verdict::Protected), open.clone(), open]));

@@ -48,6 +48,12 @@ impl Report {
         seen.join("; ") + &fix.unwrap_or_default()
     }
 
+    /// What is exposed on purpose, in one line.
+    pub(super) fn allowed(&self) -> String {
+        let allowed = self.findings.iter().filter(|finding| finding.verdict == Verdict::Allowed);
+        allowed.map(|finding| finding.tried.as_str()).collect::<Vec<_>>().join("; ")
+    }
+
     /// 0 if protected but for what is exposed on purpose, 1 if unprotected, 2 if in trouble.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
@@ -78,7 +84,7 @@ impl fmt::Display for Report {
         f.write_str(match self.verdict {
             Verdict::Protected => "Protected: requests reach the metadata server only through the proxy.\n",
             Verdict::Allowed => "Protected, except for what --redirect-allow leaves open.\n",
-            Verdict::Trouble => "Trouble: nothing is exposed, but some checks failed.\n",
+            Verdict::Trouble => "Trouble: nothing is marked OPEN, but some checks failed.\n",
             Verdict::Unprotected => "Unprotected: everything marked OPEN can be reached from here.\n",
         })
     }
@@ -124,5 +130,13 @@ mod tests {
         ]);
         assert_eq!(report.reason(), "u1: seen; u2: seen. Fix: close");
         assert_eq!(Report::new(vec![finding(Verdict::Protected, "p", None)]).reason(), "");
+    }
+
+    #[test]
+    fn what_is_exposed_on_purpose_is_no_failure_and_named() {
+        let allowed = |tried| finding(Verdict::Allowed, tried, None);
+        let report = Report::new(vec![finding(Verdict::Protected, "p", None), allowed("a"), allowed("b")]);
+        assert_eq!((report.exit_code(), report.allowed().as_str()), (0, "a; b"));
+        assert!(report.to_string().ends_with("except for what --redirect-allow leaves open.\n"), "{report}");
     }
 }

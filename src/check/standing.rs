@@ -36,14 +36,19 @@ impl Standing {
                 format!("protected: pods of {node} reach the metadata server only through the proxy")
             }
             (Verdict::Allowed, _) => {
-                format!("protected, except for what --redirect-allow leaves open to pods of {node}")
+                let open = report.allowed();
+                format!("protected, except for what --redirect-allow leaves open to pods of {node}: {open}")
             }
             (Verdict::Unprotected, _) => format!("UNPROTECTED: pods of {node} reach what they must not: {why}"),
             (Verdict::Trouble, true) => {
-                format!("ready until {MAX_TROUBLES} checks in a row fail; on {node} nothing is exposed, but {why}")
+                format!(
+                    "ready until {MAX_TROUBLES} checks in a row fail; on {node} nothing is exposed unintentionally, but {why}"
+                )
             }
             (Verdict::Trouble, false) => {
-                format!("TROUBLE: nothing is exposed to pods of {node}, but they may get no metadata: {why}")
+                format!(
+                    "TROUBLE: nothing is exposed unintentionally to pods of {node}, but they may get no metadata: {why}"
+                )
             }
         };
         Self { is_ready, verdict, sentence, troubles }
@@ -89,7 +94,11 @@ mod tests {
     #[test]
     fn what_is_exposed_counts_at_once() {
         assert_eq!(ready_after(&[Protected, Unprotected, Protected]), [true, false, true]);
-        assert_eq!(ready_after(&[Allowed, Unprotected, Allowed]), [true, false, true], "on purpose or not");
+        assert_eq!(
+            ready_after(&[Allowed, Unprotected, Allowed]),
+            [true, false, true],
+            "what is open on purpose does not count"
+        );
     }
 
     #[test]
@@ -108,17 +117,17 @@ mod tests {
     fn the_sentence_says_where_and_what_to_do() {
         let protected = Standing::after(None, &report(Protected), "node-1");
         for (before, verdict, expected) in [
-            (None, Allowed, "protected, except for what --redirect-allow leaves open to pods of node-1"),
+            (None, Allowed, "protected, except for what --redirect-allow leaves open to pods of node-1: GET /"),
             (None, Unprotected, "UNPROTECTED: pods of node-1 reach what they must not: GET /: why. Fix: mend it"),
             (
                 None,
                 Trouble,
-                "TROUBLE: nothing is exposed to pods of node-1, but they may get no metadata: GET /: why. Fix: ",
+                "TROUBLE: nothing is exposed unintentionally to pods of node-1, but they may get no metadata: GET /: why. Fix: ",
             ),
             (
                 Some(&protected),
                 Trouble,
-                "ready until 3 checks in a row fail; on node-1 nothing is exposed, but GET /: why",
+                "ready until 3 checks in a row fail; on node-1 nothing is exposed unintentionally, but GET /: why",
             ),
         ] {
             let sentence = Standing::after(before, &report(verdict), "node-1").sentence;

@@ -16,7 +16,7 @@ pub(super) struct CheckArgs {
     format: Choice<Format>,
 
     /// Check repeatedly, with this pause between checks, until a signal arrives. Logs changes, and serves /readyz and
-    /// /metrics at --metrics-addr. Requests neither tokens nor secrets. For a pod on each node
+    /// /metrics at --metrics-addr. Sends only HEAD requests, so it receives neither tokens nor secrets. For a pod on each node
     #[arg(long, value_name = "DURATION", conflicts_with = "format")]
     interval: Option<Given<Interval>>,
 

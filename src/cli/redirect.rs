@@ -63,8 +63,8 @@ pub(super) struct RedirectArgs {
     #[arg(long = PROXY_UID, value_name = "UID")]
     proxy_uid: Option<Given<Uid>>,
 
-    /// daemonset only: network interface that carries no pod traffic. May be repeated. By default the interface on the route
-    /// to the metadata server
+    /// daemonset only: network interface that carries no pod traffic. May be repeated. Replaces the default, the interface on
+    /// the route to the metadata server
     #[arg(long, value_name = "INTERFACE", env = "METADATA_PROXY_REDIRECT_UPLINK", value_delimiter = ',')]
     uplink: Vec<Given<Interface>>,
 
@@ -108,7 +108,7 @@ pub(super) struct OpenedArgs {
 #[serde(rename_all = "kebab-case")]
 pub(super) struct RoutesArgs {
     /// Route to the metadata server that the redirect does not block: a TCP port of 169.254.169.254, or ipv6 for
-    /// `fd20:ce::254`. May be repeated. DNS is always allowed
+    /// `fd20:ce::254`, which is the server itself with all its secrets. May be repeated. DNS is always allowed
     #[arg(long, value_name = "PORT|ipv6", env = "METADATA_PROXY_REDIRECT_ALLOW", value_delimiter = ',')]
     redirect_allow: Vec<Given<Route>>,
 }

@@ -238,7 +238,7 @@ impl Identity {
             None => Some("identity: the API server has not yet listed this node's pods, which get 503".to_owned()),
             Some(age) if age > STALE => {
                 let seconds = age.as_secs();
-                Some(format!("identity: the API server was silent for {seconds} s; new pods get 503"))
+                Some(format!("identity: the API server has been silent for {seconds} s; new pods get 503"))
             }
             Some(_) => self.lookout.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }

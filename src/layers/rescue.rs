@@ -15,7 +15,6 @@ use tower::{Layer, Service};
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::{Error, Overload};
-use crate::failure::TokenFailure;
 use crate::reply::{self, Body};
 use crate::server::Reset;
 use crate::telemetry::latency::RequestOutcome;
@@ -151,10 +150,8 @@ impl Rescuer {
         tracing::debug!(%peer, reason, "{error}");
         match error {
             Error::Overloaded(overload) => self.shedding.shed((*overload).into(), Some(peer)),
-            // Logged where the metadata server's health changes, and where a panic is caught.
-            Error::Upstream(_) | Error::Panicked => {}
-            // The rest is logged there, and where a step of a pod's own token fails.
-            Error::Token(why) if !matches!(**why, TokenFailure::NotAToken(_)) => {}
+            // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
+            Error::Upstream(_) | Error::Token(_) | Error::Panicked => {}
             _ => {
                 if let Some(count) = self.requests.refusal_line_due() {
                     tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");

@@ -68,7 +68,7 @@ pub struct Unidentified {
 pub enum Missing {
     /// The node's processes were not seen since the connection was accepted.
     #[error(
-        "the proxy could not look at the node's processes since this connection was opened; see the proxy's log and /readyz"
+        "the proxy could not scan the node's processes since this connection was opened; see the proxy's log and /readyz"
     )]
     Look,
     /// Neither the kernel nor the API server names a pod.
@@ -114,8 +114,8 @@ pub enum Doubt {
     /// The pod has a network, and the address is not in it.
     #[error("the pod's network has other addresses, or has ended")]
     Contradicted,
-    /// The API server was silent for too long.
-    #[error("the API server was silent for {0} s")]
+    /// The API server has been silent for too long.
+    #[error("the API server has been silent for {0} s")]
     Stale(u64),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A look takes some milliseconds, and a pod can make it take a second by starting thousands of processes. Requests are served
 //! meanwhile: only requests of clients that are not known yet wait, and they all wait for the same look. Looks do not pile
-//! up: one runs at a time, with a rest after it, and requests for a look during it share the next one.
+//! up: one runs at a time, with a rest after it. Requests that need one that begins later share the next.
 //!
 //! # Why no pod is taken for another
 //!
@@ -76,7 +76,7 @@ pub struct Look {
 pub(super) enum Failure {
     #[error("the node's processes cannot be listed (--host-proc)")]
     Unlisted,
-    #[error("a look at the node's processes panicked, which is a bug of the proxy; standard error has its message")]
+    #[error("a scan of the node's processes panicked, which is a bug of the proxy; standard error has its message")]
     Panicked,
 }
 
@@ -169,7 +169,7 @@ impl Lookout {
                 "the thread that looks at the node's processes has ended, which is a bug; restart the proxy".to_owned(),
             )
         } else if running > 0 && took > MAX_LOOK {
-            Some(format!("a look at the node's processes (--host-proc) has taken {} s so far", took.as_secs()))
+            Some(format!("a scan of the node's processes (--host-proc) has taken {} s so far", took.as_secs()))
         } else {
             self.last().failed.map(|failure| failure.to_string())
         }

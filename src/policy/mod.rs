@@ -2,8 +2,7 @@
 //!
 //! A policy is a file of rules with path patterns, of which the first match applies, and a few settings for
 //! queries, recursive reads and listings. Three are built in (`policies/*.yaml`), and a custom one can extend
-//! any of them. The decision ([`Policy::judge`]) is a pure function of the parsed
-//! request.
+//! any of them. The decision ([`Policy::judge`]) is a pure function of the parsed request.
 //!
 //! # Two readings
 //!

@@ -16,7 +16,7 @@ pub mod otlp;
 mod process;
 pub mod registry;
 pub mod requests;
-mod sampled;
+pub(crate) mod sampled;
 pub mod shedding;
 pub mod table;
 pub mod talkers;

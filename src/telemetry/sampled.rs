@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// Decides when the next log line is due.
 #[derive(Debug)]
-pub(super) struct Sampled {
+pub(crate) struct Sampled {
     /// Minimum interval between lines.
     interval: Duration,
     state: Mutex<State>,
@@ -21,12 +21,12 @@ struct State {
 }
 
 impl Sampled {
-    pub(super) fn new(interval: Duration) -> Self {
+    pub(crate) fn new(interval: Duration) -> Self {
         Self { interval, state: Mutex::default() }
     }
 
     /// Counts an event. If a log line is due, returns the number of events since the last one.
-    pub(super) fn due(&self, now: Instant) -> Option<u64> {
+    pub(crate) fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;
         if state.last_logged.is_some_and(|last| now < last + self.interval) {

@@ -18,6 +18,7 @@ use crate::metadata::identity;
 use crate::metadata::token::AccessToken;
 use crate::reply::Body;
 use crate::shares::Client;
+use crate::telemetry::sampled::Sampled;
 use crate::upstream::Forward;
 
 /// Delay before a retry, in milliseconds. The server answers 503 during a live migration, which is brief.
@@ -26,6 +27,9 @@ const RETRY_DELAY_MILLIS: std::ops::Range<u64> = 100..250;
 /// Maximum size of a token response, in bytes. Real ones have about 1 KiB.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
+/// Minimum interval between log lines about responses that are no token.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The node's own metadata server as a source of tokens.
 #[derive(Debug)]
 pub struct MetadataServer {
@@ -33,12 +37,19 @@ pub struct MetadataServer {
     breaker: Breaker,
     /// Retry budget: at most a fifth of all requests, plus one per second.
     budget: TpsBudget,
+    /// Responses that are no token. They do not change the server's health, whose changes are logged.
+    not_tokens: Sampled,
 }
 
 impl MetadataServer {
     /// Fetches tokens through this service.
     pub fn new(forward: Forward) -> Self {
-        Self { forward, breaker: Breaker::default(), budget: TpsBudget::new(Duration::from_secs(10), 1, 0.2) }
+        Self {
+            forward,
+            breaker: Breaker::default(),
+            budget: TpsBudget::new(Duration::from_secs(10), 1, 0.2),
+            not_tokens: Sampled::new(LOG_INTERVAL),
+        }
     }
 
     async fn ask(&self, key: &TokenKey) -> Result<Response<Bytes>, Failure> {
@@ -84,7 +95,16 @@ impl TokenSource for MetadataServer {
         match answer {
             Ok(response) => {
                 self.breaker.succeeded(client);
-                read(key.kind, response)
+                let token = read(key.kind, response);
+                if let Err(NoToken::Failed(why)) = &token
+                    && let Some(count) = self.not_tokens.due(Instant::now())
+                {
+                    tracing::warn!(
+                        count,
+                        "the metadata server answers, but {why}; requests without a cached token get 503"
+                    );
+                }
+                token
             }
             Err(failure) => {
                 self.breaker.failed(client, Instant::now());

@@ -54,7 +54,7 @@ impl<'a> From<&'a AccountAnnotations> for Annotations<'a> {
 fn failed(account: &Account, error: &RequestError) {
     let failures = Workloads::unread(account, &error.to_string());
     if failures == 2 {
-        tracing::warn!(%account, "cannot read a service account: {error}. Keeping what was last read; retrying");
+        tracing::warn!(%account, "cannot read a service account: {error}. What was read before stays in use; retrying");
     } else {
         tracing::debug!(%account, failures, "cannot read a service account: {error}");
     }

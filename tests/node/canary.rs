@@ -16,7 +16,7 @@ const ADMIN: &str = "--metrics-addr=127.0.0.1:8989";
 const PROXY: [&str; 1] = ["--addr=127.0.0.1:988"];
 
 const PROTECTED: &str = " protected: pods of node-7 ";
-const TROUBLE: &str = " TROUBLE: nothing is exposed to pods of node-7";
+const TROUBLE: &str = " TROUBLE: nothing is exposed unintentionally to pods of node-7";
 const UNPROTECTED: &str = " UNPROTECTED: pods of node-7 ";
 
 /// A canary that checks this often.

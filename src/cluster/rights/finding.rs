@@ -31,7 +31,7 @@ pub enum Severity {
     Notice,
     /// Pods do not get what they should.
     Missing,
-    /// An attacker on the node would get more than its rights.
+    /// An attacker on the node would get more than the node's own rights.
     Dangerous,
 }
 
@@ -138,8 +138,8 @@ impl fmt::Display for Danger {
             Self::AllTokens { for_the_api_server, bound_to_no_pod, for_hours } => {
                 f.write_str("get tokens of every service account of the cluster")?;
                 let kinds = [
-                    (*for_the_api_server, "for the API server itself, that is, for the whole cluster"),
-                    (*bound_to_no_pod, "bound to no pod, so valid after any pod ends"),
+                    (*for_the_api_server, "for the API server itself (control of the whole cluster)"),
+                    (*bound_to_no_pod, "bound to no pod (valid after pods end)"),
                     (*for_hours, "for more than an hour"),
                 ];
                 for (_, kind) in kinds.iter().filter(|(is_so, _)| *is_so) {

@@ -12,7 +12,7 @@ pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -
         Some(Ok(report)) => report,
         Some(Err(error)) => return vec![Finding::not_tried(step, tried, error.to_string())],
         None => {
-            let seen = "there was no time to check them, so it is not known whether they are too wide";
+            let seen = "the API server did not answer in time, so it is not known whether they are too wide";
             return vec![Finding::warning(step, tried, seen)];
         }
     };

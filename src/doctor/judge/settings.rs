@@ -25,7 +25,11 @@ pub(in crate::doctor) fn settings(federation: &Federation, issuer: Option<&str>,
         Trust::Provider(provider) => of_provider(provider, federation),
     };
     if is_exchanged && finding.verdict == Verdict::Trouble {
-        return Finding::warning(Step::Settings, TRIED, format!("{}; Google accepts them nevertheless", finding.seen));
+        return Finding::warning(
+            Step::Settings,
+            TRIED,
+            format!("{}; Google accepts these settings nevertheless", finding.seen),
+        );
     }
     finding
 }

@@ -105,6 +105,6 @@ async fn a_look_that_takes_too_long_is_given_up_and_the_answer_says_so() {
     let degraded = node.identity.degraded().expect("degraded");
     assert_eq!(
         degraded,
-        "identity: a look at the node's processes (--host-proc) has taken 4 s so far; new pods get 503"
+        "identity: a scan of the node's processes (--host-proc) has taken 4 s so far; new pods get 503"
     );
 }

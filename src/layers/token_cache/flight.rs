@@ -17,7 +17,6 @@ use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::metadata::Principal;
-use crate::metadata::token::TokenError;
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
 
 /// How long a 404 (an unknown account) is the answer.
@@ -239,7 +238,7 @@ fn cached(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<CachedToke
         }
     };
     match freshness::judge(token.expires, now) {
-        Freshness::Expired => Err(TokenFailure::from(TokenError::Life).into()),
+        Freshness::Expired => Err(TokenFailure::Expired.into()),
         Freshness::Fresh(_) | Freshness::Stale(_) => Ok(token),
     }
 }

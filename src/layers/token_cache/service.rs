@@ -25,7 +25,7 @@ use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure};
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
-use crate::metadata::token::{TokenError, TokenFormat};
+use crate::metadata::token::TokenFormat;
 use crate::reply::{self, Body};
 use crate::shares::Client;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
@@ -195,7 +195,7 @@ async fn landing(
                 (Lookup::Nothing, Change::None) => {}
                 // This task ran so late that the token has expired, or that the failure is not the answer to others any more.
                 (Lookup::Nothing, Change::Published) => {
-                    return Err(failure.unwrap_or_else(|| TokenFailure::from(TokenError::Life).into()));
+                    return Err(failure.unwrap_or_else(|| TokenFailure::Expired.into()));
                 }
                 (Lookup::Nothing, Change::Ended) => return Err(NoToken::Overloaded(Overload::Tokens)),
             }

@@ -134,7 +134,7 @@ async fn a_look_that_fails_shows_nothing_and_is_visible_until_one_succeeds() {
     sleep(Duration::from_secs(1)).await;
     for (found, words) in [
         (Ok(Scanned::default()), "the node's processes cannot be listed (--host-proc)"),
-        (unless_panicked(|| panic!("as a parser may")), "a look at the node's processes panicked"),
+        (unless_panicked(|| panic!("as a parser may")), "a scan of the node's processes panicked"),
     ] {
         *next.lock().expect("no panic") = found;
         let moment = BootTime::now();

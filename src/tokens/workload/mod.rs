@@ -62,7 +62,7 @@ pub use not_given::{NotGiven, Said};
 use prefetch::Askers;
 pub use prefetch::prefetch;
 pub use renew::renew;
-use secret::{Secret, Want};
+use secret::Want;
 use steps::{MAX_TOKEN_REQUESTS, Means, Steps};
 
 use super::{Fetched, NoToken, TokenKey, TokenKind, TokenSource};
@@ -150,7 +150,10 @@ impl WorkloadSource {
                 } else {
                     steps.google_token(&Ask { kind: key.kind, what: scopes.into() }, deadline).await?
                 };
-                access(&secret)
+                let source = if is_federated { ExchangeFailure::Sts } else { ExchangeFailure::Iam };
+                let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
+                    .map_err(|error| no_token(source(error.to_string())))?;
+                Ok(Fetched::Access(token, secret.seconds_left(BootTime::now())))
             }
             TokenKind::Identity => {
                 let audience = key.param(Param::Audience).unwrap_or_default();
@@ -200,11 +203,6 @@ fn unknown(error: &LinkError) -> NoToken {
         LinkError::Deleted { .. } => refused(StatusCode::FORBIDDEN, format!("{error}\n")),
         LinkError::Unread { .. } | LinkError::Outdated => no_token(ExchangeFailure::Account(error.to_string())),
     }
-}
-
-fn access(secret: &Secret) -> Result<Fetched, NoToken> {
-    let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned())).map_err(TokenFailure::from)?;
-    Ok(Fetched::Access(token, secret.seconds_left(BootTime::now())))
 }
 
 #[cfg(test)]

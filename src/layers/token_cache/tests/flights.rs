@@ -1,4 +1,4 @@
-//! Requests for one token are one fetch.
+//! Requests for one token are one fetch, and fetches do not wait for each other.
 
 use super::*;
 
@@ -61,4 +61,26 @@ async fn a_flight_completes_even_if_all_clients_leave() {
     sleep(Duration::from_secs(1)).await;
     assert!(matches!(cache.ask(TOKEN).await, Got::Token(..)));
     assert_eq!(server.fetches(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refreshes_and_new_tokens_do_not_wait_for_each_other() {
+    let server = Server::new();
+    let cache = Cache::new(&server);
+    cache.token(TOKEN).await;
+    // The refresh is due, and the server returns a new token in ten seconds.
+    sleep(Duration::from_secs(u64::from(HOUR) - 310)).await;
+    let busy = Instant::now();
+    // Many pods with few slow keys each: none holds more than its share, so no flight is given up for another.
+    let mut crowds = Vec::new();
+    for second in 0..15 {
+        crowds.extend((1..=20).map(|pod| cache.crowd_as(pod, [scoped(&format!("slow-{second}-{pod}"))])));
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(server.most_flying.load(Relaxed), 13, "all demanded flights, and the refresh");
+    let own = server.fetches_of(&TokenKey::default_account());
+    let own: Vec<_> = own.into_iter().filter(|at| *at >= busy).map(|at| at - busy).collect();
+    assert!(own.len() >= 2, "{own:?}");
+    assert!(own.is_sorted_by(|a, b| *b < *a + RECHECK_INTERVAL + Duration::from_millis(100)), "{own:?}");
+    assert!(cache.token(TOKEN).await.1 > 3500, "it was refreshed in time");
 }

@@ -86,28 +86,6 @@ async fn an_entry_that_others_wait_for_is_never_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refreshes_and_new_tokens_do_not_wait_for_each_other() {
-    let server = Server::new();
-    let cache = Cache::new(&server);
-    cache.token(TOKEN).await;
-    // The refresh is due, and the server returns a new token in ten seconds.
-    sleep(Duration::from_secs(u64::from(HOUR) - 310)).await;
-    let busy = Instant::now();
-    // Many pods with few slow keys each: none holds more than its share, so no flight is given up for another.
-    let mut crowds = Vec::new();
-    for second in 0..15 {
-        crowds.extend((1..=20).map(|pod| cache.crowd_as(pod, [scoped(&format!("slow-{second}-{pod}"))])));
-        sleep(Duration::from_secs(1)).await;
-    }
-    assert_eq!(server.most_flying.load(Relaxed), 13, "all demanded flights, and the refresh");
-    let own = server.fetches_of(&TokenKey::default_account());
-    let own: Vec<_> = own.into_iter().filter(|at| *at >= busy).map(|at| at - busy).collect();
-    assert!(own.len() >= 2, "{own:?}");
-    assert!(own.is_sorted_by(|a, b| *b < *a + RECHECK_INTERVAL + Duration::from_millis(100)), "{own:?}");
-    assert!(cache.token(TOKEN).await.1 > 3500, "it was refreshed in time");
-}
-
-#[tokio::test(start_paused = true)]
 async fn abandoned_keys_do_not_delay_others() {
     let server = Server::taking(Duration::from_secs(1));
     let cache = Cache::new(&server);
