@@ -13,7 +13,8 @@ use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
 use super::*;
 use crate::metadata::{Doubt, Principal, ServiceAccount, Unidentified};
 use crate::pods::{FakeProc, Pod, PodUid};
-use crate::workloads::{Annotations, Endpoint, Federation, Provider, Trust};
+use crate::workloads::federation::tests::elsewhere;
+use crate::workloads::{Annotations, Federation};
 
 const ADDR: &str = "10.8.0.5";
 
@@ -384,17 +385,7 @@ fn accounts_have_a_namespace_and_a_name() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_stays_its_pods_when_the_account_changes() {
-    let endpoint = |url| Endpoint::parse(url).expect("a URL");
-    let provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";
-    let federation = Federation {
-        trust: Trust::Provider(Provider::parse(provider).expect("a provider")),
-        token_audience: None,
-        sts: endpoint("https://sts.example"),
-        iam: endpoint("https://iam.example"),
-        google_ca: None,
-        prefetch: crate::workloads::Prefetch::default(),
-    };
-    let node = Node::with(Attest::Prefer, Some(federation), Lookout::in_task);
+    let node = Node::with(Attest::Prefer, Some(elsewhere()), Lookout::in_task);
     let known = pod(1, "a", "app");
     node.start(100, &known, ADDR);
     let tending = tokio::spawn(Arc::clone(&node.identity).tend());

@@ -239,13 +239,18 @@ pub(crate) mod tests {
         federation(Trust::Pool(pool, ClusterUri::parse(CLUSTER).expect("a URI")))
     }
 
+    /// The provider of a cluster elsewhere.
+    pub(crate) fn elsewhere() -> Federation {
+        federation(Trust::Provider(Provider::parse(PROVIDER).expect("a provider")))
+    }
+
     #[test]
     fn a_pool_and_a_provider_have_their_audiences() {
         let pool = WorkloadPool::parse("shop.svc.id.goog").expect("a pool");
         let of_pool = federation(Trust::Pool(pool, ClusterUri::parse(CLUSTER).expect("a URI")));
         assert_eq!(of_pool.sts_audience(), format!("identitynamespace:shop.svc.id.goog:{CLUSTER}"));
         assert_eq!((of_pool.token_audience(), of_pool.pool()), ("shop.svc.id.goog", "shop.svc.id.goog"));
-        let of_provider = federation(Trust::Provider(Provider::parse(PROVIDER).expect("a provider")));
+        let of_provider = elsewhere();
         assert_eq!((of_provider.sts_audience().as_str(), of_provider.token_audience()), (PROVIDER, PROVIDER));
         assert_eq!(of_provider.pool(), "my-pool");
         let own = Federation { token_audience: Some("mine".into()), ..of_provider };

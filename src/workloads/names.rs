@@ -92,8 +92,8 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::federation::tests::{CLUSTER, PROVIDER, federation};
-    use crate::workloads::{Annotations, ClusterUri, Link, Malformed, Provider, WorkloadPool};
+    use crate::workloads::federation::tests::{CLUSTER, elsewhere, federation};
+    use crate::workloads::{Annotations, ClusterUri, Link, Malformed, WorkloadPool};
 
     fn workload(link: Result<Link, Malformed>) -> Workload {
         Workload { namespace: "shop".into(), name: "checkout".into(), uid: "u".into(), link }
@@ -134,7 +134,7 @@ mod tests {
         let pool = "12/locations/global/workloadIdentityPools/p.svc.id.goog";
         assert_eq!(names.email(&asks), format!("{principal}/{pool}/subject/ns/shop/sa/checkout"));
         assert_eq!(names.email(&linked(None, Some("false"))), POOL);
-        let names = Names::of(&federation(Trust::Provider(Provider::parse(PROVIDER).expect("a provider"))));
+        let names = Names::of(&elsewhere());
         let pool = "123/locations/global/workloadIdentityPools/my-pool";
         assert_eq!(names.email(&asks), format!("{principal}/{pool}/subject/system:serviceaccount:shop:checkout"));
         assert_eq!(names.email(&linked(None, None)), "my-pool");
@@ -144,7 +144,7 @@ mod tests {
     fn a_member_of_a_policy_is_named_as_its_pool_names_it() {
         let workload = linked(None, None);
         assert_eq!(gke().member(&workload).as_deref(), Some("serviceAccount:p.svc.id.goog[shop/checkout]"));
-        let names = Names::of(&federation(Trust::Provider(Provider::parse(PROVIDER).expect("a provider"))));
+        let names = Names::of(&elsewhere());
         let principal = "principal://iam.googleapis.com/projects/123/locations/global/workloadIdentityPools/my-pool/subject/\
                          system:serviceaccount:shop:checkout";
         assert_eq!(names.member(&workload).as_deref(), Some(principal));

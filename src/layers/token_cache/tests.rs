@@ -33,7 +33,7 @@ use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Registry;
 use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
-use crate::workloads::{Annotations, Endpoint, Federation, Provider, Trust, Workloads};
+use crate::workloads::{Annotations, Workloads};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const MINUTE: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! Which requests are for the same token, and in which form they get it.
 
 use super::*;
+use crate::workloads::federation::tests::elsewhere;
 
 #[tokio::test(start_paused = true)]
 async fn default_and_its_email_are_one_account_once_the_email_is_known() {
@@ -28,16 +29,7 @@ fn only_the_nodes_key_with_the_default_email_is_the_default_accounts() {
 #[tokio::test(start_paused = true)]
 async fn a_workloads_key_with_its_own_name_is_its_default_accounts() {
     let store = Store::new(usize::MAX, &Registry::default());
-    let endpoint = |url| Endpoint::parse(url).expect("a URL");
-    let provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/my-pool/providers/c";
-    let workloads = Arc::new(Workloads::new(Some(Federation {
-        trust: Trust::Provider(Provider::parse(provider).expect("a provider")),
-        token_audience: None,
-        sts: endpoint("https://sts.example"),
-        iam: endpoint("https://iam.example"),
-        google_ca: None,
-        prefetch: crate::workloads::Prefetch::default(),
-    })));
+    let workloads = Arc::new(Workloads::new(Some(elsewhere())));
     store.know_accounts(&workloads);
     let principal = workloads.of_pod(&crate::identity::tests::pod(1, "a", "app")).principal();
     let key = |account: &str, principal| {
