@@ -6,10 +6,11 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use tokio::time::MissedTickBehavior;
 
+use super::load::digest;
 use super::{Choice, LoadError, Policy, Source};
 
-/// Interval between checks of the file. The kubelet takes up to a minute to update a `ConfigMap` in a pod
-/// anyway.
+/// Interval between checks of the file. A change applies at the second check that finds it. The kubelet takes up to a
+/// minute to update a `ConfigMap` in a pod anyway.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The policy in force. Reading it takes no lock. A request uses the same policy from beginning to end.
@@ -17,12 +18,21 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct LivePolicy {
     policy: ArcSwap<Policy>,
     choice: Choice,
+    /// What the file contained when it was loaded.
+    loaded: Seen,
 }
 
 impl LivePolicy {
-    /// Loads the chosen policy.
-    pub fn load(choice: Choice) -> Result<Self, LoadError> {
-        Ok(Self { policy: ArcSwap::from_pointee(choice.load()?), choice })
+    /// Loads the chosen policy. A file that was written in the last second is read until two reads, a second apart, are
+    /// equal, so that a policy that is being written is not applied.
+    pub async fn load(choice: Choice) -> Result<Self, LoadError> {
+        let text = choice.source.text_at_rest().await?;
+        Self::of(choice, &text)
+    }
+
+    fn of(choice: Choice, text: &str) -> Result<Self, LoadError> {
+        let policy = ArcSwap::from_pointee(choice.compile(text)?);
+        Ok(Self { policy, choice, loaded: Seen::Text(digest(text)) })
     }
 
     /// The policy in force, for a single decision.
@@ -38,6 +48,9 @@ impl LivePolicy {
     /// Watches the policy file and applies valid changes. An invalid file changes nothing. Each change is
     /// reported once.
     ///
+    /// A change counts once two checks in a row find the same content. Many prefixes of a policy are valid
+    /// policies with fewer rules, so a file that is being written could expose what its last rules conceal.
+    ///
     /// Compares the content, because a `ConfigMap` is updated by swapping symbolic links, and the file's
     /// timestamp is unreliable.
     pub async fn follow(&self, mut report: impl FnMut(Reloaded<'_>)) {
@@ -46,23 +59,19 @@ impl LivePolicy {
         }
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seen = Content::Policy(self.current().hash().to_owned());
+        let mut changes = Changes::since(self.loaded.clone());
         loop {
             checks.tick().await;
-            seen = self.check(&seen, &mut report);
+            self.check(self.choice.source.text(), &mut changes, &mut report);
         }
     }
 
-    fn check(&self, seen: &Content, mut report: impl FnMut(Reloaded<'_>)) -> Content {
-        let found = self.choice.load();
-        let now = match &found {
-            Ok(policy) => Content::Policy(policy.hash().to_owned()),
-            Err(error) => Content::Invalid(error.to_string()),
-        };
-        if now == *seen {
-            return now;
+    /// Applies what the file contains, if that is a change that the previous check found, too.
+    fn check(&self, found: Result<String, LoadError>, changes: &mut Changes, mut report: impl FnMut(Reloaded<'_>)) {
+        if !changes.settle(Seen::of(&found)) {
+            return;
         }
-        match found {
+        match found.and_then(|text| self.choice.compile(&text)) {
             Ok(policy) => {
                 let policy = Arc::new(policy);
                 self.policy.store(Arc::clone(&policy));
@@ -70,7 +79,6 @@ impl LivePolicy {
             }
             Err(error) => report(Reloaded::Rejected { error: &error, in_force: &self.current() }),
         }
-        now
     }
 }
 
@@ -88,69 +96,49 @@ pub enum Reloaded<'a> {
     },
 }
 
-/// The content of the file when it was last checked.
-#[derive(Debug, PartialEq, Eq)]
-enum Content {
-    /// A policy, by its hash.
-    Policy(String),
-    /// An error, by its message.
-    Invalid(String),
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    /// A text, by its SHA-256.
+    Text([u8; 32]),
+    /// An unreadable file, by the error's message.
+    Unreadable(String),
+}
+
+impl Seen {
+    fn of(found: &Result<String, LoadError>) -> Self {
+        match found {
+            Ok(text) => Self::Text(digest(text)),
+            Err(error) => Self::Unreadable(error.to_string()),
+        }
+    }
+}
+
+/// Distinguishes changes from states in between.
+#[derive(Debug)]
+struct Changes {
+    /// What counts.
+    settled: Seen,
+    /// What the last check found.
+    last: Seen,
+}
+
+impl Changes {
+    fn since(loaded: Seen) -> Self {
+        Self { settled: loaded.clone(), last: loaded }
+    }
+
+    /// Takes in what a check found. Whether it is a change that counts: the previous check found the same.
+    fn settle(&mut self, now: Seen) -> bool {
+        let lasted = self.last == now;
+        let counts = lasted && self.settled != now;
+        if counts {
+            self.settled = now.clone();
+        }
+        self.last = now;
+        counts
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    const HEAD: &str = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nextends: strict\n";
-
-    /// Like a mounted `ConfigMap`: the file is a link into a directory that is itself a link, and the latter is
-    /// swapped.
-    #[test]
-    fn a_valid_change_is_applied_and_an_invalid_one_rejected() {
-        let mount = std::env::temp_dir().join(format!("metadata-proxy-policy-{}", std::process::id()));
-        let publish = |generation: &str, text: &str| {
-            let data = mount.join(generation);
-            fs::create_dir_all(&data).expect("a directory");
-            fs::write(data.join("policy.yaml"), text).expect("written");
-            symlink(generation, mount.join("..data_tmp")).expect("a link");
-            fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("swapped");
-        };
-        publish("1", &format!("{HEAD}version: '1'\n"));
-        symlink("..data/policy.yaml", mount.join("policy.yaml")).expect("a link");
-
-        let choice = Choice { source: Source::File(mount.join("policy.yaml")), recursive: None };
-        let live = LivePolicy::load(choice).expect("a policy");
-        let mut reports = Vec::new();
-        let mut check = |seen: &Content| {
-            let now = live.check(seen, |reloaded| {
-                reports.push(match reloaded {
-                    Reloaded::Applied(policy) => format!("{} applied", policy.version()),
-                    Reloaded::Rejected { in_force, .. } => format!("rejected, {} in force", in_force.version()),
-                });
-            });
-            (now, std::mem::take(&mut reports), live.current().version().to_owned())
-        };
-        let seen = Content::Policy(live.current().hash().to_owned());
-        publish("2", &format!("{HEAD}version: '2'\n"));
-        let (seen, reports, version) = check(&seen);
-        assert_eq!((reports, version.as_str()), (vec!["2 applied".to_owned()], "2"));
-
-        publish("3", &format!("{HEAD}version: '3'\nrulez: []\n"));
-        let (seen, reports, version) = check(&seen);
-        assert_eq!(
-            (reports, version.as_str()),
-            (vec!["rejected, 2 in force".to_owned()], "2"),
-            "an invalid file changes nothing"
-        );
-        let (seen, reports, _) = check(&seen);
-        assert!(reports.is_empty(), "reported once");
-
-        publish("4", &format!("{HEAD}version: '2'\n"));
-        let (_, reports, _) = check(&seen);
-        assert_eq!(reports, ["2 applied"]);
-        fs::remove_dir_all(&mount).expect("removed");
-    }
-}
+mod tests;

@@ -1,20 +1,25 @@
 //! Loads policies, built in or from a file.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tokio::time::sleep;
 
 use super::document::{BuiltIn, Document};
+use super::file::{self, Content, FileError};
 use super::{Policy, Recursive};
 
 /// The JSON schema of policy files.
 pub const SCHEMA: &str = include_str!("../../policies/schema.json");
 
-/// Maximum size of a policy file, in bytes. One that lists every key in Google's documentation takes 5 KB.
-const MAX_FILE_BYTES: u64 = 256 * 1024;
+/// Time between reads of a file that was written more recently than this when the proxy started. Most starts do not wait:
+/// a mounted `ConfigMap` is older, since the kubelet writes it before it starts the container.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// Maximum number of such reads.
+const MAX_READS: u32 = 10;
 
 /// The selected policy.
 #[derive(Debug, Clone)]
@@ -43,8 +48,14 @@ pub enum LoadError {
         /// Which.
         path: PathBuf,
         /// Why.
-        error: io::Error,
+        error: FileError,
     },
+    /// The file keeps changing.
+    #[error(
+        "policy file {path} changes whenever it is read; write the policy to another file, and rename that to this one",
+        path = .0.display()
+    )]
+    Restless(PathBuf),
     /// The file is not a valid policy.
     #[error(
         "{path}:{line}:{column}: {what} (for the format, see `gce-metadata-proxy policy schema`)",
@@ -70,7 +81,7 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Reads the policy.
+    /// Reads the policy, once. [`LivePolicy::load`](super::LivePolicy::load) also waits for a file that is being written.
     pub fn load(&self) -> Result<Policy, LoadError> {
         self.compile(&self.source.text()?)
     }
@@ -97,8 +108,28 @@ impl Source {
     pub fn text(&self) -> Result<String, LoadError> {
         match self {
             Self::BuiltIn(built_in) => Ok(built_in.text().to_owned()),
-            Self::File(path) => read(path).map_err(|error| LoadError::Read { path: path.clone(), error }),
+            Self::File(path) => Ok(read(path)?.text),
         }
+    }
+
+    /// The text of the policy, as [`text`](Self::text) reads it, once nobody is writing it. A file that was written less
+    /// than `PAUSE` ago is read until two reads, `PAUSE` apart, are equal. Fails if no two of `MAX_READS` are.
+    pub(super) async fn text_at_rest(&self) -> Result<String, LoadError> {
+        let Self::File(path) = self else { return self.text() };
+        let Content { mut text, modified } = read(path)?;
+        // A time in the future tells nothing.
+        let age = modified.and_then(|modified| modified.elapsed().ok());
+        if age.is_some_and(|age| age >= PAUSE) {
+            return Ok(text);
+        }
+        for _ in 1..MAX_READS {
+            sleep(PAUSE).await;
+            let before = std::mem::replace(&mut text, read(path)?.text);
+            if text == before {
+                return Ok(text);
+            }
+        }
+        Err(LoadError::Restless(path.clone()))
     }
 
     /// The text of the policy, followed by that of the policy it extends.
@@ -141,21 +172,21 @@ impl BuiltIn {
     }
 }
 
+fn read(path: &Path) -> Result<Content, LoadError> {
+    file::read(path).map_err(|error| LoadError::Read { path: path.to_owned(), error })
+}
+
 fn parse(text: &str) -> Result<Document, serde_saphyr::Error> {
     serde_saphyr::from_str(text)
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
-    }
-    Ok(text)
+/// SHA-256 of a text.
+pub(super) fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 fn hash(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
+    let digest = digest(text);
     let twelve_digits = digest.iter().take(6).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     format!("{twelve_digits:012x}")
 }
@@ -204,6 +235,11 @@ mod tests {
                 "rules:\n  - paths: [attributes/x]\n    verdict: allow\n",
                 "p.yaml:6:13: \"attributes/x\" matches nothing: ",
             ),
+            (
+                "rules:\n  - paths: [instance/id, instance/attributes/../zone]\n    verdict: allow\n",
+                "p.yaml:6:26: \"instance/attributes/../zone\" has the segment `..`: paths are normalised before ",
+            ),
+            ("recursiveExcept: [instance/./disks]", "p.yaml:5:19: \"instance/./disks\" has the segment `.`: "),
             (
                 default_token,
                 "p.yaml:6:5: instance/service-accounts/default/token conceals only one of an account's two names",

@@ -17,6 +17,7 @@
 
 mod difference;
 pub mod document;
+mod file;
 mod fold;
 mod judge;
 mod live;
@@ -29,6 +30,7 @@ mod trie;
 
 pub use difference::{Difference, differences};
 pub use document::{Answer, BuiltIn, Recursive};
+pub use file::FileError;
 pub use judge::{Cause, Decision, Subject};
 pub use live::{LivePolicy, Reloaded};
 pub use load::{Choice, LoadError, SCHEMA, Source};

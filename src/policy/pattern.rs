@@ -44,6 +44,12 @@ pub enum PatternError {
          universe, * or **"
     )]
     Top(Box<str>),
+    /// It has the segment `.` or `..`, which no normalised path has, so it would match nothing, or not what it seems to.
+    #[error(
+        "{0:?} has the segment `{1}`: paths are normalised before they are matched, and have none; write the path without \
+         it"
+    )]
+    Dots(Box<str>, Box<str>),
     /// It contains a character that no path contains, so it would match nothing.
     #[error("{0:?} contains {1:?}, which no metadata path contains")]
     Foreign(Box<str>, char),
@@ -117,6 +123,9 @@ impl FromStr for Pattern {
         if names.contains(&"") {
             return Err(PatternError::EmptySegment(text.into()));
         }
+        if let Some(dots) = names.iter().find(|name| matches!(**name, "." | "..")) {
+            return Err(PatternError::Dots(text.into(), (*dots).into()));
+        }
         if !names[0].contains('*') && !TOPS.contains(&names[0]) {
             return Err(PatternError::Top(text.into()));
         }
@@ -155,7 +164,11 @@ impl schemars::JsonSchema for Pattern {
             "description": "A path pattern, relative to the API version. `*` matches any number of characters within a \
                             segment; the segment `**` matches any number of segments.",
             "type": "string",
-            "pattern": format!("^({}|[^/]*[*][^/]*)(/[^/]+)*$", TOPS.join("|")),
+            // A name other than `.` and `..`, without look-ahead, which Helm's validator lacks.
+            "pattern": format!(
+                "^({}|[^/]*[*][^/]*)(/([^/.][^/]*|[.][^/.][^/]*|[.][.][^/]+))*$",
+                TOPS.join("|")
+            ),
         })
     }
 }
@@ -249,6 +262,24 @@ mod tests {
         assert!(matches!(error("computeMetadata/v1/instance/id"), PatternError::Top(_)));
         assert_eq!(error("instance/a;b"), PatternError::Foreign("instance/a;b".into(), ';'));
         assert!(matches!(error("**/a/**"), PatternError::TwoDeep(_)));
+    }
+
+    #[test]
+    fn a_segment_of_dots_alone_is_rejected() {
+        let error = |text: &str| text.parse::<Pattern>().expect_err("invalid");
+        for (text, dots) in [
+            ("instance/attributes/../id", ".."),
+            ("instance/./id", "."),
+            ("instance/..", ".."),
+            ("**/.", "."),
+            ("../instance/id", ".."),
+            ("./instance/id", "."),
+        ] {
+            assert_eq!(error(text), PatternError::Dots(text.into(), dots.into()), "{text}");
+        }
+        for text in ["instance/...", "instance/.a", "instance/..a", "instance/a.", "instance/.*", "instance/a..b"] {
+            assert!(text.parse::<Pattern>().is_ok(), "{text}");
+        }
     }
 
     #[test]

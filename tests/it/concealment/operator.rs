@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use gce_metadata_proxy::mock::SECRET_MARKER;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::support::{Binary, get, metric, metric_becomes, upstream};
 
@@ -137,6 +138,31 @@ async fn a_mistake_ends_the_start_with_its_place() {
     }
     let (code, _, text) = Binary::output(&["policy", "check", &file]).await;
     assert!(code == Some(1) && text.contains(":5:10: unknown variant `lax`"), "{text}");
+}
+
+#[tokio::test]
+async fn a_policy_that_is_no_file_is_refused_at_once() {
+    let scratch = Scratch::new("fifo");
+    let fifo = scratch.0.join("policy.yaml");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+    let fifo = path_text(&fifo);
+    let expected = format!(
+        "gce-metadata-proxy: cannot read policy file {fifo}: it is a FIFO, not a regular file; give the path of a regular \
+         file, or of a symbolic link to one\n"
+    );
+    let serve =
+        ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream=http://127.0.0.1:9", "--policy", &fifo];
+    let (code, text) = Binary::run(&serve).await;
+    assert_eq!((code, text), (Some(1), expected.clone()));
+    for args in [
+        &["explain", "--policy", &fifo, "/"][..],
+        &["policy", "check", &fifo],
+        &["policy", "show", "--policy", &fifo],
+        &["policy", "diff", &fifo],
+    ] {
+        let (code, _, text) = Binary::output(args).await;
+        assert_eq!((code, text), (Some(1), expected.clone()), "{args:?}");
+    }
 }
 
 #[tokio::test]
