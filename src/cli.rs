@@ -130,6 +130,8 @@ pub enum Command {
     Redirect {
         /// What to do.
         command: crate::redirect::Command,
+        /// Address to serve the metrics of [`Keep`](crate::redirect::Command::Keep) on. `None` to serve none.
+        metrics_addr: Option<SocketAddr>,
         /// Format of the log, and what is logged.
         log: (Format, Levels),
         /// What to remove from the node once its rules are installed.
@@ -174,7 +176,6 @@ impl Args {
                 args.resolve(serve.policy.choice(mistakes), admin)
             }
             Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
-            #[cfg_attr(not(feature = "workload-identity"), expect(unused_mut))]
             Some(Subcommands::Redirect(mut args)) => {
                 serve.policy.resolve(mistakes);
                 let log = serve.log.resolve(mistakes);
@@ -184,9 +185,11 @@ impl Args {
                     let (taint, keeps_rules) = args.take_startup_taint();
                     taint.resolve(keeps_rules, serve.identity.node, admin, mistakes)
                 };
+                let metrics_addr = args.take_metrics_addr(mistakes);
                 let command = args.resolve(mistakes)?;
                 Command::Redirect {
                     command,
+                    metrics_addr,
                     log: log?,
                     #[cfg(feature = "workload-identity")]
                     startup_taint,
@@ -294,7 +297,8 @@ mod tests {
     fn flags_are_formatted_so_that_they_parse() {
         let config = serve(
             "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
-             --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6 --redirect-drop-spoofed",
+             --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6 --redirect-drop-spoofed \
+             --redirect-max-new-connections 0",
         );
         #[cfg(feature = "workload-identity")]
         let config = Config {
@@ -335,6 +339,7 @@ mod tests {
             "--drain-timeout=10000ms",
             "--redirect=true",
             "--redirect-allow=443,ipv6",
+            "--redirect-max-new-connections=500",
         ] {
             assert!(lines.iter().any(|shown| shown == line), "{line} is missing from {lines:#?}");
         }

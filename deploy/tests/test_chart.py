@@ -76,6 +76,16 @@ class Chart(unittest.TestCase):
                 {"METADATA_PROXY_REDIRECT_ALLOW": "443,ipv6"},
             ),
             (["--set", "redirect.uplinks={eth0,eth1}"], {"METADATA_PROXY_REDIRECT_UPLINK": "eth0,eth1"}, {}),
+            (
+                ["--set", "redirect.maxNewConnections=0"],
+                {"METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS": "0"},
+                {},
+            ),
+            (
+                ["--set", "redirect.maxNewConnections=100000"],
+                {"METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS": "100000"},
+                {},
+            ),
         ]:
             with self.subTest(given):
                 containers = {one["name"]: one for one in self.pod(*given)["containers"]}
@@ -85,12 +95,33 @@ class Chart(unittest.TestCase):
                 # It would not know the environment of another container.
                 self.assertNotIn("env", containers["proxy"])
 
+    def test_the_redirect_has_an_open_port_only_if_asked(self):
+        for given, wanted in [([], []), (["--set", "redirect.metricsAddr=0.0.0.0:1990"], ["--keeper-metrics-addr=0.0.0.0:1990"])]:
+            containers = {one["name"]: one for one in self.pod(*given)["containers"]}
+            self.assertEqual([one for one in containers["redirect"]["args"] if "metrics" in one], wanted)
+        scraped = rendered.helm(
+            "--set", "redirect.metricsAddr=0.0.0.0:1990", "--set", "podMonitor.enabled=true"
+        )
+        [monitor] = [
+            one for one in scraped if one["kind"] == "PodMonitor" and one["metadata"]["name"] == "gce-metadata-proxy"
+        ]
+        addresses = [
+            rule["replacement"]
+            for endpoint in monitor["spec"]["podMetricsEndpoints"]
+            for rule in endpoint["relabelings"]
+            if rule["targetLabel"] == "__address__"
+        ]
+        self.assertEqual(addresses, ["$1:989", "$1:1990"])
+
     def test_it_refuses_values_that_it_does_not_understand(self):
         for mistake in [
             "redirect.enabled=maybe",
             "redirect.enable=true",
             "redirect.remove=true",
             "redirect.allow={80}",
+            "redirect.maxNewConnections=-1",
+            "redirect.maxNewConnections=100001",
+            "redirect.metricsAddr=990",
             "redirect.allow={https}",
             "redirect.allow=443",
             "redirect.uplinks={eth0;eth1}",

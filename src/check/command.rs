@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 
 use http::{Method, StatusCode};
 
-use super::canary::{Canary, ListenError};
+use super::canary::Canary;
 use super::once;
 use super::pages::READYZ;
 use super::probe::Client;
 use super::report::Format;
+use crate::pages::ListenError;
 use crate::redirect::Routes;
 
 /// What to check.

@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 use crate::redirect::{METADATA_V4, METADATA_V6, Routes};
 use probe::{Client, Exchange, connect, resolve};
 
-pub use canary::{Canary, ListenError};
+pub use canary::Canary;
 pub use command::{Command, run};
 pub use judge::{Finding, Verdict};
 pub use report::{Format, Report};

@@ -1,23 +1,20 @@
 //! [`Pages`]: what was found last, for the kubelet and Prometheus.
 
 use std::collections::BTreeSet;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use prometheus::IntGaugeVec;
 
 use super::judge::Verdict;
 use super::report::Report;
 use super::standing::Standing;
+use crate::pages::{self, page};
 use crate::reply::PLAIN_TEXT;
-use crate::server::Stack;
 use crate::telemetry::labels::Label;
 use crate::telemetry::{Registry, table};
 
@@ -71,26 +68,15 @@ impl Pages {
         self.last.store(Some(Arc::new(Last { standing, at: SystemTime::now() })));
     }
 
-    pub(super) fn into_stack(self: Arc<Self>) -> impl Stack<Body = Full<Bytes>, Future: Send> + Send + Sync {
-        tower::service_fn(move |request: Request<Incoming>| ready(Ok(self.answer(request.uri().path()))))
-    }
-
-    fn answer(&self, path: &str) -> Response<Full<Bytes>> {
+    pub(super) fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         match (path, self.last.load().as_ref().map(|last| &last.standing)) {
             (READYZ, Some(standing)) if standing.is_ready => page(StatusCode::OK, PLAIN_TEXT, &standing.sentence),
             (READYZ, Some(standing)) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, &standing.sentence),
             (READYZ, None) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, "the first check is not finished"),
-            ("/metrics", _) => page(StatusCode::OK, Registry::CONTENT_TYPE, self.registry.render().trim_end()),
+            ("/metrics", _) => pages::metrics(&self.registry),
             _ => page(StatusCode::NOT_FOUND, PLAIN_TEXT, "not found; there are /metrics and /readyz"),
         }
     }
-}
-
-fn page(status: StatusCode, content_type: HeaderValue, text: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(format!("{text}\n").into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::given::{Given, Mistakes, Syntax};
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Address, Choice};
 use crate::config;
-use crate::redirect::{Command, Mode, Opened, Redirect, Routes, SIDECAR_UID, Settings, Tool};
+use crate::redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 #[cfg_attr(feature = "workload-identity", expect(clippy::large_enum_variant, reason = "parsed once"))]
@@ -27,6 +27,11 @@ pub(super) enum Subcommands {
         /// installed, pods are closed, and it tries again every 5 s
         #[arg(long, conflicts_with = "dry_run")]
         keep: bool,
+
+        /// With --keep: address to serve /metrics on, which has the packets that --redirect-max-new-connections dropped. None by
+        /// default, so that the process that changes the firewall has no open port
+        #[arg(long, value_name = "HOST:PORT", requires = "keep")]
+        keeper_metrics_addr: Option<Given<Address>>,
 
         /// Print the rules without installing them
         #[arg(long)]
@@ -101,6 +106,16 @@ pub(super) struct OpenedArgs {
     /// pods' packets arrive on another interface
     #[arg(long, env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED")]
     redirect_drop_spoofed: bool,
+
+    /// New connections per second that each source address may open, after a burst of ten times as many. The kernel drops
+    /// those beyond. daemonset only. 0 turns it off
+    #[arg(
+        long,
+        value_name = "RATE",
+        env = "METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS",
+        default_value = Rate::DEFAULT.per_second().to_string()
+    )]
+    redirect_max_new_connections: Given<NewConnections>,
 }
 
 /// Routes to the metadata server that bypass the proxy and stay open.
@@ -120,6 +135,14 @@ impl Subcommands {
         match self {
             Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),
             Self::Remove | Self::Check { .. } => Default::default(),
+        }
+    }
+
+    /// Takes out where the metrics of `--keep` are served.
+    pub(super) fn take_metrics_addr(&mut self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
+        match self {
+            Self::Install { keeper_metrics_addr, .. } => mistakes.optional(keeper_metrics_addr.take()),
+            Self::Remove | Self::Check { .. } => None,
         }
     }
 
@@ -175,7 +198,11 @@ fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
 
 impl OpenedArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Opened {
-        Opened { routes: self.routes.resolve(mistakes), drop_spoofed: self.redirect_drop_spoofed }
+        Opened {
+            routes: self.routes.resolve(mistakes),
+            drop_spoofed: self.redirect_drop_spoofed,
+            max_new_connections: mistakes.value(self.redirect_max_new_connections).flatten(),
+        }
     }
 
     /// The flags that let this pass.
@@ -183,6 +210,9 @@ impl OpenedArgs {
         Self {
             routes: RoutesArgs::from_routes(opened.map(|opened| &opened.routes)),
             redirect_drop_spoofed: opened.is_some_and(|opened| opened.drop_spoofed),
+            redirect_max_new_connections: Given::from_value(
+                opened.map_or(Some(Rate::DEFAULT), |opened| opened.max_new_connections),
+            ),
         }
     }
 }
@@ -221,6 +251,29 @@ impl Syntax for Route {
 
     fn show(value: &Option<u16>) -> String {
         value.map_or_else(|| "ipv6".to_owned(), |port| port.to_string())
+    }
+}
+
+/// New connections per second, or `None` for 0, which is no bound.
+#[derive(Debug, Clone)]
+struct NewConnections;
+
+impl Syntax for NewConnections {
+    type Value = Option<Rate>;
+
+    fn expected() -> String {
+        format!("a number of connections per second from 1 to {}, or 0 for no bound", Rate::MAX)
+    }
+
+    fn parse(text: &str) -> Option<Option<Rate>> {
+        match text.parse().ok()? {
+            0 => Some(None),
+            per_second => Rate::new(per_second).map(Some),
+        }
+    }
+
+    fn show(value: &Option<Rate>) -> String {
+        value.map_or(0, Rate::per_second).to_string()
     }
 }
 
@@ -327,6 +380,10 @@ mod tests {
             ("--uplink a;b", "--uplink"),
             ("--redirect-allow 80", "--redirect-allow"),
             ("--tool pf", "--tool"),
+            ("--redirect-max-new-connections -1", "--redirect-max-new-connections"),
+            ("--redirect-max-new-connections 100001", "1 to 100000"),
+            ("--keeper-metrics-addr 127.0.0.1:1990", "--keep"),
+            ("--keep --keeper-metrics-addr nowhere", "--keeper-metrics-addr"),
         ] {
             let text = mistakes(&format!("redirect install {line}"));
             assert!(text.contains(named), "{named} is missing from\n{text}");
@@ -343,11 +400,33 @@ mod tests {
     }
 
     #[test]
+    fn new_connections_are_bounded_unless_the_rate_is_0() {
+        for (flag, rate) in
+            [("", 500), ("--redirect-max-new-connections 7", 7), ("--redirect-max-new-connections 0", 0)]
+        {
+            let Command::Keep(redirect) = redirect(&format!("redirect install --keep {flag}")) else {
+                panic!("no keeper")
+            };
+            assert_eq!(redirect.settings.opened.max_new_connections, Rate::new(rate), "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_keeper_has_an_open_port_only_if_asked() {
+        for (flag, expected) in [("", None), ("--keeper-metrics-addr :1990", Some(([0, 0, 0, 0], 1990).into()))] {
+            let Ok(Cli::Redirect { metrics_addr, .. }) = parse_line(&format!("redirect install --keep {flag}")) else {
+                panic!("no redirect")
+            };
+            assert_eq!(metrics_addr, expected);
+        }
+    }
+
+    #[test]
     fn the_proxys_own_redirect_can_leave_routes_open() {
         let Ok(Cli::Serve(config)) = parse_line("--redirect --redirect-allow 443,ipv6") else { panic!("no proxy") };
         assert_eq!(
             config.redirect,
-            Some(Opened { routes: Routes { ports: vec![443], ipv6: true }, drop_spoofed: false })
+            Some(Opened { routes: Routes { ports: vec![443], ipv6: true }, ..Opened::default() })
         );
         let Ok(Cli::Serve(config)) = parse_line("--redirect-allow 443") else { panic!("no proxy") };
         assert_eq!(config.redirect, None);

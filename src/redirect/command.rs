@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use super::{Error, Keeper, NotInstalled, Redirect, State, remove};
+use crate::telemetry::Registry;
 
 /// What to do with the redirect rules.
 #[derive(Debug)]
@@ -32,9 +33,10 @@ pub enum CommandError {
 
 /// Runs the command and reports on standard output. Returns whether the rules are as requested.
 ///
-/// `once_installed` runs beside [`Command::Keep`], from when the rules are installed.
+/// `once_installed` runs beside [`Command::Keep`], from when the rules are installed. Its metric is added to `registry`.
 pub async fn run<F: Future<Output = ()>>(
     command: Command,
+    registry: &Registry,
     once_installed: impl FnOnce(Redirect) -> F,
     stop: impl Future<Output = ()>,
 ) -> Result<bool, CommandError> {
@@ -45,7 +47,7 @@ pub async fn run<F: Future<Output = ()>>(
         }
         Command::Keep(redirect) => {
             tokio::select! {
-                () = keep(redirect, once_installed) => {}
+                () = keep(redirect, registry, once_installed) => {}
                 () = stop => tracing::info!("exiting; the rules stay until 'redirect remove'"),
             }
         }
@@ -60,8 +62,12 @@ pub async fn run<F: Future<Output = ()>>(
     Ok(true)
 }
 
-async fn keep<F: Future<Output = ()>>(redirect: Redirect, once_installed: impl FnOnce(Redirect) -> F) {
-    let keeper = Keeper::begin(redirect.clone()).await;
+async fn keep<F: Future<Output = ()>>(
+    redirect: Redirect,
+    registry: &Registry,
+    once_installed: impl FnOnce(Redirect) -> F,
+) {
+    let keeper = Keeper::begin(redirect.clone(), registry).await;
     let installed = keeper.installed();
     let then = async {
         installed.notified().await;
@@ -74,8 +80,16 @@ async fn keep<F: Future<Output = ()>>(redirect: Redirect, once_installed: impl F
 async fn report(redirect: &Redirect) -> Result<bool, Error> {
     let state = redirect.state().await?;
     let what = match &state {
-        State::Installed => {
+        State::Installed | State::Unbounded => {
             println!("the redirect is installed");
+            if state == State::Unbounded {
+                let why = redirect.obstacle_to_bound().await;
+                let why = why.map_or_else(|| "it would be accepted now".to_owned(), |why| why.to_string());
+                println!("it has no bound on new connections, which was refused ({why}): one pod can flood the proxy");
+            }
+            if let Some(dropped) = redirect.dropped().await? {
+                println!("packets dropped by the bound on new connections, since the rules were installed: {dropped}");
+            }
             if let Some(doubt) = redirect.doubt() {
                 println!("{doubt}");
             }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::plan::{METADATA_V4, Plan};
+use super::plan::{METADATA_V4, Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Hook, Name, Rule, Then, When};
 use super::{Error, State, process};
 
@@ -114,6 +114,19 @@ pub(super) async fn opened_loopback() -> Result<bool, Error> {
     Ok(saved.iter().any(|table| table.text.contains(OPENED_LOOPBACK)))
 }
 
+/// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
+pub(super) async fn dropped() -> Result<Option<u64>, Error> {
+    let table = table_of(Name::Bound);
+    Ok(dropped_in(&process::run(Family::V4.save(), &["-c", "-t", table], "").await?))
+}
+
+/// A rule begins with the packets and bytes that matched: `[12:720] -A CHAIN`.
+fn dropped_in(listing: &str) -> Option<u64> {
+    let rule = format!("] -A {} ", name(Name::Bound));
+    let line = listing.lines().find(|line| line.contains(&rule) && line.ends_with("-j DROP"))?;
+    line.strip_prefix('[')?.split_once(':')?.0.parse().ok()
+}
+
 /// A table as `iptables-save` prints it.
 #[derive(Debug)]
 pub(super) struct Saved {
@@ -204,7 +217,7 @@ fn is_jump(line: &str) -> bool {
 fn table_of(name: Name) -> &'static str {
     match name {
         // Before `nat`. The match `rpfilter` is allowed here and in `raw`.
-        Name::Spoof => "mangle",
+        Name::Spoof | Name::Bound => "mangle",
         Name::Redirect => "nat",
         Name::Bypass | Name::Guard => "filter",
     }
@@ -213,6 +226,7 @@ fn table_of(name: Name) -> &'static str {
 fn name(name: Name) -> String {
     let own = match name {
         Name::Spoof => "SPOOF",
+        Name::Bound => "BOUND",
         Name::Redirect => "REDIRECT",
         Name::Bypass => "BYPASS",
         Name::Guard => "GUARD",
@@ -235,7 +249,7 @@ fn words(rule: &Rule) -> String {
         Then::Leave => "-j RETURN".to_owned(),
         Then::SendTo(to) => format!("-j DNAT --to-destination {to}"),
         Then::Reset => "-j REJECT --reject-with tcp-reset".to_owned(),
-        Then::Drop => "-j DROP".to_owned(),
+        Then::Drop | Then::DropCounted => "-j DROP".to_owned(),
     });
     words.join(" ")
 }
@@ -253,6 +267,16 @@ fn condition(when: &When) -> String {
         When::Rewritten => "-m conntrack --ctstate DNAT".to_owned(),
         When::Established => "-m conntrack --ctstate RELATED,ESTABLISHED".to_owned(),
         When::Spoofed => "-m rpfilter --invert".to_owned(),
+        When::RoutedBack => "-m rpfilter".to_owned(),
+        When::New => "-m conntrack --ctstate NEW".to_owned(),
+        // The kernel keeps the table of a name with its settings for as long as a rule uses it, so the name has the rate.
+        When::Above(above) => format!(
+            "-m hashlimit --hashlimit-above {rate}/sec --hashlimit-burst {} --hashlimit-mode srcip --hashlimit-name \
+             gce-md-{rate} --hashlimit-htable-max {SOURCES} --hashlimit-htable-expire {}",
+            above.burst(),
+            SOURCE_SECONDS * 1000,
+            rate = above.per_second(),
+        ),
     }
 }
 
@@ -282,7 +306,11 @@ mod tests {
             bare(&ruleset(Family::V4, Some(&node()), true, &saved("", ""))),
             "\
 *mangle
+:GCE-METADATA-PROXY-BOUND - [0:0]
 :GCE-METADATA-PROXY-SPOOF - [0:0]
+-A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN
+-A GCE-METADATA-PROXY-BOUND -d 169.254.169.254 -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m rpfilter -m hashlimit --hashlimit-above 500/sec --hashlimit-burst 5000 --hashlimit-mode srcip --hashlimit-name gce-md-500 --hashlimit-htable-max 16384 --hashlimit-htable-expire 60000 -j DROP
+-I PREROUTING 1 -j GCE-METADATA-PROXY-BOUND
 -A GCE-METADATA-PROXY-SPOOF -i ens4 -j RETURN
 -A GCE-METADATA-PROXY-SPOOF -d 169.254.169.254 -m rpfilter --invert -j DROP
 -I PREROUTING 1 -j GCE-METADATA-PROXY-SPOOF
@@ -310,6 +338,16 @@ COMMIT
 COMMIT
 "
         );
+    }
+
+    #[test]
+    fn what_was_dropped_is_read_from_the_listing() {
+        let listing = ":GCE-METADATA-PROXY-BOUND - [9:9]\n[8:480] -A PREROUTING -j GCE-METADATA-PROXY-BOUND\n\
+                       [7:420] -A GCE-METADATA-PROXY-BOUND -i ens4 -j RETURN\n\
+                       [1234:74040] -A GCE-METADATA-PROXY-BOUND -d 169.254.169.254/32 -j DROP\n\
+                       [5:300] -A GCE-METADATA-PROXY-SPOOF -d 169.254.169.254/32 -j DROP\n";
+        assert_eq!(dropped_in(listing), Some(1234));
+        assert_eq!(dropped_in("*mangle\nCOMMIT\n"), None);
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::drops::Drops;
 use super::{Error, NotInstalled, Pods, Redirect, State, Tool};
+use crate::telemetry::Registry;
 
 /// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
 /// for as long.
@@ -21,6 +23,7 @@ pub struct Keeper {
     redirect: Redirect,
     /// Why it is not installed. `None` if it is.
     trouble: Option<Trouble>,
+    drops: Drops,
     installed: Arc<Notify>,
 }
 
@@ -33,14 +36,14 @@ struct Trouble {
 }
 
 impl Keeper {
-    /// A keeper of a redirect that was just installed.
-    pub fn of_installed(redirect: Redirect) -> Self {
-        Self { redirect, trouble: None, installed: Arc::default() }
+    /// A keeper of a redirect that was just installed. Registers its metric.
+    pub fn of_installed(redirect: Redirect, registry: &Registry) -> Self {
+        Self { redirect, trouble: None, drops: Drops::new(registry), installed: Arc::default() }
     }
 
-    /// Installs a redirect, or logs why that is impossible.
-    pub async fn begin(redirect: Redirect) -> Self {
-        let mut keeper = Self::of_installed(redirect);
+    /// Installs a redirect, or logs why that is impossible. Registers its metric.
+    pub async fn begin(redirect: Redirect, registry: &Registry) -> Self {
+        let mut keeper = Self::of_installed(redirect, registry);
         match keeper.redirect.install().await {
             Ok(tool) => keeper.is_installed(tool),
             Err(error) => keeper.is_not_installed(&error),
@@ -59,11 +62,13 @@ impl Keeper {
             let interval = if self.trouble.is_some() { RETRY_INTERVAL } else { CHECK_INTERVAL };
             sleep(interval).await;
             let found = self.redirect.state().await;
-            if matches!(found, Ok(State::Installed)) && self.trouble.is_none() {
+            if found.as_ref().is_ok_and(State::is_installed) && self.trouble.is_none() {
+                self.drops.check(&self.redirect).await;
                 continue;
             }
             // Pods are protected first; what is logged can wait.
             let outcome = self.redirect.install().await;
+            self.drops.restart(&self.redirect).await;
             if matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open) {
                 tracing::error!(
                     "the redirect was missing: pods may have reached the metadata server directly in the last {} s; find out what \
@@ -102,6 +107,8 @@ fn is_restored(found: &Result<State, Error>) {
     match found {
         Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
         Err(error) => tracing::warn!(%error, "the redirect could not be checked and was installed again"),
-        Ok(State::Absent | State::Closed | State::Installed) => tracing::info!("the redirect has been restored"),
+        Ok(State::Absent | State::Closed | State::Installed | State::Unbounded) => {
+            tracing::info!("the redirect has been restored");
+        }
     }
 }

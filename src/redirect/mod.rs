@@ -4,10 +4,13 @@
 //! # Chains
 //!
 //! On a node ([`Mode::DaemonSet`]), packets of pods enter the node's network namespace from outside, and the
-//! node's own packets do not. There are four chains:
+//! node's own packets do not. There are five chains:
 //!
 //! - *spoof*, before the redirect, only if requested: drops packets for the metadata server that arrive on an interface
 //!   other than the one that routes to their source, except on an uplink, so that no pod can use another's address.
+//! - *bound*, before the redirect, unless it is off: drops new connections of a source address beyond a rate. A flood by
+//!   one pod then costs the proxy nothing, and other pods have rates of their own. The rate is far above what honest pods
+//!   need, also when all of them start at once.
 //! - *redirect*, before routing: sends TCP to 169.254.169.254:80 to the proxy, except packets received on an
 //!   uplink, the interface on the node's own route to the metadata server. No pod is behind an uplink, and a
 //!   neighbour that used the node as a router would get the node's tokens.
@@ -23,7 +26,7 @@
 //!   endpoint.
 //!
 //! In a pod ([`Mode::Sidecar`]) all packets are the pod's own. The proxy's packets are identified by its user
-//! ID, as in service meshes.
+//! ID, as in service meshes. There is no *bound*: one source address has no other to protect from it.
 //!
 //! The rules stay when the proxy exits. Until it is back, pods' connections are refused, and no pod gets the
 //! node's tokens from the server itself.
@@ -56,7 +59,8 @@
 //!
 //! The redirect may be impossible where it runs: `route_localnet` is off and `/proc/sys` is read-only, or the tool refuses a
 //! rule. Pods must not reach the server meanwhile. So [`Redirect::install`] tries a list of plans, from the whole one to the
-//! barest (`plan.rs`): bypass and guard, then bypass alone. Without the redirect the bypass chain also resets port 80. What
+//! barest (`plan.rs`): without the bound on new connections, which is still a redirect ([`State::Unbounded`]); bypass and guard;
+//! bypass alone. Without the redirect the bypass chain also resets port 80. What
 //! could not be installed and what that means for pods is one error, [`NotInstalled`]; [`Keeper`] tries again.
 //!
 //! # Limitations
@@ -68,6 +72,7 @@
 mod closing;
 mod command;
 mod dataplane;
+mod drops;
 mod error;
 mod iptables;
 mod keeper;
@@ -75,6 +80,7 @@ mod nft;
 mod plan;
 mod privileges;
 mod process;
+mod rate;
 mod route_localnet;
 mod rule;
 mod state;
@@ -91,6 +97,7 @@ pub use command::{Command, CommandError, run};
 pub use error::Error;
 pub use keeper::{CHECK_INTERVAL, Keeper};
 pub use plan::{METADATA_V4, METADATA_V6};
+pub use rate::Rate;
 pub use state::State;
 pub use tool::Tool;
 
@@ -140,12 +147,20 @@ pub enum Mode {
 }
 
 /// What the redirect lets pass.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
     /// Routes to the metadata server.
     pub routes: Routes,
     /// Whether to drop packets whose source is not routed back by the interface that they came in by.
     pub drop_spoofed: bool,
+    /// New connections of each source address. `None` if they are not bounded, as in a sidecar in any case.
+    pub max_new_connections: Option<Rate>,
+}
+
+impl Default for Opened {
+    fn default() -> Self {
+        Self { routes: Routes::default(), drop_spoofed: false, max_new_connections: Some(Rate::DEFAULT) }
+    }
 }
 
 /// Routes to the metadata server that bypass the proxy and stay open. DNS always does.
@@ -183,14 +198,25 @@ impl Redirect {
         redirect.install().await.map(|_| redirect)
     }
 
-    /// Installs the rules, replacing an earlier redirect. Returns the tool used. Where that is impossible, closes the
-    /// metadata server to pods.
+    /// Installs the rules, replacing an earlier redirect. Returns the tool used. Where the bound on new connections is refused,
+    /// installs the redirect without it. Where that is impossible too, closes the metadata server to pods.
     pub async fn install(&self) -> Result<Tool, NotInstalled> {
-        let mut outcome = self.install_or_find().await;
+        let plan = self.plan();
+        let mut outcome = self.install_or_find(&plan).await;
         if matches!(outcome, Err(Error::Tool { .. })) && !matches!(self.state().await, Ok(State::Absent)) {
             // An earlier redirect may stand, and is not to be replaced because a tool failed for a moment.
             sleep(SECOND_TRY).await;
-            outcome = self.install_or_find().await;
+            outcome = self.install_or_find(&plan).await;
+        }
+        if let (Err(error @ Error::Tool { .. }), Some(unbounded)) = (&outcome, plan.without_bound())
+            && let Ok(tool) = self.install_or_find(&unbounded).await
+        {
+            tracing::warn!(
+                %error,
+                "the redirect is installed without the bound on new connections (--redirect-max-new-connections), which was \
+                 refused: one pod can flood the proxy. 0 turns it off without this warning"
+            );
+            return Ok(tool);
         }
         match outcome {
             Ok(tool) => Ok(tool),
@@ -199,29 +225,33 @@ impl Redirect {
     }
 
     /// Installs the rules. What stands already, as after a restart, does although a tool fails now.
-    async fn install_or_find(&self) -> Result<Tool, Error> {
-        match self.install_whole().await {
-            Err(why) if !self.is_installed().await => Err(why),
+    async fn install_or_find(&self, plan: &Plan) -> Result<Tool, Error> {
+        match self.install_whole(plan).await {
+            Err(why) if !self.stands(plan).await => Err(why),
             Err(_) => self.tool().await,
             installed => installed,
         }
     }
 
-    async fn install_whole(&self) -> Result<Tool, Error> {
+    async fn stands(&self, plan: &Plan) -> bool {
+        let state = async || self.tool().await?.state(plan).await;
+        matches!(state().await, Ok(State::Installed)) && !self.lacks_route_localnet()
+    }
+
+    async fn install_whole(&self, plan: &Plan) -> Result<Tool, Error> {
         privileges::check()?;
         let tool = self.tool().await?;
         let other = tool.other().if_usable().await;
-        let plan = self.plan();
         let mut opened_loopback = tool.opened_loopback().await?;
         if let Some(other) = other {
             opened_loopback |= other.opened_loopback().await?;
         }
-        let opens_loopback = self.needs_route_localnet() && !route_localnet::is_on();
+        let opens_loopback = self.lacks_route_localnet();
         if opens_loopback {
             route_localnet::can_be_set()?;
             opened_loopback = true;
         }
-        tool.install(&plan, opened_loopback).await?;
+        tool.install(plan, opened_loopback).await?;
         // The rules guard loopback from here on.
         if opens_loopback {
             route_localnet::set(true)?;
@@ -237,18 +267,25 @@ impl Redirect {
 
     /// The text that [`install`](Redirect::install) would pass to the tool.
     pub async fn text(&self) -> Result<String, Error> {
-        let opens_loopback = self.needs_route_localnet() && !route_localnet::is_on();
+        let opens_loopback = self.lacks_route_localnet();
         Ok(self.tool().await?.text(&self.plan(), opens_loopback))
     }
 
     /// Compares the installed rules with this redirect.
     pub async fn state(&self) -> Result<State, Error> {
         privileges::check()?;
-        let state = self.tool().await?.state(&self.plan()).await?;
-        if state != State::Installed {
+        let (tool, plan) = (self.tool().await?, self.plan());
+        let mut state = tool.state(&plan).await?;
+        if state != State::Installed
+            && let Some(unbounded) = plan.without_bound()
+            && tool.state(&unbounded).await? == State::Installed
+        {
+            state = State::Unbounded;
+        }
+        if !state.is_installed() {
             return Ok(if closing::is_closed(&self.closing_plans(), self.tool).await { State::Closed } else { state });
         }
-        if self.needs_route_localnet() && !route_localnet::is_on() {
+        if self.lacks_route_localnet() {
             let what =
                 "the rules are installed, but net.ipv4.conf.all.route_localnet is 0, so redirected packets are dropped";
             return Ok(State::Differs(what.to_owned()));
@@ -256,9 +293,14 @@ impl Redirect {
         Ok(state)
     }
 
-    /// Whether the rules are installed exactly as requested.
+    /// Whether pods are redirected as requested, with or without the bound on new connections.
     pub async fn is_installed(&self) -> bool {
-        matches!(self.state().await, Ok(State::Installed))
+        self.state().await.is_ok_and(|state| state.is_installed())
+    }
+
+    /// Packets that the bound on new connections dropped since the rules were installed. `None` if there is no bound.
+    pub async fn dropped(&self) -> Result<Option<u64>, Error> {
+        if self.plan().has_bound() { self.tool().await?.dropped().await } else { Ok(None) }
     }
 
     /// Why the rules may have no effect although they are installed, and what to do.
@@ -268,13 +310,27 @@ impl Redirect {
 
     /// Why [`install`](Redirect::install) would fail. Changes nothing.
     pub async fn obstacle(&self) -> Option<Error> {
+        let plan = self.plan();
+        let refusal = self.refusal(&plan).await?;
+        match plan.without_bound() {
+            Some(unbounded) => self.refusal(&unbounded).await,
+            None => Some(refusal),
+        }
+    }
+
+    /// Why the bound on new connections would be left out. Changes nothing.
+    pub async fn obstacle_to_bound(&self) -> Option<Error> {
+        self.refusal(&self.plan()).await
+    }
+
+    async fn refusal(&self, plan: &Plan) -> Option<Error> {
         let try_out = async || {
             privileges::check()?;
             let tool = self.tool().await?;
-            if self.needs_route_localnet() && !route_localnet::is_on() {
+            if self.lacks_route_localnet() {
                 route_localnet::can_be_set()?;
             }
-            tool.try_out(&self.plan()).await
+            tool.try_out(plan).await
         };
         try_out().await.err()
     }
@@ -299,8 +355,10 @@ impl Redirect {
         Plan::closing(&self.settings.mode, &self.settings.opened, Some(self.settings.to))
     }
 
-    fn needs_route_localnet(&self) -> bool {
-        matches!(self.settings.mode, Mode::DaemonSet { .. }) && plan::is_loopback(self.settings.to)
+    /// Whether the sysctl that the rules need is off.
+    fn lacks_route_localnet(&self) -> bool {
+        let needs_it = matches!(self.settings.mode, Mode::DaemonSet { .. }) && plan::is_loopback(self.settings.to);
+        needs_it && !route_localnet::is_on()
     }
 }
 

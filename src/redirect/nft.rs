@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::plan::{METADATA_V4, Plan};
+use super::plan::{METADATA_V4, Plan, SOURCE_SECONDS, SOURCES};
 use super::rule::{Chain, Hook, Name, Rule, Then, When};
 use super::{Error, State, process};
 
@@ -10,6 +10,9 @@ const TABLE: &str = "inet gce_metadata_proxy";
 
 /// An empty chain, which marks that this redirect enabled the kernel's loopback routing.
 const OPENED_LOOPBACK: &str = "opened_loopback";
+
+/// The sources of new connections, with the number that each has left.
+const NEW_CONNECTIONS: &str = "new_connections";
 
 /// Whether `nft` is installed and the kernel supports nftables.
 pub(super) async fn is_usable() -> bool {
@@ -33,9 +36,9 @@ pub(super) async fn remove() -> Result<(), Error> {
 /// Compares the installed rules with a plan.
 pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
     let Some(listing) = listing().await? else { return Ok(State::Absent) };
-    // The table, each chain and each rule have one handle.
+    // The table, each set, each chain and each rule have one handle.
     let markers = usize::from(opened_loopback_in(&listing));
-    let expected = 1 + plan.chains.len() + plan.marks().len() + markers;
+    let expected = 1 + usize::from(plan.has_bound()) + plan.chains.len() + plan.marks().len() + markers;
     let found = listing.matches("# handle ").count();
     Ok(State::compare(&plan.marks(), &listing, found == expected))
 }
@@ -43,6 +46,16 @@ pub(super) async fn state(plan: &Plan) -> Result<State, Error> {
 /// Whether this redirect enabled the kernel's loopback routing.
 pub(super) async fn opened_loopback() -> Result<bool, Error> {
     Ok(listing().await?.is_some_and(|listing| opened_loopback_in(&listing)))
+}
+
+/// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
+pub(super) async fn dropped() -> Result<Option<u64>, Error> {
+    Ok(listing().await?.as_deref().and_then(dropped_in))
+}
+
+/// Only the bound has a counter.
+fn dropped_in(listing: &str) -> Option<u64> {
+    listing.split_once(" counter packets ")?.1.split(' ').next()?.parse().ok()
 }
 
 fn opened_loopback_in(listing: &str) -> bool {
@@ -55,12 +68,25 @@ async fn listing() -> Result<Option<String>, Error> {
     if !tables.lines().any(|line| line.trim() == format!("table {TABLE}")) {
         return Ok(None);
     }
-    process::run("nft", &["-a", "-f", "-"], &format!("list table {TABLE}\n")).await.map(Some)
+    let list = format!("list table {TABLE}\n");
+    // Without the sources of connections, which may be many.
+    match process::run("nft", &["-a", "-t", "-f", "-"], &list).await {
+        // nft before 0.9.2 does not know `-t`.
+        Err(_) => process::run("nft", &["-a", "-f", "-"], &list).await.map(Some),
+        listed => listed.map(Some),
+    }
 }
 
 /// The whole transaction.
 pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
     let mut text = format!("add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
+    if plan.has_bound() {
+        let _ = writeln!(
+            text,
+            "\tset {NEW_CONNECTIONS} {{\n\t\ttype ipv4_addr\n\t\tsize {SOURCES}\n\t\tflags dynamic,timeout\n\t\ttimeout \
+             {SOURCE_SECONDS}s\n\t}}"
+        );
+    }
     for chain in &plan.chains {
         let _ = writeln!(text, "\tchain {} {{\n\t\t{}", name(chain.name), hook(chain));
         for rule in &chain.rules {
@@ -78,6 +104,7 @@ pub(super) fn ruleset(plan: &Plan, opened_loopback: bool) -> String {
 fn name(name: Name) -> &'static str {
     match name {
         Name::Spoof => "no_spoofing",
+        Name::Bound => "no_flood",
         Name::Redirect => "to_proxy",
         Name::Bypass => "no_bypass",
         Name::Guard => "guard",
@@ -85,8 +112,8 @@ fn name(name: Name) -> &'static str {
 }
 
 /// The type, hook and priority of a chain. Ten before the usual priority: of two rules that rewrite a
-/// destination the first applies, and kube-proxy's have the usual priority. Spoofed packets are dropped before the destination
-/// is rewritten.
+/// destination the first applies, and kube-proxy's have the usual priority. Spoofed packets and floods are dropped before the
+/// destination is rewritten.
 fn hook(chain: &Chain) -> String {
     let hook = match chain.hook {
         Hook::Prerouting => "prerouting",
@@ -96,6 +123,7 @@ fn hook(chain: &Chain) -> String {
     };
     let (kind, priority) = match chain.name {
         Name::Spoof => ("filter", -120),
+        Name::Bound => ("filter", -115),
         Name::Redirect => ("nat", -110),
         Name::Bypass | Name::Guard => ("filter", -10),
     };
@@ -109,6 +137,7 @@ fn words(rule: &Rule) -> String {
         Then::SendTo(to) => format!("dnat ip to {to}"),
         Then::Reset => "reject with tcp reset".to_owned(),
         Then::Drop => "drop".to_owned(),
+        Then::DropCounted => "counter drop".to_owned(),
     });
     words.join(" ")
 }
@@ -127,6 +156,13 @@ fn condition(when: &When) -> String {
         When::Rewritten => "ct status dnat".to_owned(),
         When::Established => "ct state established,related".to_owned(),
         When::Spoofed => "fib saddr . iif oif missing".to_owned(),
+        When::RoutedBack => "fib saddr . iif oif exists".to_owned(),
+        When::New => "ct state new".to_owned(),
+        When::Above(rate) => format!(
+            "update @{NEW_CONNECTIONS} {{ ip saddr limit rate over {}/second burst {} packets }}",
+            rate.per_second(),
+            rate.burst()
+        ),
     }
 }
 
@@ -153,6 +189,17 @@ mod tests {
 add table inet gce_metadata_proxy
 delete table inet gce_metadata_proxy
 table inet gce_metadata_proxy {
+\tset new_connections {
+\t\ttype ipv4_addr
+\t\tsize 16384
+\t\tflags dynamic,timeout
+\t\ttimeout 60s
+\t}
+\tchain no_flood {
+\t\ttype filter hook prerouting priority -115; policy accept;
+\t\tiifname \"ens4\" return
+\t\tip daddr 169.254.169.254 tcp dport 80 ct state new fib saddr . iif oif exists update @new_connections { ip saddr limit rate over 500/second burst 5000 packets } counter drop
+\t}
 \tchain no_spoofing {
 \t\ttype filter hook prerouting priority -120; policy accept;
 \t\tiifname \"ens4\" return
@@ -184,6 +231,14 @@ table inet gce_metadata_proxy {
 }
 "
         );
+    }
+
+    #[test]
+    fn what_was_dropped_is_read_from_the_listing() {
+        let rule = "\t\tip daddr 169.254.169.254 tcp dport 80 update @new_connections { ip saddr limit rate over 500/second burst \
+                    5000 packets } counter packets 1234 bytes 74040 drop comment \"more [1]\" # handle 3\n";
+        assert_eq!(dropped_in(rule), Some(1234));
+        assert_eq!(dropped_in("\t\tiifname \"lo\" return comment \"from the node itself [1]\" # handle 3\n"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use super::rule::{Chain, Hook, Hosts, Name, Rule, Then, When};
-use super::{Mode, Opened, Routes, Settings};
+use super::{Mode, Opened, Rate, Routes, Settings};
 
 /// The IPv4 address of the metadata server.
 pub const METADATA_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
@@ -21,11 +21,22 @@ const DNS: u16 = 53;
 
 const HTTP: u16 = 80;
 
+/// Source addresses whose new connections are counted at once. More than a node has pods, because a pod on a bridge can use
+/// any address of the bridge's network. If there are more, nft lets them pass, and iptables drops them.
+pub(super) const SOURCES: u32 = 16_384;
+
+/// How long a source address is remembered after its last new connection, in seconds. No shorter than a burst takes to be
+/// earned again; otherwise a source would gain by a pause.
+pub(super) const SOURCE_SECONDS: u32 = 60;
+
 /// The rules to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     /// In the order in which they are installed.
     pub(super) chains: Vec<Chain>,
+    /// Whether the bound on new connections is left out because the tool refused it. It distinguishes these rules from those of
+    /// a redirect without a bound, and from those whose bound was deleted.
+    is_bound_refused: bool,
 }
 
 impl Plan {
@@ -33,26 +44,45 @@ impl Plan {
     pub(super) fn new(settings: &Settings, uplinks: &[String]) -> Self {
         let bypass = bypass(&settings.mode, &settings.opened);
         let chains = match settings.mode {
-            Mode::DaemonSet { .. } => vec![
-                Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, uplinks) },
-                Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(settings.to, uplinks) },
-                bypass,
-                guard(settings.to),
-            ],
+            Mode::DaemonSet { .. } => {
+                let bound = settings.opened.max_new_connections.map(|rate| bound(rate, uplinks));
+                // iptables tries the chain that was installed last first: spoofed packets are dropped before the bound.
+                let others = [
+                    Chain { name: Name::Spoof, hook: Hook::Prerouting, rules: drop_spoofed(settings, uplinks) },
+                    Chain { name: Name::Redirect, hook: Hook::Prerouting, rules: redirect_pods(settings.to, uplinks) },
+                    bypass,
+                    guard(settings.to),
+                ];
+                bound.into_iter().chain(others).collect()
+            }
+            // No bound: all packets have the pod's own address, so a flood by one container would only lock out the others, and
+            // the proxy that it would spare is the pod's own.
             Mode::Sidecar { proxy_uid } => {
                 let redirect = vec![leave_proxy(proxy_uid), send_to(settings.to)];
                 vec![Chain { name: Name::Redirect, hook: Hook::Output, rules: redirect }, bypass]
             }
         };
-        Self { chains }
+        Self { chains, is_bound_refused: false }
+    }
+
+    /// This plan for a tool that refuses the bound on new connections. `None` if it has no bound.
+    pub(super) fn without_bound(&self) -> Option<Self> {
+        let (bound, chains): (Vec<Chain>, _) = self.chains.iter().cloned().partition(|chain| chain.name == Name::Bound);
+        (!bound.is_empty()).then_some(Self { chains, is_bound_refused: true })
+    }
+
+    /// Whether new connections are bounded.
+    pub(super) fn has_bound(&self) -> bool {
+        self.chains.iter().any(|chain| chain.name == Name::Bound)
     }
 
     /// The plans that close the metadata server to pods without a redirect, from the best to the barest. The guard is left out
     /// where it is the one that cannot be installed, and where there is no address to guard.
     pub(super) fn closing(mode: &Mode, opened: &Opened, to: Option<SocketAddrV4>) -> Vec<Self> {
         let guard = to.filter(|_| matches!(mode, Mode::DaemonSet { .. })).map(guard);
-        let barest = Self { chains: vec![bypass(mode, opened)] };
-        let guarded = guard.map(|guard| Self { chains: vec![bypass(mode, opened), guard] });
+        let of = |chains| Self { chains, is_bound_refused: false };
+        let barest = of(vec![bypass(mode, opened)]);
+        let guarded = guard.map(|guard| of(vec![bypass(mode, opened), guard]));
         guarded.into_iter().chain([barest]).collect()
     }
 
@@ -90,6 +120,19 @@ fn drop_spoofed(settings: &Settings, uplinks: &[String]) -> Vec<Rule> {
         why: "from an address that is not the pods own",
     };
     leave_outside(uplinks).chain([spoofed]).collect()
+}
+
+/// Drops what a source sends beyond the rate, before the connection exists for conntrack or the proxy. Dropped, not reset: the
+/// kernel of an honest client tries again after a second, and a flood gets no answers. Only sources that are routed back are
+/// counted. Otherwise a pod that sends from random addresses could fill the table of sources; it opens no connection anyway.
+/// IPv4 alone, as the redirect.
+fn bound(rate: Rate, uplinks: &[String]) -> Chain {
+    let excess = Rule {
+        when: vec![When::To(SERVER_V4), When::Port(HTTP), When::New, When::RoutedBack, When::Above(rate)],
+        then: Then::DropCounted,
+        why: "more new connections than a pod may open",
+    };
+    Chain { name: Name::Bound, hook: Hook::Prerouting, rules: leave_outside(uplinks).chain([excess]).collect() }
 }
 
 fn redirect_pods(to: SocketAddrV4, uplinks: &[String]) -> Vec<Rule> {
@@ -204,7 +247,7 @@ pub(super) mod tests {
         let settings = Settings {
             mode: Mode::Sidecar { proxy_uid: 10988 },
             to: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8988),
-            opened: Opened { routes: Routes { ports: Vec::new(), ipv6: true }, drop_spoofed: false },
+            opened: Opened { routes: Routes { ports: Vec::new(), ipv6: true }, ..Opened::default() },
         };
         Plan::new(&settings, &[])
     }
@@ -213,7 +256,11 @@ pub(super) mod tests {
         Settings {
             mode: Mode::DaemonSet { uplinks: None },
             to: SocketAddrV4::new(to.into(), 988),
-            opened: Opened { routes: Routes { ports: vec![443], ipv6: false }, drop_spoofed: true },
+            opened: Opened {
+                routes: Routes { ports: vec![443], ipv6: false },
+                drop_spoofed: true,
+                ..Opened::default()
+            },
         }
     }
 
@@ -231,6 +278,31 @@ pub(super) mod tests {
         for mark in [node(), pod(), elsewhere].iter().flat_map(Plan::marks) {
             assert!(mark.len() < 128 && !mark.contains(['"', '\'', '\\']), "{mark}");
         }
+    }
+
+    #[test]
+    fn a_bound_that_was_refused_differs_from_one_that_is_off_and_from_one_that_was_deleted() {
+        let without = node().without_bound().expect("a node has a bound by default");
+        assert_eq!((node().has_bound(), without.has_bound(), without.without_bound()), (true, false, None));
+        let mut off = node_settings([127, 0, 0, 1]);
+        off.opened.max_new_connections = None;
+        let off = Plan::new(&off, &["ens4".to_owned()]);
+        assert_eq!((&off.chains, off.without_bound()), (&without.chains, None));
+        for other in [off, node()] {
+            assert!(!without.marks().iter().any(|mark| other.marks().contains(mark)), "{:?}", without.marks());
+        }
+    }
+
+    #[test]
+    fn a_pause_does_not_make_room_for_another_burst() {
+        let rate = Rate::DEFAULT;
+        assert!(rate.burst() <= rate.per_second() * SOURCE_SECONDS);
+    }
+
+    #[test]
+    fn a_sidecar_and_closed_pods_have_no_bound() {
+        let Settings { mode, to, opened } = node_settings([127, 0, 0, 1]);
+        assert!(!pod().has_bound() && !Plan::closing(&mode, &opened, Some(to)).iter().any(Plan::has_bound));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddrV4};
 
+use super::Rate;
+
 /// Rules at one hook. The first match applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Chain {
@@ -16,6 +18,8 @@ pub(super) struct Chain {
 pub(super) enum Name {
     /// Drops what pods send from addresses that are not theirs.
     Spoof,
+    /// Drops new connections of a pod that opens too many.
+    Bound,
     /// Sends requests for the metadata server to the proxy.
     Redirect,
     /// Blocks all other routes to the metadata server.
@@ -66,6 +70,12 @@ pub(super) enum When {
     Established,
     /// The packet's source is not reached by the interface that the packet was received on.
     Spoofed,
+    /// The packet's source is reached by that interface.
+    RoutedBack,
+    /// The packet opens a connection.
+    New,
+    /// There were more such packets from the packet's source address. Counts the packet, so it is the last condition.
+    Above(Rate),
 }
 
 /// What to do with a packet.
@@ -79,6 +89,8 @@ pub(super) enum Then {
     Reset,
     /// Drop it.
     Drop,
+    /// Drop it, and count it where the tool lists the rule.
+    DropCounted,
 }
 
 /// An address or a network.

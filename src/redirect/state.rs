@@ -5,6 +5,8 @@
 pub enum State {
     /// Installed exactly as requested.
     Installed,
+    /// Installed without the bound on new connections, which the tool or the kernel refused.
+    Unbounded,
     /// Only the rules that close the metadata server to pods, because the redirect could not be installed.
     Closed,
     /// Not installed.
@@ -14,6 +16,11 @@ pub enum State {
 }
 
 impl State {
+    /// Whether pods are redirected.
+    pub fn is_installed(&self) -> bool {
+        matches!(self, Self::Installed | Self::Unbounded)
+    }
+
     /// Finds the marks of a plan in a listing. `is_all`: the listing has as many rules as the plan.
     pub(super) fn compare(marks: &[String], listing: &str, is_all: bool) -> Self {
         let found: Vec<&str> = listing.split("comment \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();

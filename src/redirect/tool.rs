@@ -81,6 +81,14 @@ impl Tool {
         }
     }
 
+    /// Packets that the bound on new connections dropped since it was installed. `None` if there is no bound.
+    pub(super) async fn dropped(self) -> Result<Option<u64>, Error> {
+        match self {
+            Self::Nft => nft::dropped().await,
+            Self::Iptables => iptables::dropped().await,
+        }
+    }
+
     pub(super) async fn opened_loopback(self) -> Result<bool, Error> {
         match self {
             Self::Nft => nft::opened_loopback().await,

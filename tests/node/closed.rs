@@ -40,7 +40,7 @@ fn switch(node: &Namespace, value: u8) {
 }
 
 /// Runs `redirect` in a shell, after these words.
-fn after(place: &Namespace, before: &str, words: &str) -> Ended {
+pub fn after(place: &Namespace, before: &str, words: &str) -> Ended {
     Ended::of(place.command("sh").args(["-c", &format!("{before} {BINARY} redirect {words}")]))
 }
 
@@ -146,13 +146,18 @@ fn a_keeper_closes_pods_until_it_can_redirect_them() {
     all_is_closed(pod);
 }
 
-/// A folder with an `nft` that refuses rules with any of these words.
-struct Picky(PathBuf);
+/// A folder with an `nft`, or another tool, that refuses rules with any of these words.
+pub struct Picky(PathBuf);
 
 impl Picky {
     fn new(words: &[&str]) -> Self {
+        Self::of("nft", words)
+    }
+
+    pub fn of(program: &str, words: &[&str]) -> Self {
         let id = std::process::id();
-        let folder = std::env::temp_dir().join(format!("picky-{id}-{}", words.join("-").replace([' ', '/'], "")));
+        let folder =
+            std::env::temp_dir().join(format!("picky-{id}-{program}-{}", words.join("-").replace([' ', '/'], "")));
         fs::create_dir_all(&folder).expect("a folder");
         let patterns: Vec<String> = words.iter().map(|word| format!("*'{word}'*")).collect();
         let script = format!(
@@ -160,11 +165,11 @@ impl Picky {
              case \"$input\" in {}) echo again >>$0.refused; echo not in this kernel >&2; exit 1 ;; esac\n\
              printf '%s\\n' \"$input\" | {} \"$@\"\n",
             patterns.join("|"),
-            real_nft()
+            real(program)
         );
-        let nft = folder.join("nft");
-        fs::write(&nft, script).expect("a script");
-        fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).expect("it can be run");
+        let tool = folder.join(program);
+        fs::write(&tool, script).expect("a script");
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("it can be run");
         Self(folder)
     }
 
@@ -174,7 +179,7 @@ impl Picky {
     }
 
     /// What is said before a command that finds it on its path.
-    fn first(&self) -> String {
+    pub fn first(&self) -> String {
         format!("PATH={}:$PATH", self.0.display())
     }
 
@@ -190,8 +195,8 @@ impl Picky {
     }
 }
 
-fn real_nft() -> String {
-    let found = Command::new("sh").args(["-c", "command -v nft"]).output().expect("a shell");
+fn real(program: &str) -> String {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().expect("a shell");
     String::from_utf8(found.stdout).expect("text").trim().to_owned()
 }
 
@@ -274,10 +279,10 @@ fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
         Process::spawn(keeper.args(["-c", &format!("exec env {} {BINARY} redirect install --keep", picky.alone())]));
     keeper.line("Pods are OPEN");
     let tried = picky.refusals();
-    eventually("it has tried twice more", || picky.refusals() >= tried + 6);
+    eventually("it has tried twice more", || picky.refusals() >= tried + 8);
     assert_eq!(keeper.written(), Vec::<String>::new(), "the same is logged again");
     fs::remove_file(picky.0.join("nft")).expect("it is there");
-    std::os::unix::fs::symlink(real_nft(), picky.0.join("nft")).expect("a link");
+    std::os::unix::fs::symlink(real("nft"), picky.0.join("nft")).expect("a link");
     keeper.line("redirect installed");
     assert_eq!(redirect(&world.node, "check").code, Some(0));
 }

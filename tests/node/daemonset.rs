@@ -98,12 +98,13 @@ fn iptables_protects_a_node_from_first_to_last() {
 }
 
 /// What others did to the rules of each tool, one by one.
-const DAMAGE: [(&str, [&str; 4]); 2] = [
+const DAMAGE: [(&str, [&str; 5]); 2] = [
     (
         "nft",
         [
             "nft flush chain inet gce_metadata_proxy to_proxy",
             "nft delete chain inet gce_metadata_proxy no_bypass",
+            "nft flush chain inet gce_metadata_proxy no_flood",
             "nft insert rule inet gce_metadata_proxy no_bypass accept",
             "echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet",
         ],
@@ -112,6 +113,7 @@ const DAMAGE: [(&str, [&str; 4]); 2] = [
         "iptables",
         [
             "iptables -t nat -F",
+            "iptables -t mangle -F GCE-METADATA-PROXY-BOUND",
             "iptables -D FORWARD -j GCE-METADATA-PROXY-BYPASS",
             "iptables -I GCE-METADATA-PROXY-BYPASS -j RETURN",
             "ip6tables -F GCE-METADATA-PROXY-BYPASS",

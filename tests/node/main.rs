@@ -6,6 +6,7 @@
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
+mod bound;
 mod canary;
 mod check;
 mod closed;
@@ -34,6 +35,7 @@ const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl",
 
 fn main() -> ExitCode {
     let modules = [
+        ("bound", bound::TESTS),
         ("canary", canary::TESTS),
         ("check", check::TESTS),
         ("closed", closed::TESTS),

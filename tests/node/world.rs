@@ -81,7 +81,8 @@ impl World {
 
     /// Everything in a namespace that the redirect could change.
     pub fn state_of(namespace: &Namespace) -> String {
-        namespace.sh("nft -s list ruleset
+        // Without the sources of connections, which come and go.
+        namespace.sh("nft -s -t list ruleset
             for save in iptables-save ip6tables-save; do $save | sed '/^#/d; s/ .[0-9]*:[0-9]*.$//'; done
             cat /proc/sys/net/ipv4/conf/all/route_localnet")
     }

@@ -1,0 +1,242 @@
+//! The bound on new connections: a pod that opens too many, and others beside it.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::closed::{Picky, after};
+use crate::namespace::Namespace;
+use crate::process::Process;
+use crate::support::needs::{Test, tests};
+use crate::world::{SERVER, TOKEN, World, is_protected, redirect, server, succeeds};
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    nft_drops_a_flood_of_one_pod_alone,
+    iptables_drops_a_flood_of_one_pod_alone,
+    pods_that_start_at_once_lose_nothing,
+    a_rate_of_0_is_no_bound,
+    what_was_dropped_is_counted_and_logged,
+    nft_s_bound_comes_back,
+    iptables_bound_comes_back,
+    a_tool_that_refuses_the_bound_installs_the_rest,
+    addresses_that_are_not_a_pod_s_own_take_no_room,
+];
+
+/// Connections of a flood, where nothing stops it.
+const FLOOD: usize = 300;
+
+/// The least rate: one connection a second.
+const LEAST: &str = "--redirect-max-new-connections 1";
+
+/// Connections at once at the least rate.
+const BURST: usize = 10;
+
+/// Pods on a node, at most.
+const PODS: usize = 110;
+
+/// Connections that each of them opens at once.
+const AT_ONCE: usize = 4;
+
+/// Before the kernel sends a lost packet again, which takes a second.
+const LOST: Duration = Duration::from_millis(700);
+
+/// Opens connections one after another, at most so many, until one gets no answer at once. Returns how many were opened.
+fn open(pod: &Namespace, most: usize) -> usize {
+    let open = move || (0..most).take_while(|_| TcpStream::connect_timeout(&server(), LOST).is_ok()).count();
+    pod.spawn(open).join().expect("no panic")
+}
+
+fn flood(pod: &Namespace) -> usize {
+    open(pod, FLOOD)
+}
+
+/// Packets that were dropped, as `redirect check` says.
+fn dropped(node: &Namespace, flags: &str) -> usize {
+    let check = redirect(node, &format!("check {flags}"));
+    succeeds(&check);
+    let said = check.stdout.split_once("since the rules were installed: ");
+    let (_, rest) = said.unwrap_or_else(|| panic!("nothing about packets: {check:?}"));
+    rest.lines().next().and_then(|packets| packets.parse().ok()).expect("a number")
+}
+
+/// A machine that pauses lets a few more pass.
+fn is_bounded(opened: usize) {
+    assert!((BURST..FLOOD).contains(&opened), "{opened} of {FLOOD} were opened");
+}
+
+fn a_flood_of_one_pod_is_dropped(tool: &str) {
+    let world = World::new();
+    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let flags = format!("--tool {tool} {LEAST}");
+    succeeds(&redirect(&world.node, &format!("install {flags}")));
+    assert_eq!(dropped(&world.node, &flags), 0);
+    let [pod, other] = &world.pods;
+    is_bounded(flood(pod));
+    assert!(dropped(&world.node, &flags) > 0);
+    // A packet of theirs that was dropped would be sent again, later than this waits.
+    assert_eq!(open(other, BURST), BURST, "{tool}: another pod");
+    assert_eq!(other.curl(&format!("{SERVER}{TOKEN}")).status, 200);
+    succeeds(&redirect(&world.node, "remove"));
+    let left = World::state_of(&world.node);
+    assert!(!left.contains("hashlimit") && !left.contains("new_connections"), "{left}");
+}
+
+fn nft_drops_a_flood_of_one_pod_alone() {
+    a_flood_of_one_pod_is_dropped("nft");
+}
+
+fn iptables_drops_a_flood_of_one_pod_alone() {
+    a_flood_of_one_pod_is_dropped("iptables");
+}
+
+/// The addresses of one namespace stand for pods: the rules see only addresses. At the least rate, a bound on all pods
+/// together would drop most of it.
+fn pods_that_start_at_once_lose_nothing() {
+    let world = World::new();
+    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let pod = &world.pods[0];
+    let addresses: Vec<String> = (0..PODS).map(|number| format!("10.8.1.{}", 100 + number)).collect();
+    for address in &addresses {
+        pod.ip(&format!("addr add {address}/24 dev eth0"));
+    }
+    let asked = format!(" -o /dev/null {SERVER}{TOKEN}").repeat(AT_ONCE);
+    let herd = format!(
+        "for address in {}; do
+            curl -s -Z --parallel-immediate --max-time 20 --interface $address -w '%{{http_code}}\\n' \
+                -H 'Metadata-Flavor: Google' {asked} &
+        done; wait",
+        addresses.join(" ")
+    );
+    for flags in ["", "--tool iptables", LEAST, "--tool iptables --redirect-max-new-connections 1"] {
+        succeeds(&redirect(&world.node, &format!("install {flags}")));
+        let answers = pod.sh(&herd);
+        assert_eq!(answers.lines().filter(|status| *status == "200").count(), PODS * AT_ONCE, "{flags}: {answers}");
+        assert_eq!(dropped(&world.node, flags), 0, "{flags}");
+    }
+}
+
+fn a_rate_of_0_is_no_bound() {
+    let world = World::new();
+    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    for tool in ["nft", "iptables"] {
+        let flags = format!("--tool {tool} --redirect-max-new-connections 0");
+        succeeds(&redirect(&world.node, &format!("install --tool {tool} {LEAST}")));
+        assert_eq!(redirect(&world.node, &format!("check {flags}")).code, Some(1), "{tool}: a bound is in the way");
+        succeeds(&redirect(&world.node, &format!("install {flags}")));
+        assert_eq!(flood(&world.pods[0]), FLOOD, "{tool}");
+        let check = redirect(&world.node, &format!("check {flags}"));
+        succeeds(&check);
+        assert!(!check.stdout.contains("bound"), "{check:?}");
+        assert_eq!(redirect(&world.node, &format!("check --tool {tool}")).code, Some(1), "{tool}: no bound is noticed");
+    }
+}
+
+/// The value of the metric at this address of the node.
+fn metric(node: &Namespace, addr: &str) -> usize {
+    let page = node.curl(&format!("http://{addr}/metrics")).text;
+    let value = page.lines().find_map(|line| line.strip_prefix("metadata_proxy_redirect_dropped_packets_total "));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no such metric: {page}"))
+}
+
+/// By the proxy with `--redirect`, and by `redirect install --keep`.
+fn what_was_dropped_is_counted_and_logged() {
+    const KEEPER: &str = "127.0.0.1:1990";
+    let world = World::new();
+    let proxy = world.proxy(&["--addr=127.0.0.1:988", "--redirect", "--redirect-max-new-connections=1"]);
+    let mut keep: Vec<&str> = "redirect install --keep --keeper-metrics-addr".split(' ').collect();
+    keep.extend([KEEPER, "--redirect-max-new-connections=1"]);
+    let keeper = Process::start(&world.node, &keep);
+    keeper.line("redirect installed");
+    assert_eq!((metric(&world.node, KEEPER), metric(&world.node, "127.0.0.1:989")), (0, 0));
+    is_bounded(flood(&world.pods[0]));
+    let packets = dropped(&world.node, LEAST);
+    for process in [&keeper, &proxy] {
+        process.line("new connections of a pod were dropped");
+    }
+    assert!(packets > 0);
+    assert_eq!((metric(&world.node, KEEPER), metric(&world.node, "127.0.0.1:989")), (packets, packets));
+    assert_eq!(world.node.curl(&format!("http://{KEEPER}/statusz")).status, 404);
+}
+
+fn the_bound_comes_back(tool: &str, damages: &[&str]) {
+    let world = World::new();
+    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let flags = format!("--tool {tool} {LEAST}");
+    let line = format!("redirect install --keep {flags}");
+    let keeper = Process::start(&world.node, &line.split(' ').collect::<Vec<_>>());
+    keeper.line("redirect installed");
+    for damage in damages {
+        world.node.sh(damage);
+        assert_eq!(redirect(&world.node, &format!("check {flags}")).code, Some(1), "not noticed: {damage}");
+        keeper.line("has been restored");
+        assert_eq!(redirect(&world.node, &format!("check {flags}")).code, Some(0), "not restored: {damage}");
+        is_bounded(flood(&world.pods[0]));
+    }
+}
+
+fn nft_s_bound_comes_back() {
+    let flush = "nft flush chain inet gce_metadata_proxy no_flood";
+    the_bound_comes_back("nft", &[flush, "nft delete chain inet gce_metadata_proxy no_flood"]);
+}
+
+fn iptables_bound_comes_back() {
+    let jump = "iptables -t mangle -D PREROUTING -j GCE-METADATA-PROXY-BOUND";
+    let remove = format!(
+        "{jump}; iptables -t mangle -F GCE-METADATA-PROXY-BOUND; iptables -t mangle -X GCE-METADATA-PROXY-BOUND"
+    );
+    the_bound_comes_back("iptables", &[jump, &remove]);
+}
+
+fn a_tool_that_refuses_the_bound_installs_the_rest() {
+    let world = World::new();
+    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let pod = &world.pods[0];
+    for (tool, program, refused) in [("nft", "nft", "limit rate"), ("iptables", "iptables-restore", "hashlimit")] {
+        let picky = Picky::of(program, &[refused]);
+        let flags = format!("--tool {tool} {LEAST}");
+        succeeds(&redirect(&world.node, "remove"));
+        for _ in 0..2 {
+            let install = after(&world.node, &picky.first(), &format!("install {flags}"));
+            succeeds(&install);
+            let said = format!("{}{}", install.stdout, install.stderr);
+            assert!(
+                said.contains("without the bound on new connections") && said.contains("not in this kernel"),
+                "{said}"
+            );
+        }
+        is_protected(pod);
+        assert_eq!(flood(pod), FLOOD, "{tool}");
+        let check = after(&world.node, &picky.first(), &format!("check {flags}"));
+        succeeds(&check);
+        assert!(
+            check.stdout.contains("no bound on new connections") && check.stdout.contains("not in this kernel"),
+            "{check:?}"
+        );
+
+        succeeds(&redirect(&world.node, &format!("install {flags}")));
+        assert_eq!(dropped(&world.node, &flags), 0);
+        succeeds(&after(&world.node, &picky.first(), &format!("install {flags}")));
+        is_bounded(flood(pod));
+    }
+}
+
+/// The table of sources is finite, so a pod must not fill it with addresses of its choice.
+fn addresses_that_are_not_a_pod_s_own_take_no_room() {
+    let world = World::new();
+    let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
+    let attacker = &world.pods[1];
+    attacker.ip("addr add 10.8.1.2/32 dev eth0");
+    world.node.sh("for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done");
+    for (tool, list) in [
+        ("nft", "nft list set inet gce_metadata_proxy new_connections"),
+        ("iptables", "cat /proc/net/ipt_hashlimit/gce-md-500"),
+    ] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        let ask = |source: &str| {
+            attacker.sh(&format!("curl -s --max-time 1 --interface {source} {SERVER}{TOKEN} || true"));
+            world.node.sh(list).contains(source)
+        };
+        assert!(ask("10.8.2.2"), "{tool}: the pod's own address is not there");
+        assert!(!ask("10.8.1.2"), "{tool}: another pod's address is there");
+    }
+}
