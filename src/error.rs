@@ -62,7 +62,7 @@ pub enum Error {
     #[error("The metadata server is not available: {0}; try again in a second.")]
     Upstream(Arc<Failure>),
     /// The token source returned no token. Shared, because all requests that waited for the token get it.
-    #[error("{what} is not available: {0}; try again in a second.", what = .0.what())]
+    #[error("{what} is not available: {0}{advice}; try again in a second.", what = .0.what(), advice = .0.advice())]
     Token(Arc<TokenFailure>),
 }
 

@@ -105,9 +105,31 @@ pub enum ExchangeFailure {
     /// Google's IAM Service Account Credentials API issued no token.
     #[error("Google's IAM Credentials API: {0}")]
     Iam(String),
-    /// A step is still under way. The next request waits for it.
-    #[error("a token was not there within {} ms, and is still being waited for", .0.as_millis())]
-    Slow(Duration),
+    /// A step is still under way, at this server if that is known. The next request waits for it.
+    #[error("{}", slow(*.0, *.1))]
+    Slow(Option<TokenServer>, Duration),
+}
+
+/// A server on the way to a pod's own token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+pub enum TokenServer {
+    /// It issues Kubernetes tokens.
+    #[strum(serialize = "the API server")]
+    Kubernetes,
+    /// It exchanges them for federated tokens.
+    #[strum(serialize = "Google's Security Token Service")]
+    Sts,
+    /// It issues tokens of Google accounts for these.
+    #[strum(serialize = "Google's IAM Credentials API")]
+    Iam,
+}
+
+fn slow(server: Option<TokenServer>, time: Duration) -> String {
+    let millis = time.as_millis();
+    match server {
+        Some(server) => format!("{server} did not answer within {millis} ms; its answer is still being waited for"),
+        None => format!("no answer came within {millis} ms; it is still being waited for"),
+    }
 }
 
 impl TokenFailure {
@@ -120,6 +142,16 @@ impl TokenFailure {
             Self::Resting => "upstream_resting",
             Self::ForeignPrincipal => "foreign_principal",
             Self::Exchange(failure) => failure.label(),
+        }
+    }
+
+    /// What an operator can do, as the end of a sentence, or nothing.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Exchange(failure) if !matches!(failure, ExchangeFailure::Account(_)) => {
+                "; `gce-metadata-proxy identity doctor` on this node says which step fails"
+            }
+            _ => "",
         }
     }
 
@@ -141,7 +173,7 @@ impl ExchangeFailure {
             Self::Kubernetes(_) => "exchange_kubernetes",
             Self::Sts(_) => "exchange_sts",
             Self::Iam(_) => "exchange_iam",
-            Self::Slow(_) => "exchange_slow",
+            Self::Slow(..) => "exchange_slow",
         }
     }
 }

@@ -170,7 +170,7 @@ mod tests {
             UPSTREAM_TIMEOUT
         }
 
-        async fn fetch(&self, _: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
+        async fn fetch(&self, _: &TokenKey, _: Client, _: crate::tokens::Urgency) -> Result<Fetched, NoToken> {
             self.0.lock().expect("no panic").push("token".to_owned());
             sleep(DELAY).await;
             let body = br#"{"access_token":"a","expires_in":3599,"token_type":"Bearer"}"#;

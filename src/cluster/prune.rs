@@ -4,9 +4,12 @@
 //! and its addresses are read, so everything deeper is dropped before it takes memory. What remains is bounded by the
 //! number of fields that Kubernetes has.
 
-/// Maximum bytes of a string that is kept. Longer ones become empty. Names have at most 253, and messages about missing
-/// permissions some hundred.
+/// Maximum bytes of a string that is kept. Names have at most 253, and messages about missing permissions some hundred.
 const MAX_STRING: usize = 4096;
+
+/// What replaces a longer annotation of an account. It is not empty, which would count as absent, and no value that an
+/// annotation may have: not an e-mail, a project or a list in JSON.
+const TOO_LONG: &[u8] = b"[longer than 4096 bytes]";
 
 /// What is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,14 @@ impl Shape {
             Self::Event => 3,
             Self::List => 4,
             Self::Account | Self::Node => 2,
+        }
+    }
+
+    /// What replaces a string that is too long.
+    fn replacement(self) -> &'static [u8] {
+        match self {
+            Self::Account => TOO_LONG,
+            Self::Event | Self::List | Self::Node => b"",
         }
     }
 
@@ -175,6 +186,7 @@ impl Pruner {
         self.kept.push(byte);
         if self.kept.len() - self.string > MAX_STRING {
             self.kept.truncate(self.string);
+            self.kept.extend_from_slice(self.shape.replacement());
             self.is_too_long = true;
         }
     }
@@ -228,6 +240,19 @@ mod tests {
         let mut pruner = Pruner::new(Shape::Event);
         pruner.read_line(text.as_bytes());
         assert!(pruner.kept.capacity() <= 4 * MAX_STRING, "{} bytes", pruner.kept.capacity());
+    }
+
+    #[test]
+    fn a_long_annotation_of_an_account_is_not_an_absent_one() {
+        for long in ["a".repeat(4097), "\\u0061".repeat(40_000)] {
+            let text = format!(r#"{{"metadata":{{"annotations":{{"a":"{long}","b":"kept"}}}}}}"#);
+            let kept: Value = serde_json::from_str(&pruned(Shape::Account, &text)).expect("JSON");
+            let annotations = json!({"a": "[longer than 4096 bytes]", "b": "kept"});
+            assert_eq!(kept, json!({"metadata": {"annotations": annotations}}));
+        }
+        let longest = "a".repeat(4096);
+        let text = format!(r#"{{"metadata":{{"annotations":{{"a":"{longest}"}}}}}}"#);
+        assert_eq!(pruned(Shape::Account, &text), text);
     }
 
     #[test]

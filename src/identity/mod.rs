@@ -168,6 +168,7 @@ impl Identity {
             api_age: self.pods.age().unwrap_or(Duration::MAX),
             attest: self.attest,
             accepted: arrival.accepted,
+            now: BootTime::now(),
         };
         owners::decide(&evidence, |uid| self.pods.get(uid), |uid| self.sandboxes().anchor(uid))
     }

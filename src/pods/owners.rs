@@ -14,8 +14,11 @@ use super::{Pod, PodUid};
 use crate::clock::BootTime;
 use crate::metadata::{Doubt, Missing};
 
-/// How long the API server alone is trusted after it was last heard from.
-pub const MAX_API_AGE: Duration = Duration::from_secs(300);
+/// How long the API server alone is trusted after it was last heard from, about a pod whose sandbox is older than that.
+pub const MAX_API_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// The same about a pod whose sandbox began since then, perhaps with another address than the one before it had.
+pub const MAX_API_AGE_OF_NEW: Duration = Duration::from_secs(300);
 
 /// A clock tick, in which the kernel counts when a process began.
 pub const TICK: Duration = Duration::from_millis(10);
@@ -48,6 +51,8 @@ pub struct Evidence<'a> {
     pub attest: Attest,
     /// When the connection was accepted.
     pub accepted: BootTime,
+    /// The present.
+    pub now: BootTime,
 }
 
 /// The pod that has an address.
@@ -156,10 +161,16 @@ fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<
     if evidence.attest == Attest::Kernel {
         return Err(doubt(Doubt::Required).into());
     }
+    let stale = || doubt(Doubt::Stale(evidence.api_age.as_secs()));
     if evidence.api_age > MAX_API_AGE {
-        return Err(doubt(Doubt::Stale(evidence.api_age.as_secs())).into());
+        return Err(stale().into());
     }
     match anchor(pod.uid) {
+        Anchor::Bare(sandbox)
+            if evidence.api_age > MAX_API_AGE_OF_NEW && sandbox.began + evidence.api_age > evidence.now =>
+        {
+            Err(stale().into())
+        }
         Anchor::Bare(sandbox) => Ok(Owner { pod: Arc::clone(pod), by: Witness::Api, began: sandbox.began }),
         Anchor::Networked | Anchor::None => Err(doubt(Doubt::Contradicted).into()),
     }

@@ -1,4 +1,5 @@
-//! [`Breaker`]: a circuit breaker for a metadata server that does not respond.
+//! [`Breaker`]: a circuit breaker for a server that does not respond: the metadata server, or one on the way to a pod's own
+//! token.
 //!
 //! Each key backs off by itself, but many keys still send many requests to a failing server. On the other
 //! hand a key may fail for a reason of its own, and one pod may request many such keys. So failures of one
@@ -8,7 +9,7 @@
 //! | condition | paused clients | probes |
 //! |---|---|---|
 //! | [`TOLERATED_FAILURES`] consecutive fetches of one client failed | that client | one per [`PROBE_INTERVAL`] |
-//! | since the last success of any client, [`TOLERATED_FAILURES`] fetches failed, counting at most [`MAX_COUNTED_FAILURES`] of each client | all | one per [`PROBE_INTERVAL`] and client, and one per [`SHARED_PROBE_INTERVAL`] in total |
+//! | since the last success of any client, [`TOLERATED_FAILURES`] fetches failed, counting at most [`MAX_COUNTED_FAILURES`] of each client | all | one per [`PROBE_INTERVAL`] and client, and one per shared interval in total |
 //!
 //! A fetch that is not let through fails immediately. The proxy's own fetches (which have no client) count as
 //! evidence too, but always go through: they are few, and each backs off by itself. Any success, of any
@@ -17,12 +18,11 @@
 //!
 //! A refusal counts as a success: a server that refuses is up.
 
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-
-use crate::shares::Client;
 
 /// Consecutive failures that are tolerated.
 const TOLERATED_FAILURES: u32 = 5;
@@ -33,28 +33,32 @@ const MAX_COUNTED_FAILURES: u32 = 3;
 /// Interval between probes of one client.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval between probes of different clients. Much shorter, so that a client that probes as often as it
-/// may does not exclude others.
-const SHARED_PROBE_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval between probes of different clients for a server that fails or answers soon. Much shorter, so that a client
+/// that probes as often as it may does not exclude others.
+pub(super) const SHARED_PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum clients that are remembered. A node has about a hundred pods; the client that failed longest ago
 /// is forgotten.
 const MAX_CLIENTS: usize = 256;
 
-#[derive(Debug, Default)]
-pub(super) struct Breaker(Mutex<State>);
+/// `T` identifies a client; `None` is the proxy itself.
+#[derive(Debug)]
+pub(super) struct Breaker<T = IpAddr> {
+    shared_interval: Duration,
+    state: Mutex<State<T>>,
+}
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<T> {
     /// Clients whose last fetch failed, the most recent failure last.
-    failing: Vec<Streak>,
+    failing: Vec<Streak<T>>,
     /// When a fetch was last let through while the server counted as down.
     probed: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Streak {
-    client: Client,
+struct Streak<T> {
+    client: Option<T>,
     /// Failures since the client's own last success.
     own: u32,
     /// Failures since the last success of any client.
@@ -63,9 +67,14 @@ struct Streak {
     probed: Option<Instant>,
 }
 
-impl Breaker {
+impl<T: Copy + PartialEq> Breaker<T> {
+    /// Lets a probe of any client through at this interval while the server counts as down.
+    pub(super) fn new(shared_interval: Duration) -> Self {
+        Self { shared_interval, state: Mutex::new(State { failing: Vec::new(), probed: None }) }
+    }
+
     /// Whether a fetch of this client may be sent now.
-    pub(super) fn lets_through(&self, client: Client, now: Instant) -> bool {
+    pub(super) fn lets_through(&self, client: Option<T>, now: Instant) -> bool {
         if client.is_none() {
             return true;
         }
@@ -78,7 +87,7 @@ impl Breaker {
             return true;
         }
         let too_soon = |probed: Option<Instant>, pause| probed.is_some_and(|probed| now < probed + pause);
-        if (is_down && too_soon(*probed, SHARED_PROBE_INTERVAL))
+        if (is_down && too_soon(*probed, self.shared_interval))
             || streak.as_ref().is_some_and(|streak| too_soon(streak.probed, PROBE_INTERVAL))
         {
             return false;
@@ -90,7 +99,7 @@ impl Breaker {
         true
     }
 
-    pub(super) fn succeeded(&self, client: Client) {
+    pub(super) fn succeeded(&self, client: Option<T>) {
         let mut state = self.lock();
         state.failing.retain(|streak| streak.client != client);
         for streak in &mut state.failing {
@@ -98,7 +107,7 @@ impl Breaker {
         }
     }
 
-    pub(super) fn failed(&self, client: Client, now: Instant) {
+    pub(super) fn failed(&self, client: Option<T>, now: Instant) {
         let mut state = self.lock();
         let known = state.failing.iter().position(|streak| streak.client == client);
         let mut streak = match known {
@@ -115,12 +124,12 @@ impl Breaker {
         state.failing.push(streak);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl<T> State<T> {
     fn is_down(&self) -> bool {
         self.failing.iter().map(|streak| streak.unrefuted.min(MAX_COUNTED_FAILURES)).sum::<u32>() >= TOLERATED_FAILURES
     }
@@ -129,6 +138,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shares::Client;
 
     /// A fetch of this client that succeeded (`Ok`) or failed (`Err`).
     type Fetch = Result<Client, Client>;
@@ -140,7 +150,7 @@ mod tests {
 
     /// A breaker after these failures (`Err`) and successes (`Ok`), and the time of the last.
     fn after(fetches: &[Fetch]) -> (Breaker, Instant) {
-        let (breaker, now) = (Breaker::default(), Instant::now());
+        let (breaker, now) = (Breaker::new(SHARED_PROBE_INTERVAL), Instant::now());
         for fetch in fetches {
             match fetch {
                 Ok(client) => breaker.succeeded(*client),
@@ -213,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_number_of_remembered_clients_is_limited() {
-        let breaker = Breaker::default();
+        let breaker = Breaker::<IpAddr>::new(SHARED_PROBE_INTERVAL);
         let now = Instant::now();
         for client in 0..1000_u32 {
             breaker.failed(Some(std::net::Ipv4Addr::from(client).into()), now);

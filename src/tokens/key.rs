@@ -55,7 +55,7 @@ impl TokenKey {
         let form = form_of(&request.query, kind)?;
         let mut params = Vec::new();
         for (param, value) in request.query.params() {
-            match part(kind, param) {
+            match part(request.principal, kind, param) {
                 Part::None => {}
                 Part::Set => params.push((param, canonical_scopes(value).into())),
                 Part::Text => params.push((param, value.into())),
@@ -109,7 +109,7 @@ enum Part {
     Unclear,
 }
 
-fn part(kind: TokenKind, param: Param) -> Part {
+fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
     match kind {
         _ if matches!(param, Param::Alt | Param::Recursive) => Part::None,
         TokenKind::Access => match param {
@@ -118,7 +118,11 @@ fn part(kind: TokenKind, param: Param) -> Part {
             // "View and query VM metadata"). object_store (Rust) sends the address of Google's token endpoint.
             Param::Audience => Part::None,
             Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
-                Part::Text
+                match principal {
+                    Principal::Node | Principal::Unknown => Part::Text,
+                    // Neither STS nor IAM is asked for them. In the key they would only repeat the same exchange.
+                    Principal::Workload(_) => Part::None,
+                }
             }
             _ => Part::Unclear,
         },
@@ -151,13 +155,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::metadata::MetadataPath;
+    use crate::metadata::{MetadataPath, WorkloadId};
 
     fn read(target: &str) -> Option<(TokenKey, TokenFormat)> {
+        read_of(Principal::Node, target)
+    }
+
+    fn read_of(principal: Principal, target: &str) -> Option<(TokenKey, TokenFormat)> {
         let target = target.parse().expect("a target");
         let path = MetadataPath::parse(&target).expect("a path");
         let query = Query::parse(target.query()).expect("a query");
-        TokenKey::from_request(&Request::own(Endpoint::from_path(&path), path.as_str(), query, Principal::Node))
+        TokenKey::from_request(&Request::own(Endpoint::from_path(&path), path.as_str(), query, principal))
     }
 
     fn token(query: &str) -> Option<(TokenKey, TokenFormat)> {
@@ -194,6 +202,19 @@ mod tests {
                 assert_ne!(key(query), key(other), "{query} and {other}");
             }
         }
+    }
+
+    #[test]
+    fn parameters_that_only_the_metadata_server_knows_do_not_split_a_workloads_key() {
+        let key = |query: &str| {
+            let target = format!("/computeMetadata/v1/instance/service-accounts/default/token{query}");
+            read_of(Principal::Workload(WorkloadId(1)), &target).expect("a token").0
+        };
+        for param in ["transport", "binding-enforcement", "enforce_scopes", "bindCertificateFingerprint"] {
+            assert_eq!(key(&format!("?{param}=x")), key(""), "{param}");
+            assert_eq!(key(&format!("?{param}=x&scopes=a")), key("?scopes=a"), "{param}");
+        }
+        assert_ne!(key("?scopes=a"), key(""));
     }
 
     #[test]

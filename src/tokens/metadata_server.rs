@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::retry::budget::{Budget, TpsBudget};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::breaker::Breaker;
-use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use super::breaker::{Breaker, SHARED_PROBE_INTERVAL};
+use super::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
 use crate::metadata::Principal;
 use crate::metadata::identity;
@@ -46,7 +46,7 @@ impl MetadataServer {
     pub fn new(forward: Forward) -> Self {
         Self {
             forward,
-            breaker: Breaker::default(),
+            breaker: Breaker::new(SHARED_PROBE_INTERVAL),
             budget: TpsBudget::new(Duration::from_secs(10), 1, 0.2),
             not_tokens: Sampled::new(LOG_INTERVAL),
         }
@@ -82,7 +82,7 @@ impl TokenSource for MetadataServer {
         UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, client: Client, _: Urgency) -> Result<Fetched, NoToken> {
         // The metadata server does not distinguish callers: it returns the node's token to all of them.
         if key.principal != Principal::Node {
             return Err(TokenFailure::ForeignPrincipal.into());
@@ -157,7 +157,7 @@ mod tests {
         let source = MetadataServer::new(Forward::new(client));
         let mut key = TokenKey::default_account();
         key.principal = Principal::Workload(WorkloadId(7));
-        let outcome = source.fetch(&key, None).await;
+        let outcome = source.fetch(&key, None, Urgency::Demanded).await;
         assert!(
             matches!(&outcome, Err(NoToken::Failed(why)) if matches!(**why, TokenFailure::ForeignPrincipal)),
             "{outcome:?}"

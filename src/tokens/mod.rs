@@ -33,10 +33,24 @@ pub trait TokenSource: Send + Sync + 'static {
     fn deadline(&self) -> Duration;
 
     /// Fetches a token once, within the deadline. The caller decides when to retry. `client` is the first that
-    /// requested it, or `None` for the proxy itself. A source with a circuit breaker must not let one
+    /// requested it, or `None` for the proxy itself; `urgency` says whether it waits. A source with a circuit breaker must not let one
     /// client's failures affect all others. A key of a principal that is not the source's own fails with
     /// [`TokenFailure::ForeignPrincipal`].
-    fn fetch(&self, key: &TokenKey, client: Client) -> impl Future<Output = Result<Fetched, NoToken>> + Send;
+    fn fetch(
+        &self,
+        key: &TokenKey,
+        client: Client,
+        urgency: Urgency,
+    ) -> impl Future<Output = Result<Fetched, NoToken>> + Send;
+}
+
+/// Whether a client waits for a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// A client waits.
+    Demanded,
+    /// Nobody waits: a token is renewed, or fetched in advance.
+    Background,
 }
 
 /// A token from a source.
@@ -59,6 +73,16 @@ pub enum NoToken {
     /// The fetch was not started or was cancelled, because others needed the capacity.
     #[error(transparent)]
     Overloaded(Overload),
+}
+
+impl NoToken {
+    /// Whether the source failed, and did not refuse.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Refused(refused) => refused.status.is_server_error(),
+            Self::Failed(_) | Self::Overloaded(_) => true,
+        }
+    }
 }
 
 /// An error response of a source.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 #[cfg(feature = "workload-identity")]
 use super::workload::WorkloadSource;
-use super::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource};
+use super::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource, Urgency};
 #[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
 use crate::shares::Client;
@@ -50,12 +50,12 @@ impl<N: TokenSource> TokenSource for Sources<N> {
         self.node.deadline()
     }
 
-    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, client: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
         #[cfg(feature = "workload-identity")]
         if let (Principal::Workload(_), Some(workloads)) = (key.principal, &self.workloads) {
-            return workloads.fetch(key, client).await;
+            return workloads.fetch(key, client, urgency).await;
         }
         // It refuses other principals.
-        self.node.fetch(key, client).await
+        self.node.fetch(key, client, urgency).await
     }
 }

@@ -25,7 +25,7 @@ pub struct Account {
     pub(super) name: Arc<str>,
     /// The number in `state`, for requests. Written after it.
     number: AtomicU64,
-    /// Whether a request came since it was last read.
+    /// Whether a request about it came since it was last read.
     is_asked: AtomicBool,
     pub(super) state: watch::Sender<State>,
 }
@@ -78,13 +78,17 @@ impl Account {
         }
     }
 
-    /// As whom its pods act now. Counts as a request, so that the account is read again if that was long ago.
+    /// As whom its pods act now.
     pub fn principal(&self) -> Principal {
+        Principal::Workload(self.number())
+    }
+
+    /// Records a request about the account, so that it is read again if that was long ago.
+    pub(super) fn requested(&self) {
         // Nearly always set already, and then not written: pods on all cores read it.
         if !self.is_asked.load(Ordering::Relaxed) {
             self.is_asked.store(true, Ordering::Relaxed);
         }
-        Principal::Workload(self.number())
     }
 
     pub(super) fn number(&self) -> WorkloadId {
@@ -146,6 +150,11 @@ impl Account {
             state.reading = Reading::Idle;
         });
         self.state.borrow().failures
+    }
+
+    /// What was read, if its number is this one.
+    pub(super) fn workload_of(&self, number: WorkloadId) -> Option<Arc<Workload>> {
+        self.workload().filter(|(known, _)| *known == number).map(|(_, workload)| workload)
     }
 
     /// What was read, and its number.

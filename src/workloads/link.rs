@@ -235,6 +235,10 @@ mod tests {
             (delegates(r#"["a"]"#), Malformed::Delegates),
             (delegates(&many), Malformed::Delegates),
             (quota_project("a\r\nb"), Malformed::QuotaProject),
+            // What replaces one that is too long.
+            (google_account("[longer than 4096 bytes]"), Malformed::GoogleAccount),
+            (delegates("[longer than 4096 bytes]"), Malformed::Delegates),
+            (quota_project("[longer than 4096 bytes]"), Malformed::QuotaProject),
         ] {
             assert_eq!(Link::parse(&annotations), Err(malformed), "{annotations:?}");
         }

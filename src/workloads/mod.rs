@@ -14,7 +14,7 @@ mod names;
 #[cfg(feature = "workload-identity")]
 mod reader;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -147,10 +147,17 @@ impl Workloads {
         account
     }
 
+    /// Like [`Workloads::get`], for a request of one of its pods about the account: it is read again if that was long ago.
+    pub fn requested(&self, number: WorkloadId) -> Option<Arc<Workload>> {
+        let account = self.account(number)?;
+        account.requested();
+        account.workload_of(number)
+    }
+
     /// What is known of the account with this number, without waiting. `None` if it was not read yet, does not exist
     /// any more, or has another number now.
     pub fn get(&self, number: WorkloadId) -> Option<Arc<Workload>> {
-        self.account(number)?.workload().filter(|(known, _)| *known == number).map(|(_, workload)| workload)
+        self.account(number)?.workload_of(number)
     }
 
     /// The accounts that are known, and their numbers.
@@ -226,7 +233,7 @@ impl Workloads {
     /// pods are listed while no account can get a number, so none that is in use is forgotten.
     pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {
         let mut inner = self.lock();
-        let live: Vec<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
+        let live: HashSet<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
         let Inner { accounts, by_number, replaced, .. } = &mut *inner;
         let mut forgotten = std::mem::take(replaced);
         accounts.retain(|key, account| {

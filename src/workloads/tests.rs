@@ -132,7 +132,7 @@ async fn what_is_known_goes_on_and_is_read_again_after_a_minute_if_it_is_asked_f
     let workloads = Workloads::default();
     let (app, number) = account(&workloads, 1, "a", "app");
     workloads.found(&wanted(&workloads).await, "u1", &LINKED);
-    app.principal();
+    assert!(workloads.requested(number).is_some());
     sleep(Duration::from_secs(59)).await;
     workloads.tend(BootTime::now());
     assert!(!is_any_wanted(&workloads));
@@ -148,6 +148,9 @@ async fn what_is_known_goes_on_and_is_read_again_after_a_minute_if_it_is_asked_f
     workloads.tend(BootTime::now());
     workloads.found(&wanted(&workloads).await, "u1", &LINKED);
     sleep(Duration::from_secs(600)).await;
+    // Each request of a pod reads it, also one about something else.
+    assert_eq!(app.principal(), Principal::Workload(number));
+    assert!(workloads.get(number).is_some());
     workloads.tend(BootTime::now());
     assert!(!is_any_wanted(&workloads), "nobody asked");
     workloads.recheck(number);

@@ -108,7 +108,7 @@ where
 
     fn call(&mut self, mut request: Box<Request>) -> Self::Future {
         let Some((id, asked)) = own(&request) else { return Outcome::passed(self.inner.call(request)) };
-        if let Some(workload) = self.accounts.workloads.get(id) {
+        if let Some(workload) = self.accounts.workloads.requested(id) {
             return match self.accounts.answer(&request, &asked, &workload) {
                 Some(answer) => Outcome::decided(answer),
                 None => Outcome::passed(self.inner.call(request)),

@@ -17,6 +17,8 @@ pub(super) struct CachedToken {
     /// When it was received. For display only.
     pub(super) since: BootTime,
     pub(super) expires: BootTime,
+    /// Until when it is served while its source works.
+    pub(super) good_until: BootTime,
     /// The last response body. It is the same for all requests within one second.
     written: Mutex<Option<Written>>,
 }
@@ -62,7 +64,12 @@ impl Token {
 
 impl CachedToken {
     pub(super) fn new(token: Token, since: BootTime, expires: BootTime) -> Self {
-        Self { token, since, expires, written: Mutex::default() }
+        Self { token, since, expires, good_until: expires, written: Mutex::default() }
+    }
+
+    /// The same, to be replaced at this time although it is valid for longer.
+    pub(super) fn good_until(self, good_until: BootTime) -> Self {
+        Self { good_until: good_until.min(self.expires), ..self }
     }
 
     /// Memory of the cached token, in bytes.

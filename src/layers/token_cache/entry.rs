@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::flights::Waited;
 use super::known::{Known, Lookup};
 use crate::clock::BootTime;
+use crate::flights::Waited;
 use crate::shares::Client;
 use crate::tokens::TokenKey;
 

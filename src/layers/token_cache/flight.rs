@@ -17,7 +17,7 @@ use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::metadata::Principal;
-use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource};
+use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource, Urgency};
 
 /// How long a 404 (an unknown account) is the answer.
 const UNKNOWN_ACCOUNT_TTL: Duration = Duration::from_secs(10);
@@ -101,10 +101,14 @@ impl<T: TokenSource> Keeper<T> {
             }
             // The lifetime counts from before the request, so that it is never overestimated.
             let asked = BootTime::now();
+            let urgency = match cause {
+                FlightCause::Demand => Urgency::Demanded,
+                FlightCause::Refresh => Urgency::Background,
+            };
             let outcome = tokio::select! {
                 biased;
                 // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
-                outcome = Box::pin(self.source.fetch(&self.entry.key, client)) => outcome,
+                outcome = Box::pin(self.source.fetch(&self.entry.key, client, urgency)) => outcome,
                 () = flight.given_up() => Err(NoToken::Overloaded(Overload::Tokens)),
             };
             Some(Landed { asked, outcome })
@@ -139,16 +143,17 @@ impl<T: TokenSource> Keeper<T> {
         let now = BootTime::now();
         let mut result = (Next::Wait, FlightOutcome::Failed);
         self.entry.known.send_modify(|known| {
-            result = match landed.outcome.and_then(|fetched| cached(fetched, landed.asked, now)) {
-                Ok(token) => {
-                    *failures = 0;
-                    self.succeeded(known, token, now)
-                }
-                Err(why) => {
-                    *failures = failures.saturating_add(1);
-                    self.failed(known, why, *failures, now)
-                }
-            };
+            result =
+                match landed.outcome.and_then(|fetched| cached(fetched, self.entry.key.principal, landed.asked, now)) {
+                    Ok(token) => {
+                        *failures = 0;
+                        self.succeeded(known, token, now)
+                    }
+                    Err(why) => {
+                        *failures = failures.saturating_add(1);
+                        self.failed(known, why, *failures, now)
+                    }
+                };
         });
         self.entry.landed();
         result
@@ -184,7 +189,10 @@ impl<T: TokenSource> Keeper<T> {
         known.is_lost &= !is_unknown;
         let until = now + remembered_for(&why);
         let back_off = freshness::back_off(failures, fastrand::f64());
-        let next = match (has_token, self.entry.is_own()) {
+        let is_identity = self.entry.key.kind == TokenKind::Identity;
+        // An old identity token is served only during an outage, so only then is the next one fetched in advance.
+        let is_renewed = has_token && (!is_identity || why.is_outage());
+        let next = match (is_renewed, self.entry.is_own()) {
             (true, _) => Next::Refresh(now + back_off),
             (false, true) if is_unknown => Next::Refresh(now + NO_ACCOUNT_RETRY_INTERVAL),
             // Not while the failure is still the answer to requests.
@@ -203,7 +211,11 @@ impl<T: TokenSource> Keeper<T> {
     async fn wait(&self, next: Next) -> Next {
         let mut until = match next {
             Next::Refresh(at) => at,
-            Next::Wait | Next::End => BootTime::now() + NO_TOKEN_TIMEOUT,
+            // A workload's identity token is kept to its end, in case its source fails.
+            Next::Wait | Next::End => {
+                let until = BootTime::now() + NO_TOKEN_TIMEOUT;
+                self.entry.known.borrow().token.as_ref().map_or(until, |token| until.max(token.expires))
+            }
         };
         loop {
             tokio::select! {
@@ -229,12 +241,21 @@ impl<T: TokenSource> Keeper<T> {
 }
 
 /// The fetched token with its expiry. Fails if it has expired already, so that not every request begins another flight.
-fn cached(fetched: Fetched, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
+fn cached(fetched: Fetched, principal: Principal, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
     let life = |seconds: u32| Duration::from_secs(seconds.into());
     let token = match fetched {
         Fetched::Access(token, seconds) => CachedToken::new(Token::Access(token), asked, asked + life(seconds)),
         Fetched::Identity(jwt, seconds) => {
-            CachedToken::new(Token::Identity(jwt), asked, asked + life(seconds).min(MAX_IDENTITY_AGE))
+            let (life, jwt) = (life(seconds), Token::Identity(jwt));
+            match principal {
+                Principal::Node | Principal::Unknown => {
+                    CachedToken::new(jwt, asked, asked + life.min(MAX_IDENTITY_AGE))
+                }
+                // Google is farther away than the node's server, and an old token is better than none.
+                Principal::Workload(_) => {
+                    CachedToken::new(jwt, asked, asked + life).good_until(asked + MAX_IDENTITY_AGE)
+                }
+            }
         }
     };
     match freshness::judge(token.expires, now) {

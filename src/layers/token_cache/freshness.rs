@@ -21,7 +21,7 @@ pub(super) const MAX_UNUSED: Duration = Duration::from_secs(60 * 60);
 const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 
 /// How long an identity token is served: verifiers may accept each only once, and Go's library assumes that it is valid
-/// for an hour from when it was received, less five minutes.
+/// for an hour from when it was received, less five minutes. A workload's is served to its end while its source fails.
 pub(super) const MAX_IDENTITY_AGE: Duration = Duration::from_secs(60);
 
 /// How fresh a token is.

@@ -38,9 +38,13 @@ pub(super) enum Lookup {
 impl Known {
     pub(super) fn find(&self, now: BootTime) -> Lookup {
         if let Some(token) = &self.token {
-            let freshness = freshness::judge(token.expires, now);
-            if freshness != Freshness::Expired {
-                return Lookup::Token(Arc::clone(token), freshness);
+            match freshness::judge(token.expires, now) {
+                Freshness::Expired => {}
+                freshness if now < token.good_until => return Lookup::Token(Arc::clone(token), freshness),
+                freshness if self.failure.as_ref().is_some_and(|failure| failure.why.is_outage()) => {
+                    return Lookup::Token(Arc::clone(token), Freshness::Stale(freshness.seconds()));
+                }
+                Freshness::Fresh(_) | Freshness::Stale(_) => {}
             }
         }
         match &self.failure {

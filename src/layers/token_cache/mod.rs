@@ -34,8 +34,8 @@
 //!
 //! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit. They are shared
 //! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches of the
-//! node's tokens, and 32 of workloads', some of them reserved for refreshes, and also shared between clients
-//! (`flights.rs`). A flight is not begun if no request waits for it any more or its entry was evicted.
+//! node's tokens, and 256 of workloads', beside 8 refreshes of those, and they are also shared between clients
+//! ([`crate::flights`]). A flight is not begun if no request waits for it any more or its entry was evicted.
 //!
 //! # Time
 //!
@@ -53,7 +53,6 @@ pub mod audit;
 mod cached_token;
 mod entry;
 mod flight;
-mod flights;
 mod freshness;
 mod known;
 pub mod metrics;
@@ -64,6 +63,5 @@ mod tests;
 
 pub use audit::Audit;
 pub use entry::TokenRow;
-pub use flights::MAX_FETCHES;
 pub use service::{TokenCache, Tokens, knows, layer};
-pub use store::{DEFAULT_LIMIT_BYTES, Store};
+pub use store::{DEFAULT_LIMIT_BYTES, MAX_FETCHES, Store};

@@ -22,10 +22,10 @@ use super::metrics::TokenOutcome;
 use super::store::Store;
 use crate::clock::BootTime;
 use crate::error::{Error, Overload};
-use crate::failure::{Failure, TokenFailure};
+use crate::failure::{ExchangeFailure, Failure, TokenFailure};
 use crate::layers::outcome::Outcome;
-use crate::metadata::Request;
 use crate::metadata::token::TokenFormat;
+use crate::metadata::{Principal, Request};
 use crate::reply::{self, Body};
 use crate::shares::Client;
 use crate::tokens::{NoToken, Refused, TokenKey, TokenKind, TokenSource};
@@ -64,6 +64,7 @@ impl<T: TokenSource> Tokens<T> {
     /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then
     /// on.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
+        let principal = key.principal;
         let now = BootTime::now();
         let entry = self.entry(key, None, now).map_err(NoToken::Overloaded)?;
         match entry.find(now) {
@@ -72,7 +73,7 @@ impl<T: TokenSource> Tokens<T> {
             Lookup::Nothing => {
                 let (known, _) = entry.join(None);
                 drop(entry);
-                landing(known, self.source.deadline()).await.map(drop)
+                landing(known, late(principal, self.source.deadline())).await.map(drop)
             }
         }
     }
@@ -157,8 +158,8 @@ where
                 let outcome = if is_first { TokenOutcome::Miss } else { TokenOutcome::Coalesced };
                 count(outcome);
                 // Many requests may wait at once, so the future holds neither the request nor the entry.
-                let (deadline, line) = (self.tokens.source.deadline(), audit_line(outcome));
-                Outcome::pending(waiting(known, deadline, form, content_type, line))
+                let (late, line) = (late(entry.key.principal, self.tokens.source.deadline()), audit_line(outcome));
+                Outcome::pending(waiting(known, late, form, content_type, line))
             }
         }
     }
@@ -167,12 +168,12 @@ where
 /// Waits for a flight, and answers with its result.
 pub(super) async fn waiting(
     known: watch::Receiver<Known>,
-    deadline: Duration,
+    late: Late,
     form: TokenFormat,
     content_type: HeaderValue,
     line: Option<AuditLine>,
 ) -> Result<Response<Body>, Error> {
-    let landed = landing(known, deadline).await;
+    let landed = landing(known, late).await;
     answer(landed, form, content_type, line, HeaderMap::new())
 }
 
@@ -180,7 +181,7 @@ pub(super) async fn waiting(
 /// if this future is dropped.
 async fn landing(
     mut known: watch::Receiver<Known>,
-    deadline: Duration,
+    (deadline, failure): Late,
 ) -> Result<(Arc<CachedToken>, Freshness), NoToken> {
     let landed = async {
         let mut change = Change::None;
@@ -202,7 +203,19 @@ async fn landing(
             change = known.changed().await.map_or(Change::Ended, |()| Change::Published);
         }
     };
-    timeout(deadline, landed).await.unwrap_or_else(|_| Err(TokenFailure::from(Failure::TimedOut(deadline)).into()))
+    timeout(deadline, landed).await.unwrap_or_else(|_| Err(failure(deadline).into()))
+}
+
+/// How long a request waits for a token at most, and the failure if that is not enough.
+pub(super) type Late = (Duration, fn(Duration) -> TokenFailure);
+
+/// The node's token is the metadata server's. A workload's is not, and its source says in time which server it waits for,
+/// unless the fetch itself had to wait.
+pub(super) fn late(principal: Principal, deadline: Duration) -> Late {
+    match principal {
+        Principal::Node | Principal::Unknown => (deadline, |time| Failure::TimedOut(time).into()),
+        Principal::Workload(_) => (deadline, |time| ExchangeFailure::Slow(None, time).into()),
+    }
 }
 
 /// The last event of an entry since a request began to wait.

@@ -21,13 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
-use super::flights::{
-    Flights, MAX_DEMANDED_EXCHANGES, MAX_DEMANDED_FETCHES, MAX_FETCHES, MAX_RENEWED_EXCHANGES, Waited,
-};
 use super::known::RecentFailure;
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
+use crate::flights::{Flights, Waited};
 use crate::metadata::{Principal, ServiceAccount};
 use crate::shares::{Availability, Client, Shares};
 use crate::telemetry::{Registry, table};
@@ -36,6 +34,24 @@ use crate::workloads::Workloads;
 
 /// Default limit of all entries, in bytes: about 480 entries of common size.
 pub const DEFAULT_LIMIT_BYTES: usize = 2 * 1024 * 1024;
+
+/// Maximum concurrent fetches of the node's tokens, over all keys.
+pub const MAX_FETCHES: usize = 16;
+
+/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
+/// kind uses the other's part.
+pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
+
+/// Maximum concurrent fetches of workloads' tokens that requests wait for, in total. Their source limits the requests to
+/// each server. So a fetch that waits here for one server must not keep out a fetch that needs another one: there are
+/// more places than two for each pod of a node. If all are taken, some pod has several, and gives way.
+const MAX_DEMANDED_EXCHANGES: usize = 256;
+
+/// Maximum concurrent fetches of workloads' tokens that requests of one pod wait for.
+const MAX_EXCHANGES_OF_POD: usize = 24;
+
+/// Maximum concurrent refreshes of workloads' tokens.
+const MAX_RENEWED_EXCHANGES: usize = 8;
 
 /// All entries, and their shared state.
 #[derive(Debug)]
@@ -49,17 +65,11 @@ pub struct Store {
     pub(super) metrics: TokenMetrics,
 }
 
-/// Flights that requests wait for, and others.
+/// Flights that requests wait for, and refreshes. Neither delays the other.
 #[derive(Debug)]
 struct Pools {
     demanded: Flights,
     renewed: Flights,
-}
-
-impl Pools {
-    fn new(max_demanded: usize, max_renewed: usize) -> Self {
-        Self { demanded: Flights::new(max_demanded), renewed: Flights::new(max_renewed) }
-    }
 }
 
 #[derive(Debug)]
@@ -76,8 +86,14 @@ impl Store {
             entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
             accounts: OnceLock::new(),
-            of_node: Pools::new(MAX_DEMANDED_FETCHES, MAX_FETCHES - MAX_DEMANDED_FETCHES),
-            of_workloads: Pools::new(MAX_DEMANDED_EXCHANGES, MAX_RENEWED_EXCHANGES),
+            of_node: Pools {
+                demanded: Flights::new(MAX_DEMANDED_FETCHES),
+                renewed: Flights::new(MAX_FETCHES - MAX_DEMANDED_FETCHES),
+            },
+            of_workloads: Pools {
+                demanded: Flights::with_client_limit(MAX_DEMANDED_EXCHANGES, MAX_EXCHANGES_OF_POD),
+                renewed: Flights::new(MAX_RENEWED_EXCHANGES),
+            },
             metrics: TokenMetrics::new(registry),
         });
         store.observe(registry);

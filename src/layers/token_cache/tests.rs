@@ -32,7 +32,7 @@ use crate::metadata::{Endpoint as Path, MetadataPath, Principal, Query, Request,
 use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Registry;
-use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource};
+use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency};
 use crate::workloads::{Annotations, Workloads};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -148,7 +148,7 @@ impl TokenSource for Source {
         UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, key: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, _: Client, _: Urgency) -> Result<Fetched, NoToken> {
         let server = &self.0;
         server.fetches.lock().expect("fetches").push((key.clone(), Instant::now()));
         let _flying = Flying::on(server);
@@ -303,5 +303,11 @@ fn request(target: &str) -> Request {
 
 /// A request that waits for what is published there.
 fn waiting(known: watch::Receiver<Known>) -> impl Future<Output = Result<Response<Body>, Error>> {
-    service::waiting(known, UPSTREAM_TIMEOUT, TokenFormat::Json, HeaderValue::from_static(""), None)
+    service::waiting(
+        known,
+        service::late(Principal::Node, UPSTREAM_TIMEOUT),
+        TokenFormat::Json,
+        HeaderValue::from_static(""),
+        None,
+    )
 }

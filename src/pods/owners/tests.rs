@@ -72,6 +72,7 @@ impl Case {
             api_age: self.api_age,
             attest: self.attest,
             accepted: BootTime::from_nanos(self.accepted),
+            now: BootTime::from_nanos(self.accepted),
         };
         let known = |uid| self.known.iter().find(|pod| pod.uid == uid).cloned().map(Arc::new);
         decide(&evidence, known, |_| self.anchor).map(|owner| (owner.pod.uid, owner.by))
@@ -167,10 +168,16 @@ fn an_address_of_a_pod_without_addresses_of_its_own_cannot_be_taken_over() {
 fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
     let bare = || Case { reported: &[1], anchor: Anchor::Bare(sandbox(1)), ..Case::default() };
     assert_eq!(bare().owner(), Some((uid(1), Witness::Api)));
-    assert_eq!(Case { api_age: MAX_API_AGE, ..bare() }.owner(), Some((uid(1), Witness::Api)));
+    let later = BEGAN + 7_200_000_000_000;
+    let silent = |api_age| Case { api_age, accepted: later, ..bare() };
+    assert_eq!(silent(MAX_API_AGE).owner(), Some((uid(1), Witness::Api)));
 
     let doubt = |because| Missing::Confirmation { pod: "a/p1".to_owned(), because };
     let late = MAX_API_AGE + Duration::from_secs(1);
+    assert_eq!(silent(late).missing(), doubt(Doubt::Stale(1801)));
+    // A sandbox that began since then may have another address than the API server has heard of.
+    assert_eq!(Case { api_age: MAX_API_AGE_OF_NEW, ..bare() }.owner(), Some((uid(1), Witness::Api)));
+    let late = MAX_API_AGE_OF_NEW + Duration::from_secs(1);
     assert_eq!(Case { api_age: late, ..bare() }.missing(), doubt(Doubt::Stale(301)));
     assert_eq!(Case { attest: Attest::Kernel, ..bare() }.missing(), doubt(Doubt::Required));
     // The pod has ended, or has other addresses: this one may already be another's.

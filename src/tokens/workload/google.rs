@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Request, Response, StatusCode};
-use tokio::sync::Semaphore;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::secret::Secret;
@@ -19,9 +18,6 @@ use crate::workloads::{Federation, QuotaProject};
 /// Limits of a request. A token has 1 to 2 KiB; the time is longer than that of a request for a token, which finds the
 /// result when it is repeated.
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 64 << 10 };
-
-/// Maximum concurrent requests, which bounds the memory that connections take.
-const MAX_REQUESTS: usize = 24;
 
 /// Maximum unused connections to each server, for the moment when a node starts.
 const MAX_IDLE: usize = 4;
@@ -59,7 +55,6 @@ impl Transport for Renewed {
 /// Google's APIs.
 pub struct Google {
     transport: Box<dyn Transport>,
-    permits: Semaphore,
 }
 
 impl fmt::Debug for Google {
@@ -97,12 +92,11 @@ impl Google {
     }
 
     pub(super) fn with_transport(transport: impl Transport + 'static) -> Self {
-        Self { transport: Box::new(transport), permits: Semaphore::new(MAX_REQUESTS) }
+        Self { transport: Box::new(transport) }
     }
 
     /// Sends a request, and returns a response with status 200.
     pub(super) async fn post(&self, call: Call<'_>) -> Result<Response<Bytes>, CallError> {
-        let _permit = self.permits.acquire().await;
         let request = request(call).map_err(|error| CallError::Failed(error.to_string()))?;
         let response = self.transport.send(request).await.map_err(|error| match error.status() {
             // A refusal that is too large or cut short is one, too.

@@ -1,6 +1,5 @@
 //! [`Halt`]: why a step gave no token, and when it is tried again.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,35 +19,45 @@ const MAX_RETRY_AFTER: u64 = 60;
 pub(super) struct Halt {
     pub(super) why: NoToken,
     pub(super) rest: Rest,
-    /// What is logged, if this step is the one that failed.
-    pub(super) line: Option<String>,
 }
 
 impl Halt {
     /// A failure that may pass by itself.
     pub(super) fn failed(failure: ExchangeFailure) -> Self {
-        Self { why: no_token(failure), rest: Rest::Brief, line: None }
+        Self { why: no_token(failure), rest: Rest::Brief }
     }
 
     /// A failure that stays until somebody changes something.
     pub(super) fn stays(failure: ExchangeFailure) -> Self {
-        Self { why: no_token(failure), rest: Rest::Fixed, line: None }
+        Self { why: no_token(failure), rest: Rest::Fixed }
+    }
+
+    /// A failure of a server that is not asked now.
+    pub(super) fn resting(failure: ExchangeFailure) -> Self {
+        Self { why: no_token(failure), rest: Rest::Unasked }
     }
 
     /// A refusal that is passed on.
     pub(super) fn refused(status: StatusCode, text: impl Into<String>, rest: Rest) -> Self {
-        Self { why: refused(status, text), rest, line: None }
+        Self { why: refused(status, text), rest }
     }
 
-    /// With a line for the log.
-    pub(super) fn in_the_log(self, account: fmt::Arguments<'_>) -> Self {
-        let why = match &self.why {
+    /// The reason in one line, for the log.
+    pub(super) fn line(&self) -> String {
+        match &self.why {
             NoToken::Refused(refused) => {
                 String::from_utf8_lossy(&refused.body).lines().next().unwrap_or_default().to_owned()
             }
             why @ (NoToken::Failed(_) | NoToken::Overloaded(_)) => why.to_string(),
-        };
-        Self { line: Some(format!("no token for pods of {account}: {why}")), ..self }
+        }
+    }
+
+    /// The status of a refusal.
+    pub(super) fn status(&self) -> Option<StatusCode> {
+        match &self.why {
+            NoToken::Refused(refused) => Some(refused.status),
+            NoToken::Failed(_) | NoToken::Overloaded(_) => None,
+        }
     }
 
     /// The quota is used up: nobody asks before this time.
@@ -56,14 +65,14 @@ impl Halt {
         let mut response = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, text);
         let seconds = retry_after.as_secs().clamp(1, MAX_RETRY_AFTER);
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        Self { why: passed_on(response), rest: Rest::Throttled(retry_after), line: None }
+        Self { why: passed_on(response), rest: Rest::Throttled(retry_after) }
     }
 }
 
 /// What the step before said.
 impl From<NoToken> for Halt {
     fn from(why: NoToken) -> Self {
-        Self { why, rest: Rest::None, line: None }
+        Self { why, rest: Rest::None }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::metadata::WorkloadId;
 use crate::tokens::{NoToken, TokenKind};
 
 /// Maximum Google tokens of one workload that are being fetched or were refused lately.
-const MAX_ASKS: usize = 32;
+const MAX_ASKS: usize = 64;
 
 /// Maximum concurrent exchanges of one workload's Google tokens, so that one which invents scopes leaves room for
 /// others.

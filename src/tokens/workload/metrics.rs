@@ -46,7 +46,7 @@ impl ExchangeMetrics {
             None => Exchanged::Issued,
             Some(Rest::Fixed | Rest::Doubling) => Exchanged::Refused,
             Some(Rest::Throttled(_)) => Exchanged::Throttled,
-            Some(Rest::Brief | Rest::None) => Exchanged::Failed,
+            Some(Rest::Brief | Rest::None | Rest::Unasked) => Exchanged::Failed,
         };
         self.0.of(step, exchanged).inc();
     }

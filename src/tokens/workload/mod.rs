@@ -26,6 +26,7 @@
 //! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
 //! | 429 of either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |
 //! | no answer, or a server's error | 503 | after 0.6 to 0.9 s |
+//! | a server fails for several workloads | 503 at once | once a second by one of them (`server.rs`) |
 //!
 //! A token that is valid is used in any case, by the token cache and between the steps, and never past its end.
 
@@ -41,6 +42,7 @@ mod prefetch;
 mod renew;
 mod rest;
 mod secret;
+mod server;
 mod stage;
 mod steps;
 mod sts;
@@ -49,7 +51,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -63,9 +64,9 @@ use prefetch::Askers;
 pub use prefetch::prefetch;
 pub use renew::renew;
 use secret::Want;
-use steps::{MAX_TOKEN_REQUESTS, Means, Steps};
+use steps::{Means, Servers, Steps};
 
-use super::{Fetched, NoToken, TokenKey, TokenKind, TokenSource};
+use super::{Fetched, NoToken, TokenKey, TokenKind, TokenSource, Urgency};
 use crate::clock::BootTime;
 use crate::cluster::Cluster;
 use crate::failure::{ExchangeFailure, TokenFailure, UPSTREAM_TIMEOUT};
@@ -109,8 +110,8 @@ impl WorkloadSource {
     /// Asks nobody yet.
     pub fn new(parts: Parts, registry: &Registry) -> Self {
         let Parts { federation, workloads, pods, cluster, google, kept } = parts;
-        let (token_requests, metrics) = (Semaphore::new(MAX_TOKEN_REQUESTS), ExchangeMetrics::new(registry));
-        let means = Means { federation, workloads, pods, cluster, google, token_requests, metrics };
+        let (servers, metrics) = (Servers::default(), ExchangeMetrics::new(registry));
+        let means = Means { federation, workloads, pods, cluster, google, servers, metrics, lines: steps::lines() };
         Self { means: Arc::new(means), kept, askers: Askers::default() }
     }
 
@@ -131,10 +132,29 @@ impl WorkloadSource {
         Ok(Steps { means: Arc::clone(&self.means), stages, number, workload, link })
     }
 
-    async fn ask(&self, key: &TokenKey) -> Result<Fetched, NoToken> {
+    async fn ask(&self, key: &TokenKey, urgency: Urgency) -> Result<Fetched, NoToken> {
         let Principal::Workload(number) = key.principal else { return Err(TokenFailure::ForeignPrincipal.into()) };
         let deadline = Instant::now() + TIMEOUT;
         let steps = self.steps(number).await?;
+        let fetched = self.token(&steps, key, deadline, urgency).await;
+        fetched.map_err(|why| match &why {
+            NoToken::Failed(failure) => match **failure {
+                TokenFailure::Exchange(ExchangeFailure::Slow(None, time)) => {
+                    no_token(ExchangeFailure::Slow(Some(steps.awaited()), time))
+                }
+                _ => why,
+            },
+            NoToken::Refused(_) | NoToken::Overloaded(_) => why,
+        })
+    }
+
+    async fn token(
+        &self,
+        steps: &Steps,
+        key: &TokenKey,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Fetched, NoToken> {
         steps.stages.asked(BootTime::now());
         if !self.means.workloads.names().is_some_and(|names| names.is_own(&key.account, &steps.workload)) {
             return Err(refused(StatusCode::NOT_FOUND, NO_SUCH_ACCOUNT));
@@ -146,9 +166,9 @@ impl WorkloadSource {
                 let is_federated = !is_linked && matches!(scopes, "" | sts::CLOUD_PLATFORM);
                 let secret = if is_federated {
                     self.askers.saw(&steps.workload);
-                    steps.federated(Want::Young, deadline).await?
+                    steps.federated(Want::Young, deadline, urgency).await?
                 } else {
-                    steps.google_token(&Ask { kind: key.kind, what: scopes.into() }, deadline).await?
+                    steps.google_token(&Ask { kind: key.kind, what: scopes.into() }, deadline, urgency).await?
                 };
                 let source = if is_federated { ExchangeFailure::Sts } else { ExchangeFailure::Iam };
                 let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
@@ -163,7 +183,8 @@ impl WorkloadSource {
                 if !is_linked {
                     return Err(refused(StatusCode::NOT_FOUND, not_annotated(&steps.workload)));
                 }
-                let secret = steps.google_token(&Ask { kind: key.kind, what: audience.into() }, deadline).await?;
+                let secret =
+                    steps.google_token(&Ask { kind: key.kind, what: audience.into() }, deadline, urgency).await?;
                 let seconds = secret.seconds_left(BootTime::now());
                 Ok(Fetched::Identity(secret::bytes(secret), seconds))
             }
@@ -176,8 +197,8 @@ impl TokenSource for WorkloadSource {
         UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, key: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
-        self.ask(key).await
+    async fn fetch(&self, key: &TokenKey, _: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
+        self.ask(key, urgency).await
     }
 }
 

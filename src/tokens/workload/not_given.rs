@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::google::{CallError, quoted};
 use super::secret::Secret;
+use super::server::Fault;
 
 /// Why one of Google's servers gave no token.
 #[derive(Debug, Clone)]
@@ -87,6 +88,12 @@ impl NotGiven {
     /// A successful answer without a token.
     pub(super) fn not_a_token() -> Self {
         Self::Failed("its answer is not a token".to_owned())
+    }
+}
+
+impl Fault for NotGiven {
+    fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_))
     }
 }
 

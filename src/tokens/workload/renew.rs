@@ -16,9 +16,9 @@ use super::secret::Want;
 use super::stage::MAX_FLIGHT;
 use super::steps::patiently;
 use crate::clock::BootTime;
-use crate::failure::ExchangeFailure;
+use crate::failure::{ExchangeFailure, TokenServer};
 use crate::metadata::WorkloadId;
-use crate::tokens::NoToken;
+use crate::tokens::{NoToken, Urgency};
 
 /// Interval between looks for tokens that are past half of their life.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -60,13 +60,13 @@ impl WorkloadSource {
     async fn renew(&self, number: WorkloadId) -> Result<(), NoToken> {
         let steps = self.steps(number).await?;
         // First, because a federated token ends with the Kubernetes token that it was given for.
-        steps.subject().await?;
+        steps.subject(Urgency::Background).await?;
         steps.stages.subject.settled().await;
         if steps.stages.subject.is_aging(BootTime::now()) {
             // It was not renewed, and neither would a federated token be.
-            return Err(no_token(ExchangeFailure::Slow(MAX_FLIGHT)));
+            return Err(no_token(ExchangeFailure::Slow(Some(TokenServer::Kubernetes), MAX_FLIGHT)));
         }
-        steps.federated(Want::Young, patiently()).await?;
+        steps.federated(Want::Young, patiently(), Urgency::Background).await?;
         steps.stages.federated.settled().await;
         Ok(())
     }

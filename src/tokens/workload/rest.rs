@@ -19,6 +19,8 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(10);
 pub(super) enum Rest {
     /// Not at all: the step before rests.
     None,
+    /// Not at all, or with a valid token for longer each time: its server is not asked now.
+    Unasked,
     /// For less than a second, or with a valid token for longer each time.
     Brief,
     /// Ten seconds.
@@ -35,8 +37,10 @@ impl Rest {
         let doubled =
             |(first, most): (Duration, Duration)| first.saturating_mul(1 << (failures.max(1) - 1).min(16)).min(most);
         match self {
-            Self::None => Duration::ZERO,
-            Self::Brief if has_token => doubled((Duration::from_secs(1), MAX_BACK_OFF)).mul_f64(0.6 + 0.4 * jitter),
+            Self::Brief | Self::Unasked if has_token => {
+                doubled((Duration::from_secs(1), MAX_BACK_OFF)).mul_f64(0.6 + 0.4 * jitter)
+            }
+            Self::None | Self::Unasked => Duration::ZERO,
             // As for the metadata server: recovery is noticed within a second.
             Self::Brief => Duration::from_millis(600) + Duration::from_millis(300).mul_f64(jitter),
             Self::Fixed => FIXED,
@@ -57,6 +61,8 @@ mod tests {
             [1, 2, 3, 4, 5, 9].map(|failures| rest.time(failures, has_token, jitter).as_millis())
         };
         assert_eq!(millis(Rest::None, true, 1.0), [0; 6]);
+        assert_eq!(millis(Rest::Unasked, false, 1.0), [0; 6]);
+        assert_eq!(millis(Rest::Unasked, true, 1.0), [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
         assert_eq!(millis(Rest::Brief, false, 0.0), [600; 6]);
         assert_eq!(millis(Rest::Brief, false, 1.0), [900; 6]);
         assert_eq!(millis(Rest::Brief, true, 1.0), [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);

@@ -15,7 +15,7 @@ use super::halt::{Halt, no_token, resting};
 use super::secret::{Secret, Want};
 use crate::clock::BootTime;
 use crate::failure::ExchangeFailure;
-use crate::tokens::NoToken;
+use crate::tokens::{NoToken, Urgency};
 
 /// Maximum time of a flight. Each of its requests has a deadline of its own.
 pub(super) const MAX_FLIGHT: Duration = Duration::from_secs(30);
@@ -60,13 +60,19 @@ enum Look {
 }
 
 impl Stage {
-    /// The token. Begins a flight with `work` if that is needed, and waits for it until `deadline`.
-    pub(super) async fn get<W, F>(self: &Arc<Self>, want: Want, deadline: Instant, work: W) -> Outcome
+    /// The token. Begins a flight with `work` if that is needed, and waits for it until `deadline`. `work` is told whether
+    /// somebody needs its result: not if there is a valid token.
+    pub(super) async fn get<W, F>(
+        self: &Arc<Self>,
+        want: Want,
+        (deadline, urgency): (Instant, Urgency),
+        work: W,
+    ) -> Outcome
     where
-        W: FnOnce() -> F,
+        W: FnOnce(Urgency) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
-        let (mut flight, otherwise) = match self.look(want, work) {
+        let (mut flight, otherwise) = match self.look(want, urgency, work) {
             Look::Kept(secret) => return Ok(secret),
             Look::Failed(why) => return Err(why),
             Look::Flying(flight, otherwise) => (flight, otherwise),
@@ -82,9 +88,9 @@ impl Stage {
         outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why))
     }
 
-    fn look<W, F>(self: &Arc<Self>, want: Want, work: W) -> Look
+    fn look<W, F>(self: &Arc<Self>, want: Want, urgency: Urgency, work: W) -> Look
     where
-        W: FnOnce() -> F,
+        W: FnOnce(Urgency) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
         let now = BootTime::now();
@@ -103,7 +109,8 @@ impl Stage {
         let flight = under_way.unwrap_or_else(|| {
             let (sender, flight) = watch::channel(None);
             state.flight = Some(flight.clone());
-            let (landing, work) = (Arc::clone(self), work());
+            let urgency = if kept.is_some() { Urgency::Background } else { urgency };
+            let (landing, work) = (Arc::clone(self), work(urgency));
             tokio::spawn(async move {
                 let outcome = timeout(MAX_FLIGHT, work).await.unwrap_or_else(|_| Err(slow().into()));
                 sender.send_replace(Some(landing.land(outcome)));
@@ -126,15 +133,10 @@ impl Stage {
                 (state.failed, state.failures) = (None, 0);
                 Ok(secret)
             }
-            Err(Halt { why, rest, line }) => {
+            Err(Halt { why, rest }) => {
                 let now = BootTime::now();
                 let is_same = state.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
                 state.failures = if is_same { state.failures.saturating_add(1) } else { 1 };
-                match (line, state.failures) {
-                    (Some(line), 1) => tracing::warn!("{line}"),
-                    (Some(line), failures) => tracing::debug!(failures, "{line}"),
-                    (None, _) => {}
-                }
                 let has_token = state.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
                 let until = now + rest.time(state.failures, has_token, fastrand::f64());
                 state.failed = Some(Failed { why: why.clone(), until });
@@ -154,6 +156,11 @@ impl Stage {
         state.kept.take_if(|kept| !kept.is_of_use(want, now));
         state.failed.take_if(|failed| now > failed.until + SAME_TROUBLE);
         state.kept.is_none() && state.flight.is_none() && state.failed.is_none()
+    }
+
+    /// Whether there is a token that can be used.
+    pub(super) fn has_valid(&self, now: BootTime) -> bool {
+        self.lock().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
     }
 
     /// Whether there is a token that should be renewed.
@@ -181,8 +188,9 @@ impl Stage {
     }
 }
 
+/// Who asks for the token knows which server it waits for.
 fn slow() -> NoToken {
-    no_token(ExchangeFailure::Slow(TIMEOUT))
+    no_token(ExchangeFailure::Slow(None, TIMEOUT))
 }
 
 #[cfg(test)]
@@ -210,23 +218,21 @@ mod tests {
         async fn get(&self, stage: &Arc<Stage>, want: Want) -> Result<String, String> {
             let deadline = Instant::now() + Duration::from_secs(2);
             let (begun, takes, rest) = (Arc::clone(&self.begun), self.takes, self.rest);
-            let work = || async move {
+            let work = |_| async move {
                 let number = begun.fetch_add(1, SeqCst) + 1;
                 let asked = BootTime::now();
                 sleep(Duration::from_millis(takes)).await;
                 match rest {
                     None => Ok(Secret::new(Zeroizing::new(number.to_string()), asked, Duration::from_secs(3600))),
-                    Some(rest) => {
-                        Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest, line: None })
-                    }
+                    Some(rest) => Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest }),
                 }
             };
-            let got = stage.get(want, deadline, work).await;
+            let got = stage.get(want, (deadline, Urgency::Demanded), work).await;
             got.map(|secret| secret.text.to_string()).map_err(|why| why.to_string())
         }
     }
 
-    const SLOW: &str = "a token was not there within 2400 ms, and is still being waited for";
+    const SLOW: &str = "no answer came within 2400 ms; it is still being waited for";
 
     #[tokio::test(start_paused = true)]
     async fn a_flight_is_shared_and_goes_on_when_nobody_waits_any_more() {
@@ -307,7 +313,10 @@ mod tests {
     async fn a_panic_in_a_flight_does_not_stay() {
         let stage = Arc::new(Stage::default());
         let deadline = Instant::now() + Duration::from_secs(9);
-        let why = stage.get(Want::Young, deadline, || async { panic!("a bug") }).await.expect_err("no token");
+        let why = stage
+            .get(Want::Young, (deadline, Urgency::Demanded), |_| async { panic!("a bug") })
+            .await
+            .expect_err("no token");
         assert_eq!(why.to_string(), SLOW);
         assert_eq!(Work::new().get(&stage, Want::Young).await.as_deref(), Ok("1"));
     }

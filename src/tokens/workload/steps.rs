@@ -8,9 +8,9 @@
 //! ```
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::google::Google;
@@ -20,21 +20,44 @@ use super::kept::{Ask, Stages};
 use super::metrics::{ExchangeMetrics, Step};
 use super::pace::{BURST, INTERVAL};
 use super::secret::{Secret, Want};
+use super::server::{Fault, Server, Turn};
 use super::stage::{MAX_FLIGHT, Stage};
 use super::sts::{self, CLOUD_PLATFORM};
 use crate::clock::BootTime;
 use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestError};
-use crate::failure::ExchangeFailure;
+use crate::failure::{ExchangeFailure, TokenServer};
 use crate::metadata::WorkloadId;
 use crate::pods::Pods;
-use crate::tokens::{NoToken, TokenKind};
+use crate::telemetry::labels::Label as _;
+use crate::telemetry::sampled::SampledBy;
+use crate::tokens::{NoToken, TokenKind, Urgency};
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
-
-/// Maximum concurrent token requests to the API server. Each may need a connection of its own.
-pub(super) const MAX_TOKEN_REQUESTS: usize = 24;
 
 /// Maximum pods in whose names a token is asked for, one after the other.
 const MAX_SPONSORS: usize = 3;
+
+/// Minimum interval between log lines about one workload for one reason.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Maximum pairs of a workload and a reason that have log lines of their own.
+const MAX_LINES: usize = 512;
+
+/// Why there is no token, for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Reason {
+    /// Its pods asked for too many.
+    Pace,
+    /// A server failed, or refused with this status.
+    Server(&'static str, Option<StatusCode>),
+}
+
+/// The log lines about workloads without tokens.
+pub(super) type Lines = SampledBy<(WorkloadId, Reason)>;
+
+/// No line was written yet.
+pub(super) fn lines() -> Lines {
+    SampledBy::new(LINE_INTERVAL, MAX_LINES)
+}
 
 /// What all steps of all workloads need.
 #[derive(Debug)]
@@ -44,8 +67,27 @@ pub(super) struct Means {
     pub(super) pods: Arc<Pods>,
     pub(super) cluster: Cluster,
     pub(super) google: Google,
-    pub(super) token_requests: Semaphore,
+    pub(super) servers: Servers,
     pub(super) metrics: ExchangeMetrics,
+    pub(super) lines: Lines,
+}
+
+/// The servers that are asked, each with places of its own.
+#[derive(Debug)]
+pub(super) struct Servers {
+    pub(super) kubernetes: Server,
+    pub(super) sts: Server,
+    pub(super) iam: Server,
+}
+
+impl Default for Servers {
+    fn default() -> Self {
+        Self {
+            kubernetes: Server::new(ExchangeFailure::Kubernetes),
+            sts: Server::new(ExchangeFailure::Sts),
+            iam: Server::new(ExchangeFailure::Iam),
+        }
+    }
 }
 
 /// The steps of one workload. A clone is the same.
@@ -65,17 +107,19 @@ pub(super) fn patiently() -> Instant {
 
 impl Steps {
     /// The workload's Kubernetes token.
-    pub(super) async fn subject(&self) -> Result<Arc<Secret>, NoToken> {
+    pub(super) async fn subject(&self, urgency: Urgency) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
-        let work = || async move { steps.counted(Step::Kubernetes, steps.ask_for_subject().await) };
-        self.stages.subject.get(Want::Young, patiently(), work).await
+        let work = |urgency| async move {
+            // Annotations are looked at with each renewal. If they have changed, this workload gets another number.
+            steps.means.workloads.recheck(steps.number);
+            let issued = steps.means.servers.kubernetes.ask(steps.turn(urgency), steps.ask_for_subject()).await?;
+            steps.counted(Step::Kubernetes, issued.map_err(|error| error.halt()))
+        };
+        self.stages.subject.get(Want::Young, (patiently(), urgency), work).await
     }
 
-    async fn ask_for_subject(&self) -> Result<Secret, Halt> {
-        let Means { workloads, pods, cluster, token_requests, federation, .. } = &*self.means;
-        // Annotations are looked at with each renewal. If they have changed, this workload gets another number.
-        workloads.recheck(self.number);
-        let _permit = token_requests.acquire().await;
+    async fn ask_for_subject(&self) -> Result<Secret, NotIssuedHere> {
+        let Means { pods, cluster, federation, .. } = &*self.means;
         let Workload { namespace, name, .. } = &*self.workload;
         let mut why = format!("no running pod of {namespace}/{name} is known any more");
         for pod in pods.sponsors(namespace, name).iter().take(MAX_SPONSORS) {
@@ -87,34 +131,62 @@ impl Steps {
                 Ok(token) => return Ok(Secret::new(token.secret, asked, token.life)),
                 Err(error @ TokenRequestError::SponsorGone { .. }) => why = error.to_string(),
                 Err(TokenRequestError::Audience(error) | TokenRequestError::Request(error)) => {
-                    return Err(not_issued(&error));
+                    return Err(NotIssuedHere::Request(error));
                 }
             }
         }
-        Err(Halt::failed(ExchangeFailure::Kubernetes(why)))
+        Err(NotIssuedHere::NoPod(why))
+    }
+
+    fn turn(&self, urgency: Urgency) -> Turn {
+        Turn { workload: self.number, urgency }
+    }
+
+    /// The server that a token which is not there yet is waited for.
+    pub(super) fn awaited(&self) -> TokenServer {
+        let now = BootTime::now();
+        if self.link.google_account.is_some() && self.stages.federated.has_valid(now) {
+            TokenServer::Iam
+        } else if self.stages.subject.has_valid(now) {
+            TokenServer::Sts
+        } else {
+            TokenServer::Kubernetes
+        }
     }
 
     /// The workload's token for all of Google's APIs, until `deadline`.
-    pub(super) async fn federated(&self, want: Want, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+    pub(super) async fn federated(
+        &self,
+        want: Want,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Arc<Secret>, NoToken> {
         let steps = self.clone();
-        let work = || async move { steps.exchange(CLOUD_PLATFORM).await };
-        self.stages.federated.get(want, deadline, work).await
+        let work = |urgency| async move { steps.exchange(CLOUD_PLATFORM, urgency).await };
+        self.stages.federated.get(want, (deadline, urgency), work).await
     }
 
     /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
-    async fn exchange(&self, scopes: &str) -> Result<Secret, Halt> {
+    async fn exchange(&self, scopes: &str, urgency: Urgency) -> Result<Secret, Halt> {
         // A young one, because what is given for it ends with it.
-        let subject = self.subject().await?;
+        let subject = self.subject(urgency).await?;
         // Who acts as a Google account names the project when it does.
         let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
         let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
-        self.counted(Step::Sts, exchange.send(&self.means.google, &self.means.federation).await.map_err(sts::halt))
+        let Means { servers, google, federation, .. } = &*self.means;
+        let issued = servers.sts.ask(self.turn(urgency), exchange.send(google, federation)).await?;
+        self.counted(Step::Sts, issued.map_err(sts::halt))
     }
 
     /// A token that the token cache keeps from now on, until `deadline`.
-    pub(super) async fn google_token(&self, ask: &Ask, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+    pub(super) async fn google_token(
+        &self,
+        ask: &Ask,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Arc<Secret>, NoToken> {
         let stage = self.stages.google_token(ask, BootTime::now())?;
-        let outcome = self.issue(ask, &stage, deadline).await;
+        let outcome = self.issue(ask, &stage, (deadline, urgency)).await;
         if outcome.is_ok() {
             self.stages.collected(ask, &stage);
         }
@@ -124,25 +196,25 @@ impl Steps {
     /// Has the token issued that pods ask for first, for their first request to collect.
     pub(super) async fn prepare(&self) -> Result<(), NoToken> {
         if self.link.google_account.is_none() {
-            return self.federated(Want::Young, patiently()).await.map(drop);
+            return self.federated(Want::Young, patiently(), Urgency::Background).await.map(drop);
         }
         let ask = Ask::default_token();
         let stage = self.stages.google_token(&ask, BootTime::now())?;
-        self.issue(&ask, &stage, patiently()).await.map(drop)
+        self.issue(&ask, &stage, (patiently(), Urgency::Background)).await.map(drop)
     }
 
-    async fn issue(&self, ask: &Ask, stage: &Arc<Stage>, deadline: Instant) -> Result<Arc<Secret>, NoToken> {
+    async fn issue(&self, ask: &Ask, stage: &Arc<Stage>, patience: (Instant, Urgency)) -> Result<Arc<Secret>, NoToken> {
         let (steps, asked) = (self.clone(), ask.clone());
-        let work = || async move {
+        let work = |urgency| async move {
             let permits = Arc::clone(&steps.stages.permits);
             let _permit = permits.acquire_owned().await;
             steps.pace(&asked)?;
             match steps.link.google_account.clone() {
-                Some(account) => steps.impersonate(&account, &asked).await,
-                None => steps.exchange(&asked.what.replace(',', " ")).await,
+                Some(account) => steps.impersonate(&account, &asked, urgency).await,
+                None => steps.exchange(&asked.what.replace(',', " "), urgency).await,
             }
         };
-        stage.get(ask.want(), deadline, work).await
+        stage.get(ask.want(), patience, work).await
     }
 
     /// Whether Google is asked now. Of the token that pods ask for first there is one, so it is not bounded.
@@ -158,19 +230,22 @@ impl Steps {
                  tokens and the default one are served at once.\n",
                 INTERVAL.as_millis()
             );
-            Halt::throttled(text, wait).in_the_log(format_args!("{namespace}/{name}"))
+            let halt = Halt::throttled(text, wait);
+            self.log(Reason::Pace, &halt);
+            halt
         })
     }
 
     /// A token of a Google account.
-    async fn impersonate(&self, account: &GoogleAccount, ask: &Ask) -> Result<Secret, Halt> {
-        let federated = self.federated(Want::Valid, patiently()).await?;
+    async fn impersonate(&self, account: &GoogleAccount, ask: &Ask, urgency: Urgency) -> Result<Secret, Halt> {
+        let federated = self.federated(Want::Valid, patiently(), urgency).await?;
         let what = match ask.kind {
             TokenKind::Access => What::Access(&ask.what),
             TokenKind::Identity => What::Identity(&ask.what),
         };
         let impersonation = Impersonation { account, link: &self.link, federated: &federated, what };
-        let issued = impersonation.send(&self.means.google, &self.means.federation.iam).await;
+        let Means { servers, google, federation, .. } = &*self.means;
+        let issued = servers.iam.ask(self.turn(urgency), impersonation.send(google, &federation.iam)).await?;
         let result = issued.map_err(|error| match impersonation.not_issued(error) {
             NotIssued::Halt(halt) => halt,
             NotIssued::NotAccepted(halt) => {
@@ -182,20 +257,54 @@ impl Steps {
         self.counted(Step::Iam, result)
     }
 
-    /// Counts what came of a step, and words what is logged if it failed.
+    /// Counts the result of a request to a server, and logs a failure.
     fn counted(&self, step: Step, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
         self.means.metrics.count(step, result.as_ref().err().map(|halt| halt.rest));
+        result.inspect_err(|halt| self.log(Reason::Server(step.label(), halt.status()), halt))
+    }
+
+    /// Logs why there is no token, once a minute for each reason.
+    fn log(&self, reason: Reason, halt: &Halt) {
         let Workload { namespace, name, .. } = &*self.workload;
-        result.map_err(|halt| halt.in_the_log(format_args!("{namespace}/{name}")))
+        if let Some(count) = self.means.lines.due((self.number, reason), Instant::now()) {
+            tracing::warn!(count, "no token for pods of {namespace}/{name}: {}", halt.line());
+        } else {
+            tracing::debug!("no token for pods of {namespace}/{name}: {}", halt.line());
+        }
     }
 }
 
-/// Tells a refusal, which stays until somebody changes something, from a failure.
-fn not_issued(error: &RequestError) -> Halt {
-    let failure = ExchangeFailure::Kubernetes(error.to_string());
-    match error.failure() {
-        Failure::Refused(StatusCode::TOO_MANY_REQUESTS) => Halt::failed(failure),
-        Failure::Refused(status) if status.is_client_error() => Halt::stays(failure),
-        _ => Halt::failed(failure),
+/// Why there is no Kubernetes token.
+enum NotIssuedHere {
+    /// No pod in whose name it could be issued.
+    NoPod(String),
+    Request(RequestError),
+}
+
+impl NotIssuedHere {
+    /// Tells a refusal, which stays until somebody changes something, from a failure.
+    fn halt(&self) -> Halt {
+        let (why, stays) = match self {
+            Self::NoPod(why) => (why.clone(), false),
+            Self::Request(error) => {
+                let is_refusal =
+                    |status: StatusCode| status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if is_refusal(status)))
+            }
+        };
+        let failure = ExchangeFailure::Kubernetes(why);
+        if stays { Halt::stays(failure) } else { Halt::failed(failure) }
+    }
+}
+
+impl Fault for NotIssuedHere {
+    fn is_failure(&self) -> bool {
+        match self {
+            Self::NoPod(_) => false,
+            Self::Request(error) => match error.failure() {
+                Failure::Refused(status) => status.is_server_error(),
+                Failure::Cluster | Failure::Connection | Failure::Silent | Failure::Expired | Failure::Invalid => true,
+            },
+        }
     }
 }

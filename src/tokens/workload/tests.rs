@@ -4,6 +4,10 @@ mod cannot_cross;
 mod lab;
 mod outage;
 mod prefetch;
+mod stalled;
+
+use std::io;
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -19,7 +23,10 @@ use lab::{Does, GOOGLE_ACCOUNT, Lab, Servers, federation, issued, key};
 
 const TOKEN: &str = "default/token";
 const IDENTITY: &str = "default/identity?audience=https://a";
-const SLOW: &str = "a token was not there within 2400 ms, and is still being waited for";
+const SLOW_STS: &str =
+    "Google's Security Token Service did not answer within 2400 ms; its answer is still being waited for";
+const SLOW_IAM: &str =
+    "Google's IAM Credentials API did not answer within 2400 ms; its answer is still being waited for";
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_requests_of_one_workload_cost_one_request_to_each_server() {
@@ -62,6 +69,56 @@ async fn a_workload_that_invents_scopes_leaves_googles_quota_to_others() {
         lab.token(TOKEN).await;
         sleep(Duration::from_secs(5)).await;
         assert!(lab.ask("default/token?scopes=y").await.is_ok());
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_invents_scopes_writes_little_into_the_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    for iam in [Does::Issue(3600), Does::Refuse(400, "no such scope"), Does::Fail] {
+        let lab = Arc::new(Lab::new(GOOGLE_ACCOUNT));
+        lab.token(TOKEN).await;
+        lab.servers.change(|script| (script.delay, script.iam) = (Duration::from_millis(1), iam.clone()));
+        log.0.lock().expect("no panic").clear();
+        let began = Instant::now();
+        let connections = (0..4).map(|connection| {
+            let lab = Arc::clone(&lab);
+            tokio::spawn(async move {
+                for number in 0.. {
+                    if began.elapsed() >= Duration::from_secs(60) {
+                        break;
+                    }
+                    let _ = lab.ask(&format!("default/token?scopes=s{connection}-{number}")).await;
+                    sleep(Duration::from_millis(10)).await;
+                }
+            })
+        });
+        for connection in connections.collect::<Vec<_>>() {
+            connection.await.expect("no panic");
+        }
+        let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
+        assert!(log.len() <= 10 << 10, "{iam:?}: {} lines, {} bytes", log.lines().count(), log.len());
+        assert!(
+            log.contains("no token for pods of a/app: Pods of a/app on this node have asked for more than"),
+            "{log}"
+        );
     }
 }
 
@@ -118,7 +175,7 @@ async fn names_of_other_accounts_are_not_found_and_an_audience_is_required() {
     assert_eq!(lab.token(&format!("{GOOGLE_ACCOUNT}/token")).await, "google-1");
     let mut foreign = key(lab.number, TOKEN);
     foreign.principal = Principal::Node;
-    let why = lab.source.fetch(&foreign, None).await.expect_err("the node's").to_string();
+    let why = lab.source.fetch(&foreign, None, Urgency::Demanded).await.expect_err("the node's").to_string();
     assert_eq!(why, "it has no tokens for this caller");
 }
 
@@ -127,15 +184,15 @@ async fn a_fetch_that_runs_out_of_time_goes_on_where_it_was() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
     lab.servers.change(|script| script.delay = Duration::from_secs(2));
     let began = Instant::now();
-    assert_eq!(lab.failure(TOKEN).await, SLOW);
+    assert_eq!(lab.failure(TOKEN).await, SLOW_STS);
     assert_eq!((began.elapsed(), lab.servers.counts()), (TIMEOUT, [1, 1, 0]));
-    assert_eq!(lab.failure(TOKEN).await, SLOW);
+    assert_eq!(lab.failure(TOKEN).await, SLOW_IAM);
     assert_eq!(lab.token(TOKEN).await, "google-1");
     assert_eq!((began.elapsed().as_secs(), lab.servers.counts()), (6, [1, 1, 1]), "each server once");
 
     // What came when nobody waited is given to the next request, and not kept for later ones.
     lab.servers.change(|script| script.delay = Duration::from_secs(4));
-    assert_eq!(lab.failure(IDENTITY).await, SLOW);
+    assert_eq!(lab.failure(IDENTITY).await, SLOW_IAM);
     sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     let first = lab.token(IDENTITY).await;
@@ -348,11 +405,13 @@ async fn a_missing_right_is_named_and_not_asked_for_all_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_malformed_annotation_is_refused_with_googles_text() {
-    let lab = Lab::new("nobody");
-    let (status, text) = lab.refusal(TOKEN).await;
-    assert_eq!(status, 403);
-    assert!(text.starts_with("Annotated service account must be in format of"), "{text}");
-    assert_eq!(lab.servers.counts(), [0, 0, 0]);
+    for annotation in ["nobody", "a".repeat(200_000).leak()] {
+        let lab = Lab::new(annotation);
+        let (status, text) = lab.refusal(TOKEN).await;
+        assert_eq!(status, 403);
+        assert!(text.starts_with("Annotated service account must be in format of"), "{text}");
+        assert_eq!(lab.servers.counts(), [0, 0, 0]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -391,10 +450,10 @@ async fn annotations_are_looked_at_with_each_renewal() {
 #[tokio::test(start_paused = true)]
 async fn no_token_is_shown() {
     let lab = Lab::new(GOOGLE_ACCOUNT);
-    let fetched = lab.source.fetch(&key(lab.number, TOKEN), None).await.expect("a token");
-    let identity = lab.source.fetch(&key(lab.number, IDENTITY), None).await.expect("a token");
+    let fetched = lab.source.fetch(&key(lab.number, TOKEN), None, Urgency::Demanded).await.expect("a token");
+    let identity = lab.source.fetch(&key(lab.number, IDENTITY), None, Urgency::Demanded).await.expect("a token");
     let federated = lab.source.steps(lab.number).await.expect("a link");
-    let secret = federated.federated(Want::Valid, Instant::now() + TIMEOUT).await.expect("kept");
+    let secret = federated.federated(Want::Valid, Instant::now() + TIMEOUT, Urgency::Demanded).await.expect("kept");
     assert_eq!(secret.text.as_str(), "fed-1");
     let shown =
         format!("{:?} {fetched:?} {identity:?} {federated:?} {secret:?} {:#?}", lab.source, federated.stages.federated);

@@ -32,7 +32,12 @@ pub(super) enum Does {
     Throttle(&'static str),
     /// Loses the connection.
     Fail,
+    /// Does not answer.
+    Stall,
 }
+
+/// Accounts whose names begin with this have no annotation.
+pub(super) const DIRECT: &str = "direct";
 
 /// What the servers do, and what they were asked.
 #[derive(Debug)]
@@ -93,10 +98,14 @@ impl Servers {
     async fn answer_api(&self, asked: Asked, body: &[u8]) {
         let path = asked.request.uri().path().to_owned();
         if !path.ends_with("/token") {
-            if matches!(self.read(|script| script.kubernetes.clone()), Does::Fail) {
-                return drop(asked);
+            match self.read(|script| script.kubernetes.clone()) {
+                Does::Fail => return drop(asked),
+                Does::Stall => sleep(Duration::from_secs(60)).await,
+                Does::Issue(_) | Does::Refuse(..) | Does::Throttle(_) => {}
             }
-            let annotations = json!({"iam.gke.io/gcp-service-account": self.read(|script| script.annotation)});
+            let is_direct = path.rsplit('/').next().is_some_and(|name| name.starts_with(DIRECT));
+            let annotation = if is_direct { "" } else { self.read(|script| script.annotation) };
+            let annotations = json!({"iam.gke.io/gcp-service-account": annotation});
             return asked.answer(200, &json!({"metadata": {"uid": "u1", "annotations": annotations}}));
         }
         let (number, does) = {
@@ -113,6 +122,10 @@ impl Servers {
             Does::Refuse(status, message) => asked.refuse(status, message),
             Does::Throttle(_) => asked.refuse(429, "slow down"),
             Does::Fail => drop(asked),
+            Does::Stall => {
+                sleep(Duration::from_secs(60)).await;
+                drop(asked);
+            }
         }
     }
 
@@ -142,6 +155,11 @@ impl Servers {
                 Ok(response)
             }
             Does::Fail => Err(ClientError::TimedOut(Duration::from_secs(5))),
+            Does::Stall => {
+                let time = Duration::from_secs(5);
+                sleep(time).await;
+                Err(ClientError::TimedOut(time))
+            }
         }
     }
 }
@@ -209,8 +227,18 @@ impl Lab {
         Self { source: Arc::new(WorkloadSource::new(parts, &Registry::default())), servers, number }
     }
 
+    /// Adds a pod with an account of its own.
+    pub(super) fn add(&self, pod: u8, account: &str) -> WorkloadId {
+        let pod = self::pod(pod, "a", account);
+        let Principal::Workload(number) = self.source.means.workloads.of_pod(&pod).principal() else {
+            panic!("a workload")
+        };
+        self.source.means.pods.apply(pod);
+        number
+    }
+
     pub(super) async fn ask(&self, what: &str) -> Result<(String, u32), NoToken> {
-        match self.source.fetch(&key(self.number, what), None).await? {
+        match self.source.fetch(&key(self.number, what), None, Urgency::Demanded).await? {
             Fetched::Access(token, seconds) => {
                 let body = token.body(crate::metadata::token::TokenFormat::Json, seconds);
                 let body: Value = serde_json::from_slice(&body).expect("JSON");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
 use tokio::time::{Instant, sleep};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
@@ -15,7 +16,7 @@ use crate::reply::Body;
 use crate::shares::Client;
 use crate::telemetry::Registry;
 use crate::tokens::workload::{WorkloadSource, renew};
-use crate::tokens::{Fetched, NoToken, TokenKey, TokenSource};
+use crate::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
 
 /// The interval between a pod's requests.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -23,15 +24,15 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const WARM: [&str; 2] = ["default/token", "default/token?scopes=a"];
 
 /// The lab's source, for a token cache.
-struct Source(Arc<WorkloadSource>);
+pub(super) struct Source(pub(super) Arc<WorkloadSource>);
 
 impl TokenSource for Source {
     fn deadline(&self) -> Duration {
         self.0.deadline()
     }
 
-    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
-        self.0.fetch(key, client).await
+    async fn fetch(&self, key: &TokenKey, client: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
+        self.0.fetch(key, client, urgency).await
     }
 }
 
@@ -60,8 +61,22 @@ impl Pod {
         let nothing_else = service_fn(async |request: Box<Request>| -> Result<Response<Body>, Error> {
             panic!("no token request: {request:?}")
         });
-        let request = Box::new(request_of(self.lab.number, what));
+        // Without a peer it would be the proxy's own, whose tokens are also renewed when nobody asks for them.
+        let peer = Some(([10, 0, 0, 1], 40_000).into());
+        let request = Box::new(Request { peer, ..request_of(self.lab.number, what) });
         token_cache::layer(&self.tokens, Audit::default()).layer(nothing_else).oneshot(request).await
+    }
+
+    /// An identity token, or the status.
+    async fn jwt(&self, what: &str) -> Result<String, u16> {
+        let answer = self.ask(what).await.map_err(|error| error.status().as_u16())?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.expect("in memory").to_bytes();
+        if status == StatusCode::OK {
+            Ok(String::from_utf8(body.to_vec()).expect("text"))
+        } else {
+            Err(status.as_u16())
+        }
     }
 
     /// Asks for what it has at intervals, for so many minutes. All must be answered, at once.
@@ -110,6 +125,50 @@ async fn google_may_be_away_for_ten_minutes() {
             assert!(recovered <= Duration::from_millis(1_400), "{annotation:?} after {after} minutes: {recovered:?}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn identity_tokens_are_served_to_their_end_while_iam_fails() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    for away in [Does::Fail, Does::Stall, Does::Refuse(503, "busy"), Does::Throttle("1")] {
+        let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+        let first = pod.jwt(IDENTITY).await.expect("an identity token");
+        sleep(Duration::from_secs(61)).await;
+        let second = pod.jwt(IDENTITY).await.expect("an identity token");
+        assert_ne!(first, second, "it is served for a minute while IAM answers");
+        pod.lab.servers.change(|script| script.iam = away.clone());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3400) {
+            let got = pod.jwt(IDENTITY).await;
+            assert_eq!(got.as_ref(), Ok(&second), "{away:?} for {:?}", began.elapsed());
+            sleep(Duration::from_secs(7)).await;
+        }
+        pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
+        // The longest rest after 429.
+        sleep(Duration::from_secs(100)).await;
+        assert_ne!(pod.jwt(IDENTITY).await.as_ref(), Ok(&second), "{away:?}: a new one soon after");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_identity_token_is_not_served_past_its_end_or_after_a_refusal() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    pod.jwt(IDENTITY).await.expect("an identity token");
+    pod.lab.servers.change(|script| script.iam = Does::Refuse(403, "no"));
+    sleep(Duration::from_secs(61)).await;
+    for _ in 0..20 {
+        assert_eq!(pod.jwt(IDENTITY).await, Err(403), "its binding is gone");
+        sleep(Duration::from_secs(7)).await;
+    }
+    pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
+    sleep(Duration::from_secs(61)).await;
+    pod.jwt(IDENTITY).await.expect("an identity token");
+    pod.lab.servers.change(|script| script.iam = Does::Fail);
+    sleep(Duration::from_secs(3590)).await;
+    pod.jwt(IDENTITY).await.expect("the last seconds");
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(pod.jwt(IDENTITY).await, Err(503));
 }
 
 #[tokio::test(start_paused = true)]

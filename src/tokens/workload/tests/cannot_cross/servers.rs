@@ -22,7 +22,7 @@ use crate::metadata::query::Param;
 use crate::metadata::token::AccessToken;
 use crate::shares::Client;
 use crate::tokens::workload::google::{Sending, Transport};
-use crate::tokens::{Fetched, NoToken, TokenKey, TokenKind, TokenSource};
+use crate::tokens::{Fetched, NoToken, TokenKey, TokenKind, TokenSource, Urgency};
 
 /// Life of a Kubernetes token and of the node's.
 const LIFE: Duration = Duration::from_secs(3600);
@@ -229,7 +229,7 @@ impl TokenSource for NodeServer {
         crate::failure::UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, key: &TokenKey, _: Client) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, _: Client, _: Urgency) -> Result<Fetched, NoToken> {
         sleep(Duration::from_millis(5)).await;
         let what = |param| key.param(param).unwrap_or_default();
         let seconds = u32::try_from(LIFE.as_secs()).expect("small");

@@ -1,66 +1,56 @@
-//! [`Flights`]: limits concurrent token fetches, and shares them between clients.
+//! `Flights`: limits concurrent fetches, and shares them between clients.
 //!
-//! There is one pool for tokens that requests wait for and one for refreshes, so neither delays the other, and each
-//! twice: for the node's tokens, and for those of workloads. In each pool, the flights under way are shared between
-//! clients by [`Shares`]:
+//! The flights under way are shared by [`Shares`]:
 //!
 //! - While there is room, a flight begins immediately.
 //! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
 //!   Among clients with equally many, the proxy itself is first, because every pod uses the default account's token.
-//! - A client that holds clearly less than the largest holder waits at most [`SLOW_AFTER`] behind slow flights. Then
+//! - A client that holds clearly less than the largest holder waits at most `SLOW_AFTER` behind slow flights. Then
 //!   the oldest flight that has taken that long, and for which only the largest holder waits, is given up.
+//! - A pool may also limit the flights of each client.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::shares::{Availability, Client, Shares};
-
-/// Maximum concurrent fetches of the node's tokens, over all keys.
-pub const MAX_FETCHES: usize = 16;
-
-/// Maximum concurrent fetches that requests wait for. The rest of [`MAX_FETCHES`] is reserved for refreshes. Neither
-/// kind uses the other's part.
-pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
-
-/// Maximum concurrent fetches of workloads' tokens that requests wait for, and others. Each is a chain of requests to
-/// other servers than the node's. When a node starts, each of some hundred workloads needs one within 2.5 s.
-pub(super) const MAX_DEMANDED_EXCHANGES: usize = 24;
-pub(super) const MAX_RENEWED_EXCHANGES: usize = 8;
+use crate::shares::{Availability, Shares};
 
 /// A flight that has taken this long may be given up for another client. The server needs a few ms for a token that it
 /// has cached, and some 100 ms for a new one.
 const SLOW_AFTER: Duration = Duration::from_millis(200);
 
 /// Something that is fetched, and for which clients wait.
-pub(super) trait Waited: Debug + Send + Sync {
+pub(crate) trait Waited<T = IpAddr>: Debug + Send + Sync {
     /// Whether no client waits for it, or only this one.
-    fn no_other_client_waits(&self, client: Client) -> bool;
+    fn no_other_client_waits(&self, client: Option<T>) -> bool;
 }
 
-/// The flights under way, and the queue.
+/// The flights under way, and the queue. `T` identifies a client; `None` is the proxy itself.
 #[derive(Debug)]
-pub(super) struct Flights(Mutex<State>);
+pub(crate) struct Flights<T = IpAddr>(Mutex<State<T>>);
 
 #[derive(Debug)]
-struct State {
-    shares: Shares,
+struct State<T> {
+    shares: Shares<T>,
+    /// Maximum flights of one client.
+    client_limit: usize,
     /// Flights under way, the oldest first.
-    flying: Vec<Ticket>,
+    flying: Vec<Ticket<T>>,
     /// Waiting flights, by client. No queue is empty.
-    queues: Vec<(Client, VecDeque<Ticket>)>,
+    queues: Vec<(Option<T>, VecDeque<Ticket<T>>)>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Ticket {
+struct Ticket<T> {
     id: u64,
-    client: Client,
-    entry: Arc<dyn Waited>,
+    client: Option<T>,
+    entry: Arc<dyn Waited<T>>,
     /// Notified when the flight may begin, and when it is given up.
     called: Arc<Notify>,
     /// When the flight began.
@@ -69,30 +59,35 @@ struct Ticket {
     heir: Option<u64>,
 }
 
-/// A place in the queue, and then the permit to fetch a token. Released on drop.
+/// A place in the queue, and then the permit to fetch. Released on drop.
 #[derive(Debug)]
-pub(super) struct Flight<'a> {
-    flights: &'a Flights,
+pub(crate) struct Flight<'a, T: Copy + Debug + PartialEq = IpAddr> {
+    flights: &'a Flights<T>,
     id: u64,
     called: Arc<Notify>,
 }
 
-impl Flights {
+impl<T: Copy + Debug + PartialEq> Flights<T> {
     /// Creates a pool of at most this many concurrent flights.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self::with_client_limit(limit, limit)
+    }
+
+    /// Creates a pool of at most this many concurrent flights in total, and of each client.
+    pub(crate) fn with_client_limit(limit: usize, client_limit: usize) -> Self {
         let shares = Shares::new(limit);
-        Self(Mutex::new(State { shares, flying: Vec::with_capacity(limit), queues: Vec::new(), next: 0 }))
+        Self(Mutex::new(State { shares, client_limit, flying: Vec::new(), queues: Vec::new(), next: 0 }))
     }
 
     /// Waits until the flight may begin. It is charged to `client`: the first that waits for it, or the entry's holder.
-    pub(super) async fn begin(&self, client: Client, entry: Arc<dyn Waited>) -> Flight<'_> {
+    pub(crate) async fn begin(&self, client: Option<T>, entry: Arc<dyn Waited<T>>) -> Flight<'_, T> {
         let called = Arc::<Notify>::default();
         let began = Instant::now();
         let (id, mut may_take_over) = {
             let mut state = self.lock();
             let id = state.next;
             state.next += 1;
-            let room = state.shares.room_for(client, 1);
+            let room = state.room_for(client);
             let ticket = Ticket { id, client, entry, called: Arc::clone(&called), began, heir: None };
             if room == Availability::Free {
                 state.takes_off(ticket);
@@ -114,11 +109,11 @@ impl Flights {
     }
 
     /// Gives up a slow flight of the largest holder for a waiting one. Returns whether to try again later.
-    fn take_over(&self, id: u64, client: Client) -> bool {
+    fn take_over(&self, id: u64, client: Option<T>) -> bool {
         let mut state = self.lock();
-        let Availability::From(largest) = state.shares.room_for(client, 1) else { return false };
+        let Availability::From(largest) = state.room_for(client) else { return false };
         let now = Instant::now();
-        let may_be_given_up = |ticket: &&mut Ticket| {
+        let may_be_given_up = |ticket: &&mut Ticket<T>| {
             ticket.client == largest
                 && ticket.heir.is_none()
                 && now >= ticket.began + SLOW_AFTER
@@ -134,18 +129,26 @@ impl Flights {
         self.lock().flying.iter().any(|ticket| ticket.id == id && ticket.heir.is_none())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn takes_off(&mut self, ticket: Ticket) {
+impl<T: Copy + PartialEq> State<T> {
+    fn room_for(&self, client: Option<T>) -> Availability<T> {
+        if self.is_at_limit(client) { Availability::FromItself } else { self.shares.room_for(client, 1) }
+    }
+
+    fn is_at_limit(&self, client: Option<T>) -> bool {
+        self.shares.held_by(client) >= self.client_limit
+    }
+
+    fn takes_off(&mut self, ticket: Ticket<T>) {
         self.shares.take(ticket.client, 1);
         self.flying.push(Ticket { began: Instant::now(), ..ticket });
     }
 
-    fn queue(&mut self, ticket: Ticket) {
+    fn queue(&mut self, ticket: Ticket<T>) {
         match self.queues.iter_mut().find(|(client, _)| *client == ticket.client) {
             Some((_, queue)) => queue.push_back(ticket),
             None => self.queues.push((ticket.client, VecDeque::from([ticket]))),
@@ -155,11 +158,11 @@ impl State {
     /// Index of the queue, and index in it.
     fn place_in_queue(&self, id: u64) -> Option<(usize, usize)> {
         // IDs increase, so every queue is sorted by them.
-        let at = |queue: &VecDeque<Ticket>| queue.binary_search_by_key(&id, |ticket| ticket.id).ok();
+        let at = |queue: &VecDeque<Ticket<T>>| queue.binary_search_by_key(&id, |ticket| ticket.id).ok();
         self.queues.iter().enumerate().find_map(|(index, (_, queue))| Some((index, at(queue)?)))
     }
 
-    fn leave_queue(&mut self, id: u64) -> Option<Ticket> {
+    fn leave_queue(&mut self, id: u64) -> Option<Ticket<T>> {
         let (index, place) = self.place_in_queue(id)?;
         let ticket = self.queues[index].1.remove(place);
         if self.queues[index].1.is_empty() {
@@ -171,14 +174,15 @@ impl State {
     /// The first flight in the queue of the client with the fewest under way. Among such clients, the proxy's own, or
     /// else the oldest.
     fn next(&self) -> Option<u64> {
-        let first = |(client, queue): &(Client, VecDeque<Ticket>)| {
+        let first = |(client, queue): &(Option<T>, VecDeque<Ticket<T>>)| {
             Some((self.shares.held_by(*client), client.is_some(), queue.front()?.id))
         };
-        self.queues.iter().filter_map(first).min().map(|(_, _, id)| id)
+        let may_begin = self.queues.iter().filter(|(client, _)| !self.is_at_limit(*client));
+        may_begin.filter_map(first).min().map(|(_, _, id)| id)
     }
 
     /// Removes a flight that has ended, and begins the next.
-    fn landed(&mut self, landed: &Ticket) {
+    fn landed(&mut self, landed: &Ticket<T>) {
         self.shares.give_back(landed.client, 1);
         let heir = landed.heir.and_then(|id| self.leave_queue(id));
         let Some(next) = heir.or_else(|| self.next().and_then(|id| self.leave_queue(id))) else { return };
@@ -187,9 +191,9 @@ impl State {
     }
 }
 
-impl Flight<'_> {
+impl<T: Copy + Debug + PartialEq> Flight<'_, T> {
     /// Waits until the flight is given up for another client.
-    pub(super) async fn given_up(&self) {
+    pub(crate) async fn given_up(&self) {
         // The first notification may still be the one that let the flight begin.
         while self.flights.is_wanted(self.id) {
             self.called.notified().await;
@@ -197,7 +201,7 @@ impl Flight<'_> {
     }
 }
 
-impl Drop for Flight<'_> {
+impl<T: Copy + Debug + PartialEq> Drop for Flight<'_, T> {
     fn drop(&mut self) {
         let mut state = self.flights.lock();
         if let Some(place) = state.flying.iter().position(|ticket| ticket.id == self.id) {
@@ -215,9 +219,17 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::clock::BootTime;
-    use crate::layers::token_cache::entry::Entry;
-    use crate::tokens::TokenKey;
+    use crate::shares::Client;
+
+    /// Something for which these clients wait.
+    #[derive(Debug)]
+    struct Entry(Vec<Client>);
+
+    impl Waited for Entry {
+        fn no_other_client_waits(&self, client: Client) -> bool {
+            self.0.iter().all(|waiting| *waiting == client)
+        }
+    }
 
     fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
         future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
@@ -229,7 +241,7 @@ mod tests {
     }
 
     fn entry(client: Client) -> Arc<Entry> {
-        Arc::new(Entry::new(TokenKey::default_account(), client, BootTime::now()))
+        Arc::new(Entry(vec![client]))
     }
 
     #[tokio::test(start_paused = true)]
@@ -293,13 +305,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flight_that_other_clients_wait_for_is_not_given_up() {
         let flights = Flights::new(2);
-        let (a, b) = (entry(pod(1)), entry(pod(2)));
-        a.joined_by(pod(1));
-        a.joined_by(pod(3));
+        let (a, b) = (Arc::new(Entry(vec![pod(1), pod(3)])), entry(pod(2)));
         let held = (flights.begin(pod(1), Arc::clone(&a) as _).await, flights.begin(pod(1), Arc::clone(&a) as _).await);
         let mut other = Box::pin(flights.begin(pod(2), Arc::clone(&b) as _));
         assert!(timeout(Duration::from_secs(60), &mut other).await.is_err());
         drop(held);
         drop(other.await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_has_no_more_than_its_limit_and_leaves_the_rest_to_others() {
+        let flights = Flights::with_client_limit(4, 2);
+        let (a, b) = (entry(pod(1)), entry(pod(2)));
+        let (first, second) =
+            (flights.begin(pod(1), Arc::clone(&a) as _).await, flights.begin(pod(1), Arc::clone(&a) as _).await);
+        let mut third = Box::pin(flights.begin(pod(1), a as _));
+        assert!(poll(&mut third).is_pending(), "two of four places are free, and not for this client");
+        let other = flights.begin(pod(2), b as _).await;
+        drop(other);
+        assert!(poll(&mut third).is_pending(), "another client's place is not for this one either");
+        drop(first);
+        drop((third.await, second));
+        assert_eq!(flights.lock().shares.used(), 0);
     }
 }
