@@ -17,6 +17,7 @@ use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::{CutUnread, Room};
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
+use tokio::runtime::Builder;
 use tower::{Service, ServiceBuilder, service_fn};
 
 const REQUESTS: [(&str, &str); 4] = [
@@ -62,7 +63,8 @@ fn layers(criterion: &mut Criterion) {
         black_box(&request);
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
-    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let policy = Arc::new(runtime.block_on(LivePolicy::load(Choice::default())).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
     let timeline = Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()));

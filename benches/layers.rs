@@ -51,7 +51,7 @@ fn layers(criterion: &mut Criterion) {
     });
     bench(criterion, "in_flight", in_flight::layer(&limit).layer(ends()), leaf);
     bench(criterion, "discovery", discovery::layer().layer(ends()), leaf);
-    let policy = Arc::new(LivePolicy::load(Choice::default()).expect("built in"));
+    let policy = Arc::new(runtime.block_on(LivePolicy::load(Choice::default())).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, Arc::clone(&room), Arc::default()));
     bench(criterion, "conceal", conceal::layer(&concealment).layer(ends()), leaf);

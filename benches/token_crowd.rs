@@ -13,7 +13,7 @@ use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, 
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::shares::Client;
 use gce_metadata_proxy::telemetry::Registry;
-use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
+use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
 use tokio::task::JoinSet;
 use tokio::time::advance;
 use tower::{Layer, Service, service_fn};
@@ -38,10 +38,13 @@ impl TokenSource for Server {
         UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, key: &TokenKey, client: Client) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, key: &TokenKey, client: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
         tokio::task::yield_now().await;
         self.0.fetches.fetch_add(1, Relaxed);
-        if self.0.is_bad.load(Relaxed) { Err(Failure::Closed.into()) } else { support::Source.fetch(key, client).await }
+        if self.0.is_bad.load(Relaxed) {
+            return Err(Failure::Closed.into());
+        }
+        support::Source.fetch(key, client, urgency).await
     }
 }
 

@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -25,7 +24,7 @@ use crate::memory::Pressure;
 use crate::pods::{Lookout, ProcError, Sandboxes};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
 use crate::redirect::{Keeper, Redirect};
-use crate::server::{self, Connections, Drain, Server};
+use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
 use crate::stack;
 use crate::telemetry::Registry;
@@ -40,8 +39,9 @@ use crate::warm::WarmStart;
 pub struct App {
     config: Config,
     policy: Arc<LivePolicy>,
-    listeners: Vec<TcpListener>,
-    admin: TcpListener,
+    /// The doors to each address for pods.
+    doors: Vec<Vec<Door>>,
+    admin: Door,
     redirect: Option<Redirect>,
     lookout: Option<Lookout>,
     #[cfg(feature = "workload-identity")]
@@ -98,18 +98,22 @@ impl App {
     /// # Panics
     ///
     /// Outside a runtime.
-    pub fn bind(config: Config) -> Result<Self, StartError> {
-        let policy = Arc::new(LivePolicy::load(config.policy.clone())?);
+    pub async fn bind(config: Config) -> Result<Self, StartError> {
+        let policy = Arc::new(LivePolicy::load(config.policy.clone()).await?);
         let share = config.reuse_port;
         if share {
             want_migration();
         }
-        let bind = |addr, flag| server::bind(addr, share).map_err(|error| StartError::Listen { addr, flag, error });
-        let mut listeners = server::inherited().map_err(StartError::Inherit)?;
-        if listeners.is_empty() {
-            listeners = config.addrs.iter().map(|addr| bind(*addr, "--addr")).collect::<Result<_, _>>()?;
-        }
-        let admin = bind(config.metrics_addr, "--metrics-addr")?;
+        let cannot = |addr, flag| move |error| StartError::Listen { addr, flag, error };
+        let inherited = server::inherited().map_err(StartError::Inherit)?;
+        let doors = if inherited.is_empty() {
+            let bind = |addr: &SocketAddr| server::bind_queues(*addr, share).map_err(cannot(*addr, "--addr"));
+            config.addrs.iter().map(bind).collect::<Result<_, _>>()?
+        } else {
+            inherited.into_iter().map(|door| vec![door]).collect()
+        };
+        let addr = config.metrics_addr;
+        let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
         let lookout = sandboxes.map(Lookout::start).transpose().map_err(StartError::Thread)?;
@@ -120,7 +124,7 @@ impl App {
         };
         Ok(Self {
             policy,
-            listeners,
+            doors,
             admin,
             redirect: None,
             lookout,
@@ -134,7 +138,7 @@ impl App {
 
     /// The addresses for pods. If the configured port is 0, with the assigned port.
     pub fn addrs(&self) -> io::Result<Vec<SocketAddr>> {
-        self.listeners.iter().map(TcpListener::local_addr).collect()
+        self.doors.iter().filter_map(|doors| doors.first()).map(Door::local_addr).collect()
     }
 
     /// The address for operators.
@@ -164,16 +168,18 @@ impl App {
         #[cfg(feature = "workload-identity")]
         let cluster = self.cluster.clone();
         let identifying = self.identifying();
-        let Self { config, policy, listeners, admin, redirect, .. } = self;
+        let addrs = self.addrs().unwrap_or_default();
+        let Self { config, policy, doors, admin, redirect, .. } = self;
         let registry = Registry::of_this_process();
         let (tracer, exporter) = otlp::start(&config.otlp, &registry);
-        let shared = Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry, tracer, identifying);
-        let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect).run()));
+        let shared =
+            Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry.clone(), tracer, identifying);
+        let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect, &registry).run()));
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
-        let accepting = serve_pods(listeners, &shared);
-        #[cfg_attr(not(feature = "workload-identity"), expect(unused_mut, reason = "nothing is added"))]
+        let accepting = serve_pods(doors, &shared);
         let mut background = start_background(&shared);
+        background.spawn(Arc::clone(&shared.door_probe).run(addrs));
         #[cfg(feature = "workload-identity")]
         if let Some(cluster) = cluster {
             following::follow(cluster, &shared, &mut background);
@@ -199,20 +205,21 @@ impl App {
 }
 
 /// Accepts connections of pods until the drain begins.
-fn serve_pods(listeners: Vec<TcpListener>, shared: &Arc<Shared>) -> JoinSet<()> {
+fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>) -> JoinSet<()> {
     let config = &shared.config;
-    want_files(config.max_connections + config.max_in_flight + config.max_hanging);
+    let open = doors.iter().map(Vec::len).sum::<usize>();
+    want_files(open + config.max_connections + config.max_in_flight + config.max_hanging);
     let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
     let mut accepting = JoinSet::new();
-    for listener in listeners {
-        announce(&listener, "serving pods");
+    doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
+    for (number, door) in doors.into_iter().flatten().enumerate() {
         let server = Server {
             stacks: Arc::clone(&stacks),
             timeouts: TIMEOUTS,
             connections: Arc::clone(&shared.connections),
             drain: shared.drain.clone(),
         };
-        accepting.spawn(server.run(listener));
+        accepting.spawn(server.run(number, door));
     }
     shared.readiness.serving();
     accepting
@@ -304,8 +311,8 @@ fn want_files(connections: usize) {
 
 /// Serves operators until the process ends, so that the drain can be observed. Their requests are not counted with those
 /// of pods.
-fn serve_operators(listener: TcpListener, shared: &Arc<Shared>) -> Drain {
-    announce(&listener, "serving operators");
+fn serve_operators(door: Door, shared: &Arc<Shared>) -> Drain {
+    announce(&door, "serving operators");
     let drain = Drain::default();
     let connections =
         Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
@@ -315,12 +322,12 @@ fn serve_operators(listener: TcpListener, shared: &Arc<Shared>) -> Drain {
         connections,
         drain: drain.clone(),
     };
-    tokio::spawn(server.run(listener));
+    tokio::spawn(server.run(0, door));
     drain
 }
 
-fn announce(listener: &TcpListener, what: &str) {
-    match listener.local_addr() {
+fn announce(door: &Door, what: &str) {
+    match door.local_addr() {
         Ok(addr) => tracing::info!(%addr, "{what}"),
         Err(error) => tracing::warn!(%error, "{what}, on an unknown address"),
     }

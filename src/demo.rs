@@ -42,7 +42,10 @@ pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = 
         upstream: Upstream::at(&format!("http://{}", mock.addr())).expect("an address is a target"),
         ..config.clone()
     };
-    let app = App::bind(at(on(PORT), on(METRICS_PORT))).or_else(|_| App::bind(at(on(0), on(0))))?;
+    let app = match App::bind(at(on(PORT), on(METRICS_PORT))).await {
+        Ok(app) => app,
+        Err(_) => App::bind(at(on(0), on(0))).await?,
+    };
     let (addr, metrics_addr) = (app.addrs()?[0], app.metrics_addr()?);
 
     let (stop_proxy, stopped) = oneshot::channel::<()>();

@@ -46,7 +46,7 @@
 //! | which values are kept, and how often they are refreshed | [`layers::leaves::Leaf`] |
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
 //! | which token is evicted | `layers::token_cache::store` |
-//! | how many tokens are fetched concurrently, and which fetch is given up | `layers::token_cache::flights` |
+//! | which fetch of several clients is next, and which is given up | [`flights`] |
 //! | where a token comes from | a [`tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready, and whether it is | [`warm`], [`readiness`] |
 //! | what is sent to the upstream | [`upstream::Forward`] |
@@ -55,6 +55,7 @@
 //! | the order of the layers | [`stack`] |
 //! | when the process ends | [`server::drain`] |
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
+//! | what commands other than the proxy serve to operators | [`pages`] |
 //! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected, once or all the time | [`check`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
@@ -96,9 +97,11 @@ pub mod config;
 pub mod demo;
 #[cfg(feature = "workload-identity")]
 pub mod doctor;
+pub mod door_probe;
 pub mod error;
 pub mod explain;
 pub mod failure;
+pub mod flights;
 pub mod http_client;
 pub mod identity;
 pub mod layers;
@@ -106,6 +109,7 @@ pub mod memory;
 pub mod metadata;
 #[cfg(feature = "mock")]
 pub mod mock;
+pub mod pages;
 pub mod pods;
 pub mod policy;
 pub mod readiness;

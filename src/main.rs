@@ -8,12 +8,14 @@ use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::explain;
+use gce_metadata_proxy::pages;
 use gce_metadata_proxy::redirect;
 use gce_metadata_proxy::server::drain::Signals;
-use gce_metadata_proxy::telemetry::logging;
+use gce_metadata_proxy::telemetry::{Registry, logging};
 use gce_metadata_proxy::threads;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
@@ -58,6 +60,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
             }
             Command::Redirect {
                 command,
+                metrics_addr,
                 log: (format, levels),
                 #[cfg(feature = "workload-identity")]
                 startup_taint,
@@ -70,7 +73,11 @@ fn start(command: Command) -> Outcome<ExitCode> {
                         taint.remove(async || redirect.is_installed().await).await;
                     }
                 };
-                let is_as_wanted = redirect::run(command, once_installed, first_signal()?).await?;
+                let registry = Registry::of_this_process();
+                let door = metrics_addr.map(|addr| pages::bind(addr, true, "--keeper-metrics-addr")).transpose()?;
+                let serve = |door| AbortOnDropHandle::new(tokio::spawn(pages::serve_metrics(door, registry.clone())));
+                let _serving = door.map(serve);
+                let is_as_wanted = redirect::run(command, &registry, once_installed, first_signal()?).await?;
                 return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             #[cfg(feature = "mock")]
@@ -100,7 +107,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
-    let mut app = App::bind(config)?;
+    let mut app = App::bind(config).await?;
     #[cfg(feature = "workload-identity")]
     app.connect_cluster().await?;
     app.install_redirect().await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::door_probe::DoorProbe;
 use crate::identity::Identity;
 use crate::server::Drain;
 use crate::upstream::Health;
@@ -19,8 +20,8 @@ pub enum State {
     Starting,
     /// Serving.
     Ready,
-    /// Serving, but the last upstream request failed. Still ready: no other node's proxy can serve this
-    /// node's pods, and cached values are still served.
+    /// Serving, but the last upstream request failed, or the proxy's own door does not answer. Still ready: no other node's
+    /// proxy can serve this node's pods, and cached values are still served.
     Degraded(String),
     /// Finishing requests in flight and accepting no connections.
     Draining,
@@ -37,13 +38,14 @@ pub struct Readiness {
     began: Instant,
     upstream: Arc<Health>,
     identity: Option<Arc<Identity>>,
+    door: Arc<DoorProbe>,
     drain: Drain,
 }
 
 impl Readiness {
     /// Not serving yet.
-    pub fn new(upstream: Arc<Health>, identity: Option<Arc<Identity>>, drain: Drain) -> Self {
-        Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, identity, drain }
+    pub fn new(upstream: Arc<Health>, identity: Option<Arc<Identity>>, door: Arc<DoorProbe>, drain: Drain) -> Self {
+        Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, identity, door, drain }
     }
 
     /// From now on pods are served.
@@ -69,6 +71,8 @@ impl Readiness {
             State::Draining
         } else if !self.serving.load(Ordering::Relaxed) || !(is_warm && self.knows_pods() || is_late) {
             State::Starting
+        } else if let Some(trouble) = self.door.trouble() {
+            State::Degraded(trouble)
         } else if let Some(failure) = self.upstream.failure() {
             State::Degraded(format!("metadata server: {failure}"))
         } else if let Some(degraded) = self.identity.as_ref().and_then(|identity| identity.degraded()) {
@@ -106,7 +110,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_start_without_a_metadata_server_is_degraded_after_ten_seconds() {
-        let readiness = Readiness::new(Arc::default(), None, Drain::default());
+        let readiness = Readiness::new(Arc::default(), None, Arc::default(), Drain::default());
         readiness.serving();
         tokio::time::sleep(Duration::from_millis(9999)).await;
         assert_eq!(readiness.state(), State::Starting);
@@ -119,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn it_follows_the_process_from_start_to_end() {
         let drain = Drain::default();
-        let readiness = Readiness::new(Arc::default(), None, drain.clone());
+        let readiness = Readiness::new(Arc::default(), None, Arc::default(), drain.clone());
         assert_eq!(readiness.state(), State::Starting);
         assert!(!readiness.state().is_ready());
         readiness.serving();

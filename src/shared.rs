@@ -7,6 +7,7 @@ use tokio::time::Instant;
 #[cfg(feature = "workload-identity")]
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::door_probe::DoorProbe;
 use crate::identity::{CutFrom, Forget, Identity};
 use crate::layers::accounts::Accounts;
 use crate::layers::conceal::{Concealment, PolicyMetrics};
@@ -73,6 +74,8 @@ pub struct Shared {
     pub accounts: Option<Arc<Accounts>>,
     /// Whether pods should be sent here.
     pub readiness: Readiness,
+    /// Asks whether pods are served.
+    pub door_probe: Arc<DoorProbe>,
     /// Ends connections at shutdown.
     pub drain: Drain,
     /// The memory limit.
@@ -123,6 +126,7 @@ impl Shared {
         let room = Room::new(budget.answers, cut_unread(&connections));
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
+        let door_probe = Arc::new(DoorProbe::new(&registry));
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&registry, Arc::clone(&instruments.latency)));
         let forward = match &config.upstream {
             Upstream::Server(target) => Forward::new(UpstreamClient::new(
@@ -144,7 +148,8 @@ impl Shared {
             requests: Arc::new(Requests::new(&registry)),
             history: History::default(),
             concealment: Arc::new(concealment),
-            readiness: Readiness::new(Arc::clone(&health), identity.clone(), drain.clone()),
+            readiness: Readiness::new(Arc::clone(&health), identity.clone(), Arc::clone(&door_probe), drain.clone()),
+            door_probe,
             accounts: identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new),
             identity,
             seats: Seats::new(config.max_in_flight),

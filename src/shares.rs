@@ -15,31 +15,32 @@ use std::net::IpAddr;
 /// A client: an IP address, which identifies a pod, or `None` for the proxy's own requests.
 pub type Client = Option<IpAddr>;
 
-/// How much of a resource each client holds, in the resource's unit (items or bytes).
+/// How much of a resource each client holds, in the resource's unit (items or bytes). Clients are pods, by address, or
+/// something else that `T` identifies; `None` is the proxy itself.
 #[derive(Debug)]
-pub struct Shares {
+pub struct Shares<T = IpAddr> {
     limit: usize,
     used: usize,
     /// All clients that hold anything. A list is enough: a node has about a hundred pods, and most hold
     /// nothing at any time.
-    holders: Vec<(Client, usize)>,
+    holders: Vec<(Option<T>, usize)>,
 }
 
 /// Whether a client may take more, and otherwise which client must give something up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Availability {
+pub enum Availability<T = IpAddr> {
     /// There is room.
     Free,
     /// No room until this client gives something up: it holds most, and clearly more than the requesting
     /// client.
-    From(Client),
+    From(Option<T>),
     /// No room, and the requesting client holds most: it may only replace something of its own.
     FromItself,
     /// No room, and no client holds clearly more than the requesting one.
     None,
 }
 
-impl Shares {
+impl<T: Copy + PartialEq> Shares<T> {
     /// Creates empty shares with this total limit.
     pub fn new(limit: usize) -> Self {
         Self { limit, used: 0, holders: Vec::new() }
@@ -49,12 +50,12 @@ impl Shares {
     ///
     /// "Clearly more" means that the other client still holds at least as much after the transfer, so that
     /// two clients never take the same amount from each other in turn.
-    pub fn room_for(&self, client: Client, amount: usize) -> Availability {
+    pub fn room_for(&self, client: Option<T>, amount: usize) -> Availability<T> {
         self.room_beside(client, amount, 0)
     }
 
     /// Like [`Shares::room_for`], with a reserve that must stay free.
-    pub fn room_beside(&self, client: Client, amount: usize, spare: usize) -> Availability {
+    pub fn room_beside(&self, client: Option<T>, amount: usize, spare: usize) -> Availability<T> {
         if self.used.saturating_add(amount).saturating_add(spare) <= self.limit {
             return Availability::Free;
         }
@@ -68,7 +69,7 @@ impl Shares {
     }
 
     /// Adds this amount to the client's share, whether there is room or not.
-    pub fn take(&mut self, client: Client, amount: usize) {
+    pub fn take(&mut self, client: Option<T>, amount: usize) {
         if amount == 0 {
             return;
         }
@@ -80,7 +81,7 @@ impl Shares {
     }
 
     /// Removes this amount from the client's share.
-    pub fn give_back(&mut self, client: Client, amount: usize) {
+    pub fn give_back(&mut self, client: Option<T>, amount: usize) {
         let Some(place) = self.holders.iter().position(|(other, _)| *other == client) else { return };
         let held = &mut self.holders[place].1;
         let amount = amount.min(*held);
@@ -93,17 +94,17 @@ impl Shares {
 
     /// Whether a client holds less than an equal share of the limit among all clients that hold anything. The
     /// share is rounded up.
-    pub fn is_below_share(&self, client: Client) -> bool {
+    pub fn is_below_share(&self, client: Option<T>) -> bool {
         self.held_by(client) < self.limit.div_ceil(self.holders.len().max(1))
     }
 
     /// The amount that a client holds.
-    pub fn held_by(&self, client: Client) -> usize {
+    pub fn held_by(&self, client: Option<T>) -> usize {
         self.holders.iter().find(|(other, _)| *other == client).map_or(0, |(_, held)| *held)
     }
 
     /// The client that holds most, and its amount.
-    pub fn largest(&self) -> Option<(Client, usize)> {
+    pub fn largest(&self) -> Option<(Option<T>, usize)> {
         self.holders.iter().copied().max_by_key(|(_, held)| *held)
     }
 

@@ -31,7 +31,7 @@ use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack;
 use gce_metadata_proxy::telemetry::Registry;
 use gce_metadata_proxy::telemetry::otlp::Tracer;
-use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource};
+use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -87,7 +87,7 @@ async fn stacks_of(
     let upstream = format!("http://{}", mock.addr());
     let args = ["gce-metadata-proxy", "--upstream", &upstream].into_iter().chain(flags.iter().copied());
     let Ok(cli::Command::Serve(config)) = cli::parse(args.map(Into::into)) else { panic!("valid flags") };
-    let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
+    let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
     let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), identifying);
     shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     keep_zone(&shared.leaves);
@@ -121,7 +121,7 @@ impl TokenSource for Source {
         UPSTREAM_TIMEOUT
     }
 
-    async fn fetch(&self, _: &TokenKey, _: shares::Client) -> Result<Fetched, NoToken> {
+    async fn fetch(&self, _: &TokenKey, _: shares::Client, _: Urgency) -> Result<Fetched, NoToken> {
         let secret = "x".repeat(180);
         let body = format!(r#"{{"access_token":"{secret}","expires_in":3599,"token_type":"Bearer"}}"#);
         let (token, left) = AccessToken::parse(body.as_bytes()).expect("a token");

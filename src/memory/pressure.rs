@@ -1,8 +1,16 @@
 //! [`Pressure`]: compares the memory usage of the control group with its limit.
+//!
+//! What counts is memory that the kernel cannot take back: heap, sockets, kernel objects. The pages of the program itself are
+//! charged to the group, too, if it was the first to read them, as after a reboot. They are read from disk again when they
+//! are needed, and are no reason to close connections.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::cgroup::{self, Version};
 use crate::telemetry::labels::labels;
@@ -31,10 +39,13 @@ const HYSTERESIS_PERCENT: u64 = 3;
 /// Bytes charged since the last measurement that trigger a new one.
 const MEASURE_AFTER_BYTES: usize = 256 * 1024;
 
+/// Minimum interval between readings of `memory.stat`, which cost twenty times as much as those of the usage.
+const STAT_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Memory usage of a control group, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Current usage, including sockets in version 2 and if version 1 counts them.
+    /// Current usage without pages of files, including sockets in version 2 and if version 1 counts them.
     pub current: u64,
     /// Memory limit.
     pub limit: u64,
@@ -54,6 +65,16 @@ pub struct Pressure {
 struct Group {
     limit: u64,
     current: Vec<File>,
+    /// `memory.stat`.
+    stat: Option<File>,
+    files: Mutex<Files>,
+}
+
+/// Pages of files that were charged to the group at the last reading.
+#[derive(Debug, Default)]
+struct Files {
+    bytes: u64,
+    read: Option<Instant>,
 }
 
 impl Pressure {
@@ -116,13 +137,26 @@ impl Group {
             };
             let limit = limit_in(&std::fs::read_to_string(folder.join(limit)).ok()?)?;
             let current: Vec<_> = current.iter().filter_map(|file| File::open(folder.join(file)).ok()).collect();
-            (!current.is_empty()).then_some(Self { limit, current })
+            let stat = File::open(folder.join("memory.stat")).ok();
+            (!current.is_empty()).then(|| Self { limit, current, stat, files: Mutex::default() })
         })
     }
 
     fn usage(&self) -> Option<Usage> {
-        let current = self.current.iter().map(read).sum::<Option<u64>>()?;
-        Some(Usage { current, limit: self.limit })
+        let all = self.current.iter().map(read).sum::<Option<u64>>()?;
+        Some(Usage { current: all.saturating_sub(self.files(all)), limit: self.limit })
+    }
+
+    /// Pages of files that are charged to the group while this is all of its memory. Without pressure they need not be known
+    /// exactly.
+    fn files(&self, all: u64) -> u64 {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = files.read.is_none_or(|read| read.elapsed() >= STAT_INTERVAL);
+        let is_tense = all >= self.limit / 100 * THRESHOLD_PERCENT[Level::Thrifty as usize];
+        if is_old && is_tense {
+            *files = Files { bytes: self.stat.as_ref().and_then(read_files).unwrap_or(0), read: Some(Instant::now()) };
+        }
+        if is_tense { files.bytes } else { 0 }
     }
 }
 
@@ -130,6 +164,16 @@ impl Group {
 /// machine's memory.
 fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < 1 << 60)
+}
+
+/// The pages of files in `memory.stat`, which has the same names in both versions.
+fn read_files(stat: &File) -> Option<u64> {
+    let mut text = [0; 8 * 1024];
+    let size = stat.read_at(&mut text, 0).ok()?;
+    let lines = std::str::from_utf8(&text[..size]).ok()?.lines();
+    let fields = lines.filter_map(|line| line.split_once(' '));
+    let wanted = fields.filter(|(name, _)| matches!(*name, "active_file" | "inactive_file"));
+    Some(wanted.filter_map(|(_, bytes)| bytes.parse::<u64>().ok()).sum())
 }
 
 fn read(file: &File) -> Option<u64> {
@@ -178,6 +222,26 @@ mod tests {
             assert_eq!(above, u64::saturating_sub(percent, 65) * 1_000_000);
         }
         fs::remove_dir_all(folder).expect("the temporary folder");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_of_files_are_no_pressure() {
+        for version in [Version::One, Version::Two] {
+            let files = match version {
+                Version::One => [("memory.limit_in_bytes", "1000\n"), ("memory.usage_in_bytes", "900\n")],
+                Version::Two => [("memory.max", "1000\n"), ("memory.current", "900\n")],
+            };
+            let stat = |pages: u64| format!("anon 1\ninactive_file {pages}\nactive_file 100\nunevictable 0\n");
+            let (folder, pressure) = group(&format!("files-{version:?}"), version, &files);
+            fs::write(folder.join("memory.stat"), stat(400)).expect("the file");
+            let pressure = Pressure { group: Group::open(&[(version, folder.clone())]), ..pressure };
+            assert_eq!((pressure.measure(), pressure.level()), (0, Level::Normal), "400 cannot be given back");
+            fs::write(folder.join("memory.stat"), stat(0)).expect("the file");
+            tokio::time::advance(STAT_INTERVAL).await;
+            pressure.measure();
+            assert_eq!(pressure.level(), Level::Cutting, "800 cannot");
+            fs::remove_dir_all(folder).expect("the temporary folder");
+        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct Activity {
     /// The current response is the last one.
     parting: AtomicBool,
     reset: AtomicBool,
+    /// The socket has news, which is read when it is the client's turn.
+    awaits_turn: AtomicBool,
     /// The connection was selected to be closed for another. The only field that another task writes.
     cut: AtomicBool,
 }
@@ -89,6 +91,7 @@ impl Activity {
             last_call: AtomicBool::new(false),
             parting: AtomicBool::new(false),
             reset: AtomicBool::new(false),
+            awaits_turn: AtomicBool::new(false),
             cut: AtomicBool::new(false),
         }
     }
@@ -220,6 +223,16 @@ impl Activity {
         }
     }
 
+    /// Records whether the connection's task waits for its client's turn.
+    pub(super) fn wait_for_turn(&self, waits: bool) {
+        self.awaits_turn.store(waits, Relaxed);
+    }
+
+    /// Whether its task waits for its client's turn.
+    pub(super) fn awaits_turn(&self) -> bool {
+        self.awaits_turn.load(Relaxed)
+    }
+
     /// Selects the connection to be closed for another.
     pub(super) fn cut(&self) {
         self.cut.store(true, Relaxed);
@@ -236,10 +249,10 @@ impl Activity {
         !self.is_busy() && !self.has_unread_head() && !self.waiting.is_set()
     }
 
-    /// When the connection last made progress, or `None` while a request is in flight. A client that does not
-    /// read its response makes no progress.
+    /// When the connection last made progress, or `None` while a request is in flight, or may be among what was not read
+    /// yet. A client that does not read its response makes no progress.
     pub(super) fn useless_since(&self) -> Option<Instant> {
-        let is_asked = self.answering.load(Relaxed) > 0 || self.waiting.is_set();
+        let is_asked = self.answering.load(Relaxed) > 0 || self.waiting.is_set() || self.awaits_turn();
         let is_wanted = is_asked && !self.blocked.is_set();
         // Bytes of an incomplete head are not progress.
         (!is_wanted).then(|| self.head_began.get(self.began).unwrap_or_else(|| self.moved_at()))

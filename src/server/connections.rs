@@ -9,7 +9,8 @@
 //! The connection to close is the one that has made no progress for longest: idle between requests, connected
 //! and silent, still sending its head, or not reading its response. Only if the client that holds most has
 //! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
-//! request takes long.
+//! request takes long. Where many clients each hold little, the oldest request in flight of any of them gives way to a
+//! client that holds nothing else.
 //!
 //! A process that is throttled may read nothing for seconds. So a newcomer that can wait replaces a connection that
 //! was silent for a second only if the event loop has come round after that ([`Connections::meanwhile`]).
@@ -46,6 +47,7 @@ use open::{Asks, Connection, Open, Resource};
 
 use super::activity::Activity;
 use super::arrival::Arrival;
+use super::turns::Turns;
 use crate::clock::BootTime;
 use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES};
 use crate::shares::Availability;
@@ -61,7 +63,8 @@ const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 /// each newcomer of a flood would take a turn, and the queue would grow.
 const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Under memory pressure, a connection younger than this is not closed for lack of progress.
+/// Under memory pressure, a connection younger than this is not closed for lack of progress, and a request in
+/// flight does not give way to a client that holds nothing.
 const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
 /// Charge from which connections drop hyper's state as soon as they are idle, however large the limit is: that of 256 which
@@ -82,6 +85,8 @@ pub struct Connections {
     is_pressed: AtomicBool,
     pressure: Arc<Pressure>,
     metrics: ConnectionMetrics,
+    /// Who runs next.
+    pub(super) turns: Arc<Turns>,
     pub(super) shedding: Arc<Shedding>,
 }
 
@@ -122,6 +127,7 @@ impl Connections {
             is_pressed: false.into(),
             pressure,
             metrics: ConnectionMetrics::new(registry),
+            turns: Turns::new(Arc::clone(&shedding)),
             shedding,
         });
         connections.observe(registry);
@@ -213,10 +219,11 @@ impl Connections {
         // If they weigh little, closing them would not help.
         let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
         while open.memory.used() > goal {
-            let largest = open.memory.largest().map(|(largest, _)| largest);
-            let useless = open.useless_but(None, largest).or_else(|| open.useless_but(None, None));
+            // Others keep theirs while this client holds more, even if it has only requests in flight.
+            let Some((largest, _)) = open.memory.largest() else { break };
+            let useless = open.useless_but(None, Some(largest));
             let useless = useless.filter(|victim| victim.since.elapsed() >= MIN_CLOSE_AGE);
-            let victim = useless.or_else(|| open.victim_of(largest?).filter(|_| may_cut));
+            let victim = useless.or_else(|| open.victim_of(largest).filter(|_| may_cut));
             let Some(victim) = victim else { break };
             self.cut(&mut open, victim.number);
             self.shedding.shed(Shed::Memory, None);
@@ -265,19 +272,32 @@ impl Connections {
 
     /// Closes other connections until there is room, by the rule in the module documentation.
     fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, wait_for: WaitFor) -> Made {
+        let mut freed = 0;
         loop {
             let room = open.room(resource, asks, amount);
             let victim = match room {
                 Availability::Free => return Made::Room,
+                // It takes what the other held. It need not restore the part that newcomers leave free as well: after a
+                // flood, dozens of connections would be cut for the first one.
+                Availability::From(_) if freed >= amount => return Made::Room,
                 Availability::From(largest) => open.victim_of(largest),
                 Availability::FromItself => open.useless_but(asks.number, Some(asks.client)),
-                Availability::None => open.useless_but(asks.number, None),
+                Availability::None => open.useless_but(asks.number, None).or_else(|| open.oldest_request_for(asks)),
             };
-            let Some(victim) = victim else { return Made::None };
-            // There is a request, which takes precedence over a connection of the largest client that has
-            // sent none.
-            let is_urgent = asks.number.is_some() && matches!(room, Availability::From(_));
+            let Some(victim) = victim else {
+                // What its own connections have sent is read first. Then some of them end, or can be closed.
+                let is_newcomer = asks.number.is_none();
+                return if is_newcomer && open.awaits_turn(asks.client) { Made::Later } else { Made::None };
+            };
+            // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
+            // only until what has arrived was read: it cannot wait until the largest client is silent.
+            let takes = matches!(room, Availability::From(_));
+            let is_urgent = takes && asks.number.is_some();
+            let is_young = !takes && !victim.is_useless && victim.since.elapsed() < MIN_CLOSE_AGE;
             let must_wait = match wait_for {
+                WaitFor::Silence if is_young => true,
+                _ if is_young => return Made::None,
+                WaitFor::Silence if takes || !victim.is_useless => victim.since > open.read_until,
                 WaitFor::Silence => victim.since + NEWCOMER_PROTECTION > open.read_until,
                 WaitFor::Reading => victim.since > open.read_until && open.read_until.elapsed() > MIN_READING_INTERVAL,
                 WaitFor::Nothing => false,
@@ -285,6 +305,7 @@ impl Connections {
             if must_wait && !is_urgent {
                 return Made::Later;
             }
+            freed += victim.holds(resource);
             self.cut(open, victim.number);
             self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }

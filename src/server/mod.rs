@@ -2,7 +2,8 @@
 //!
 //! | concern | files | interface |
 //! |---|---|---|
-//! | accepting connections, and limits on them | `accept`, `patience`, `connections` | [`Server`], [`Connections`] |
+//! | accepting connections, and limits on them | `door`, `accept`, `patience`, `connections` | [`Server`], [`Connections`] |
+//! | *turns*: which client the processor works for | `turns` | `Turns::share` polls a task in turn |
 //! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
 //! | *serve*: a connection with hyper | `connection`, `service`, `stack` | [`Stack`], [`NewStack`] |
 //! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` is ready when to park or to close |
@@ -17,6 +18,7 @@ mod activity;
 mod arrival;
 mod connection;
 mod connections;
+mod door;
 pub mod drain;
 mod framing;
 mod inbox;
@@ -26,12 +28,14 @@ mod reset;
 mod service;
 mod socket;
 mod stack;
+mod turns;
 mod watchdog;
 mod wire;
 
-pub use accept::{Server, bind, inherited};
+pub use accept::Server;
 pub use arrival::Arrival;
 pub use connections::Connections;
+pub use door::{Door, bind, bind_queues, inherited};
 pub use drain::Drain;
 pub use reset::Reset;
 pub use stack::{NewStack, Stack};

@@ -140,20 +140,20 @@ struct Proxy {
 impl Proxy {
     async fn start(http: Between<http::Request<Incoming>>, metadata: Between<Box<Request>>) -> Self {
         let mock = Mock::start().await;
-        let shared = shared(&mock);
+        let shared = shared(&mock).await;
         let stacks = Arc::new(with_between(Arc::clone(&shared), http, metadata));
         let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         let addr = listener.local_addr().expect("bound");
         let (connections, drain) = (Arc::clone(&shared.connections), shared.drain.clone());
-        tokio::spawn(Server { stacks, timeouts: TIMEOUTS, connections, drain }.run(listener));
+        tokio::spawn(Server { stacks, timeouts: TIMEOUTS, connections, drain }.run(0, listener));
         Self { addr, shared, _mock: mock }
     }
 }
 
-fn shared(mock: &Handle) -> Arc<Shared> {
+async fn shared(mock: &Handle) -> Arc<Shared> {
     let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
     let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
-    let policy = Arc::new(LivePolicy::load(config.policy.clone()).expect("built in"));
+    let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
     Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), None)
 }
 
@@ -162,7 +162,7 @@ async fn levels() -> (usize, usize) {
     let mock = Mock::start().await;
     let (http, metadata) = (Between::default(), Between::default());
     let (of_http, of_metadata) = (Arc::clone(&http.levels), Arc::clone(&metadata.levels));
-    drop(with_between(shared(&mock), http, metadata).new_stack(Arrival::now(([127, 0, 0, 1], 1).into())));
+    drop(with_between(shared(&mock).await, http, metadata).new_stack(Arrival::now(([127, 0, 0, 1], 1).into())));
     (of_http.load(Relaxed), of_metadata.load(Relaxed))
 }
 

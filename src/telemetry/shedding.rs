@@ -22,6 +22,10 @@ labels! {
         InFlight = "in_flight",
         /// A hanging request was refused or ended, because the number of watches is limited.
         Hanging = "hanging",
+        /// A connection was dropped, because its client had gone before it was accepted.
+        Door = "door",
+        /// A connection waited for over 100 ms, because its client uses more than its share of the processor.
+        CpuShare = "cpu_share",
         /// A new connection was refused, because no other could give way.
         Connections = "connections",
         /// A connection that made no progress gave way to another.
@@ -67,7 +71,18 @@ impl Shedding {
 
     /// Counts what was shed, and logs it at most once a second.
     pub fn shed(&self, reason: Shed, peer: Option<SocketAddr>) {
-        self.sheds.of(reason).inc();
+        self.shed_all(reason, 1, peer);
+    }
+
+    /// Counts the turns for which connections waited because their client uses more than its share of the processor.
+    pub fn delayed(&self, turns: u64) {
+        if turns > 0 {
+            self.shed_all(Shed::CpuShare, turns, None);
+        }
+    }
+
+    fn shed_all(&self, reason: Shed, number: u64, peer: Option<SocketAddr>) {
+        self.sheds.of(reason).inc_by(number);
         let Some(count) = self.log.due(Instant::now()) else { return };
         let talkers = self.talkers.top(LOGGED_TALKERS, Moment::now());
         let described =

@@ -81,7 +81,12 @@ table! {
         "Current wait_for_change requests to the metadata server.";
     SHEDS = "metadata_proxy_sheds_total" ["reason"]
         "Requests and connections refused or closed under overload, by reason: in_flight, hanging, connections, \
-         idle_connection, fair_share, unread_answer, large_answers, tokens, memory.";
+         idle_connection, fair_share, unread_answer, large_answers, tokens, memory, door (the client had gone before its \
+         connection was accepted), cpu_share (a turn that came late, because the client uses more than its share of the \
+         processor).";
+    DOOR_PROBES = "metadata_proxy_door_probes_total" ["outcome"]
+        "Requests that the proxy sends to its own door, one each 15 seconds: answered, or failed (no answer within a second, \
+         so pods may wait, too).";
     RESETS = "metadata_proxy_resets_total" []
         "Client connections reset by the proxy.";
     PANICS = "metadata_proxy_panics_total" []
@@ -114,8 +119,8 @@ table! {
         "Spans of traced requests: exported, failed (not accepted by the collector), dropped (the queue was full). \
          All 0 without --otlp-endpoint.";
     MEMORY_USAGE = "metadata_proxy_memory_usage_bytes" []
-        "Memory used by the control group, including socket buffers if the kernel counts them; 0 without a memory \
-         limit.";
+        "Memory used by the control group, including socket buffers if the kernel counts them, without pages of files, which \
+         the kernel takes back; 0 without a memory limit.";
     MEMORY_LIMIT = "metadata_proxy_memory_limit_bytes" []
         "Memory limit of the control group; 0 if there is none.";
     MEMORY_LEVEL = "metadata_proxy_memory_level" []
@@ -134,6 +139,9 @@ table! {
          (exposed on purpose), trouble (nothing is exposed, but something does not work) or unprotected. Only with check --interval.";
     CHECK_TIME = "metadata_proxy_check_last_run_timestamp_seconds" []
         "Time of the last check, in seconds since the Unix epoch. Only with check --interval.";
+    REDIRECT_DROPPED = "metadata_proxy_redirect_dropped_packets_total" []
+        "Packets that the kernel dropped because a pod opened more connections than --redirect-max-new-connections, as of the \
+         last check of the rules. Only with --redirect, and at --keeper-metrics-addr of redirect install --keep.";
     REQUEST_COUNT = "request_count" ["code", "filter_result"]
         "Requests answered, by status and filter_result (filter_result_blocked, filter_result_proxied). Compatible \
          with k8s-metadata-proxy.";

@@ -94,7 +94,7 @@ async fn a_new_process_takes_over_without_a_failed_request() {
 async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
     let mock = upstream().await;
     let (_binary, addr) = Binary::proxy(mock.addr()).await;
-    let (code, text) = Binary::run(&["--addr", &addr.to_string(), "--metrics-addr=127.0.0.1:0", "--reuse-port"]).await;
+    let (code, text) = Binary::run(&["--addr", &addr.to_string(), "--metrics-addr=127.0.0.1:0"]).await;
     assert_eq!(code, Some(1), "{text}");
 }
 

@@ -135,7 +135,7 @@ async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
     let mock = upstream().await;
     for status in [404, 403] {
         mock.fault(Fault::Status(status, "nothing here".to_owned()));
-        let proxy = Proxy::start_cold(mock.addr());
+        let proxy = Proxy::start_cold(mock.addr()).await;
         mock.reset_counters();
         eventually("it warms up", || mock.requests() >= 20).await;
         assert_eq!(get(proxy.metrics_addr, "/readyz").await.body, "starting\n", "{status}");
@@ -146,7 +146,7 @@ async fn a_server_that_knows_nothing_is_not_taken_for_warm() {
 async fn readiness_waits_for_what_pods_ask_first() {
     let mock = upstream().await;
     mock.fault_at(DEFAULT, Fault::Hang);
-    let proxy = Proxy::start_cold(mock.addr());
+    let proxy = Proxy::start_cold(mock.addr()).await;
     eventually("it warms up", || mock.requests_to(DEFAULT) > 0).await;
     let ready = get(proxy.metrics_addr, "/readyz").await;
     assert_eq!((ready.status, ready.body.as_str()), (503, "starting\n"));

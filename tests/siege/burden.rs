@@ -57,6 +57,26 @@ pub(crate) enum Burden {
     Pipelining,
     /// The same with a small receive window.
     PipeliningNarrow,
+    /// Pipelines requests for a known token and reads the answers.
+    PipeliningAndReading,
+    /// Pipelines 2 to 9 requests, reads the answers, and begins again.
+    ShortPipelines,
+    /// Asks for a known token again and again, each time it has the answer.
+    OneAfterAnother,
+    /// Does so with a new connection each time.
+    NewConnections,
+    /// Connects, asks and resets, again and again.
+    Resets,
+    /// Connects and leaves without a word, again and again.
+    Leaves,
+    /// Speaks TLS, a byte at a time.
+    TlsHello,
+    /// Sends half a request and closes its side.
+    HalfClosed,
+    /// Asks for tokens of accounts that do not exist.
+    InventedAccounts,
+    /// Reads the whole tree again and again.
+    Trees,
     /// Says nothing.
     Silent,
     /// Sends 15 KB of a head and stops.
@@ -122,7 +142,7 @@ impl Burden {
             }
             if let Ok(stream) = stream {
                 // Whatever ends it, the next begins.
-                let _ = self.once(stream, number, round).await;
+                let _ = Box::pin(self.once(stream, addr, number, round)).await;
             }
             sleep(*PAUSE + shift).await;
         }
@@ -137,7 +157,7 @@ impl Burden {
         }
     }
 
-    async fn once(self, stream: TcpStream, number: usize, round: u64) -> io::Result<()> {
+    async fn once(self, stream: TcpStream, addr: SocketAddr, number: usize, round: u64) -> io::Result<()> {
         match self {
             Self::Ghost => ghost(stream, number).await,
             Self::Watcher => wait(stream, &request(&watch(STILL))).await,
@@ -152,6 +172,50 @@ impl Burden {
             }
             Self::SlowToken => wait(stream, &request(&token_of(HANGING_ACCOUNT))).await,
             Self::Pipelining | Self::PipeliningNarrow => pipeline(stream).await,
+            Self::PipeliningAndReading => Box::pin(pipeline_and_read(stream)).await,
+            Self::ShortPipelines => ask_again(stream, &request(TOKEN).repeat(2 + number % 8)).await,
+            Self::OneAfterAnother => ask_again(stream, &request(TOKEN)).await,
+            Self::Trees => ask_again(stream, &request("/computeMetadata/v1/instance/?recursive=true")).await,
+            Self::InventedAccounts => {
+                let account =
+                    |nth: u64| format!("invented-{number}-{round}-{nth}@mock-project.iam.gserviceaccount.com");
+                let sent: String = (0..20).map(|nth| request(&token_of(&account(nth)))).collect();
+                ask_again(stream, &sent).await
+            }
+            Self::NewConnections => {
+                drop(stream);
+                loop {
+                    let stream = connect(HOSTILE_POD, addr).await?;
+                    let _ = timeout(*PAUSE, ask(stream)).await;
+                }
+            }
+            Self::Resets => {
+                reset(stream).await;
+                loop {
+                    reset(connect(HOSTILE_POD, addr).await?).await;
+                }
+            }
+            Self::Leaves => {
+                drop(stream);
+                loop {
+                    drop(connect(HOSTILE_POD, addr).await?);
+                }
+            }
+            Self::TlsHello => {
+                let mut stream = stream;
+                for byte in [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3].into_iter().chain([7; 500]) {
+                    stream.write_all(&[byte]).await?;
+                    sleep(*PAUSE / 50).await;
+                }
+                Ok(())
+            }
+            Self::HalfClosed => {
+                let mut stream = stream;
+                stream.write_all(&request(TOKEN).as_bytes()[..40]).await?;
+                stream.shutdown().await?;
+                while stream.read(&mut [0; 1024]).await? > 0 {}
+                Ok(())
+            }
             Self::Silent => wait(stream, "").await,
             Self::LargeHead => wait(stream, with_padding("/").trim_end()).await,
             Self::EndlessHead => endless(stream).await,
@@ -163,6 +227,45 @@ impl Burden {
             Self::InventedScopesFailing => invent(stream, &token_of(FAILING_ACCOUNT), number, round).await,
         }
     }
+}
+
+async fn pipeline_and_read(stream: TcpStream) -> io::Result<()> {
+    let (mut reader, mut writer) = stream.into_split();
+    let hundred = request(TOKEN).repeat(100);
+    let write = async {
+        loop {
+            writer.write_all(hundred.as_bytes()).await?;
+        }
+    };
+    let read = async {
+        while reader.read(&mut [0; 4 * 1024]).await? > 0 {}
+        Ok::<_, io::Error>(())
+    };
+    tokio::select! {
+        ended = write => ended,
+        ended = read => ended,
+    }
+}
+
+/// Sends this again whenever something was answered.
+async fn ask_again(mut stream: TcpStream, sent: &str) -> io::Result<()> {
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        stream.write_all(sent.as_bytes()).await?;
+        if stream.read(&mut bytes).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn ask(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(request(TOKEN).as_bytes()).await?;
+    stream.read(&mut [0; 4096]).await.map(drop)
+}
+
+async fn reset(mut stream: TcpStream) {
+    let _ = stream.write_all(request(TOKEN).as_bytes()).await;
+    let _ = stream.set_zero_linger();
 }
 
 fn watch(path: &str) -> String {

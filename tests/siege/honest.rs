@@ -1,15 +1,18 @@
 //! Honest pods, which ask for what pods ask for, and operators.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Handle;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::scene::is_emulated;
-use crate::support::request;
+use crate::support::{Answer, request};
 use crate::visit::{HOSTILE_POD, connect, patience, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -42,11 +45,21 @@ pub(crate) struct Tally {
     pub(crate) slowest: Duration,
     /// What it asked for.
     pub(crate) slowest_asked: String,
+    /// How long each took.
+    pub(crate) took: Vec<Duration>,
 }
 
 impl Tally {
+    /// The time within which 99 of 100 were answered.
+    pub(crate) fn p99(&self) -> Duration {
+        let mut took = self.took.clone();
+        took.sort_unstable();
+        took.get((took.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+    }
+
     fn count(&mut self, asked: String, took: Duration, outcome: Result<(), String>) {
         self.asked += 1;
+        self.took.push(took);
         self.failed.extend(outcome.err().map(|fault| format!("{asked}: {fault}")));
         if took > self.slowest {
             self.slowest = took;
@@ -79,6 +92,8 @@ pub(crate) const ERRANDS: &[Errand] =
 pub(crate) enum Honest {
     /// Pods that have nothing to do with the hostile one. They ask for everything.
     OtherPods,
+    /// Ten pods that ask for a known token each 0.2 s, half of them on kept connections.
+    Steady,
     /// The hostile pod itself, which is owed less: only these errands.
     SamePod(&'static [Errand]),
 }
@@ -91,6 +106,7 @@ impl Honest {
                 let pod = u8::try_from(number / ERRANDS.len() % 5 + 1).expect("small");
                 (ERRANDS[number % ERRANDS.len()], Ipv4Addr::new(127, 0, 2, pod))
             }
+            Self::Steady => unreachable!("these have a loop of their own"),
             Self::SamePod(errands) => (errands[number % errands.len()], HOSTILE_POD),
         }
     }
@@ -116,6 +132,9 @@ pub(crate) async fn pods(
     period: Duration,
     over: &CancellationToken,
 ) -> Tally {
+    if matches!(honest, Honest::Steady) {
+        return steady(addr, over).await;
+    }
     let _changing = changing(mock.clone());
     let mut every = interval(period);
     every.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -132,6 +151,84 @@ pub(crate) async fn pods(
         tally.count(asked, took, outcome);
     }
     tally
+}
+
+/// Pods of [`Honest::Steady`], and the time between two requests of each.
+const STEADY_PODS: u8 = 10;
+const STEADY_EVERY: Duration = Duration::from_millis(200);
+
+/// How long they wait for an answer.
+const STEADY_PATIENCE: Duration = Duration::from_secs(10);
+
+async fn steady(addr: SocketAddr, over: &CancellationToken) -> Tally {
+    let mut pods = JoinSet::new();
+    for number in 1..=STEADY_PODS {
+        pods.spawn(steady_pod(addr, number, over.clone()));
+    }
+    pods.join_all().await.into_iter().fold(Tally::default(), |mut all, one| {
+        all.retried += one.retried;
+        for (took, fault) in one.requests {
+            all.count(format!("known token {}", all.asked), took, fault.map_or(Ok(()), Err));
+        }
+        all
+    })
+}
+
+#[derive(Default)]
+struct Steady {
+    requests: Vec<(Duration, Option<String>)>,
+    retried: usize,
+}
+
+async fn steady_pod(addr: SocketAddr, number: u8, over: CancellationToken) -> Steady {
+    let mut told = Steady::default();
+    let pod = Ipv4Addr::new(127, 0, 2, number);
+    let mut kept: Option<TcpStream> = None;
+    sleep(STEADY_EVERY / u32::from(STEADY_PODS) * u32::from(number)).await;
+    let mut every = interval(STEADY_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while over.run_until_cancelled(every.tick()).await.is_some() {
+        let began = Instant::now();
+        let mut outcome = Err("not asked".to_owned());
+        if let Some(mut stream) = kept.take() {
+            outcome = exchange(&mut stream).await.map(|()| kept = Some(stream));
+            // The proxy may close a connection between two requests. Client libraries then open another.
+            told.retried += usize::from(outcome.is_err());
+        }
+        if outcome.is_err() && began.elapsed() < STEADY_PATIENCE {
+            outcome = async {
+                let mut stream = connect(pod, addr).await.map_err(|error| error.to_string())?;
+                exchange(&mut stream).await?;
+                kept = number.is_multiple_of(2).then_some(stream);
+                Ok(())
+            }
+            .await;
+        }
+        told.requests.push((began.elapsed(), outcome.err()));
+    }
+    told
+}
+
+/// A request for a known token and its answer.
+async fn exchange(stream: &mut TcpStream) -> Result<(), String> {
+    let exchange = async {
+        stream.write_all(request(TOKEN).as_bytes()).await?;
+        let mut bytes = Vec::new();
+        loop {
+            if let Some((answer, _)) = Answer::parse(&bytes, false) {
+                return Ok::<_, io::Error>(answer);
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    };
+    match timeout(STEADY_PATIENCE, exchange).await {
+        Ok(Ok(answer)) if answer.status == 200 => Ok(()),
+        Ok(Ok(answer)) => Err(format!("{} {}", answer.status, answer.body.trim())),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {STEADY_PATIENCE:?}")),
+    }
 }
 
 /// Changes the watched leaf again and again, until this value is dropped.

@@ -12,7 +12,7 @@
 //!
 //! `cargo test --test siege -- NAME` runs the tests whose names contain NAME. Environment variables:
 //!
-//! - `METADATA_PROXY_FULL_SIZE=1`: 30 seconds of every burden, instead of 4, and more sieges in the virtual machine.
+//! - `METADATA_PROXY_FULL_SIZE=1`: 60 seconds of every burden, instead of 4, and more sieges in the virtual machine.
 //! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
 //! - `SIEGE_AT=ADDRESS:PORT`: only be a burden to the proxy that runs there, whose upstream is
 //!   `SIEGE_UPSTREAM=ADDRESS:PORT`: only serve as what the burdens expect of a metadata server. So `deploy/tests/node` lays siege

@@ -1,9 +1,12 @@
 //! One siege from its beginning to its end.
 
+use std::fs::{self, File};
 use std::future::pending;
+use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Handle;
@@ -14,10 +17,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::gauges;
-use crate::honest::{self, Tally};
+use crate::honest::{self, Honest, Tally};
 use crate::support::Binary;
 use crate::support::cgroup::{Bounds, Cgroup, Usage};
-use crate::table::{Attack, Siege};
+use crate::table::{Attack, Limits, Siege};
 use crate::{burden, crowd};
 
 /// The limit that the proxy's control group has, in bytes.
@@ -25,6 +28,26 @@ const LIMIT: u64 = 25 * 1024 * 1024;
 
 /// The most memory that the proxy may use at any time, in bytes, sockets' buffers included.
 pub(crate) const MOST_MEMORY: u64 = 20 * 1024 * 1024;
+
+/// The CPU limit of the manifests, in milliseconds of every 100.
+const MANIFESTS_CPU: u32 = 3;
+
+/// 99 of 100 requests of [`Honest::Steady`] must be answered within this time: under the CPU limit of the manifests, under
+/// which a process stands still for 97 ms at a time, and without a limit.
+const MAX_P99_MANIFESTS: Duration = Duration::from_millis(500);
+const MAX_P99: Duration = Duration::from_millis(50);
+
+/// Copies a program, and has the kernel forget its pages. Who runs it reads them from disk.
+fn cold_copy(program: &Path) -> io::Result<PathBuf> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let copy = program.with_file_name(format!("siege-{}-{number}", std::process::id()));
+    fs::copy(program, &copy)?;
+    let file = File::open(&copy)?;
+    file.sync_all()?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(copy)
+}
 
 /// How large a siege is.
 struct Size {
@@ -38,7 +61,7 @@ struct Size {
 
 impl Size {
     fn chosen() -> Self {
-        let (time, requests) = if is_full_size() { (30, 60) } else { (4, 10) };
+        let (time, requests) = if is_full_size() { (60, 60) } else { (4, 10) };
         // An emulated processor does not get through 50 honest requests a second and the burdens, too.
         let (slower, requests, honest_every) = if is_emulated() { (2, 2, 200) } else { (1, requests, 20) };
         Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
@@ -61,10 +84,16 @@ pub(crate) fn is_emulated() -> bool {
 /// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own. An error says everything that
 /// went wrong.
 pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<(), String> {
-    let group = Cgroup::new(Bounds { memory: Some(LIMIT), cpu: None });
+    let cpu = (siege.limits == Limits::Manifests).then_some(MANIFESTS_CPU);
+    let group = Cgroup::new(Bounds { memory: Some(LIMIT), cpu });
     let group = group.map_err(|error| format!("no control group can be made here: {error}"))?;
     let size = Size::chosen();
     burden::prepare(mock);
+    let cold = match siege.limits {
+        Limits::Manifests => Some(cold_copy(proxy).map_err(|error| format!("cannot copy the proxy: {error}"))?),
+        Limits::Memory => None,
+    };
+    let proxy = cold.as_deref().unwrap_or(proxy);
     let (binary, addr, metrics_addr) = Binary::ready_of(proxy, Some(&group), mock.addr(), siege.arguments).await;
     let rest = gauges::read(metrics_addr, mock).await?;
 
@@ -86,8 +115,11 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     let sheds = gauges::sheds(metrics_addr).await;
     let usage = group.usage().ok_or("the control group does not tell what was used")?;
     drop(binary);
+    if let Some(cold) = cold {
+        let _ = fs::remove_file(cold);
+    }
 
-    let judged = Judged { pods, operator, crowd, rested, sheds, usage };
+    let judged = Judged { siege: *siege, pods, operator, crowd, rested, sheds, usage };
     println!("{}: {}", siege.name, judged.summary());
     let faults = judged.faults();
     if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
@@ -129,6 +161,7 @@ async fn attack(
 }
 
 struct Judged {
+    siege: Siege,
     pods: Tally,
     operator: Tally,
     crowd: crowd::Outcome,
@@ -147,8 +180,9 @@ impl Judged {
             let served = tally.asked - tally.failed.len();
             let again = if tally.retried > 0 { format!(" ({} sent again)", tally.retried) } else { String::new() };
             format!(
-                "{served} of {}{again}, slowest {} ms ({})",
+                "{served} of {}{again}, p99 {} ms, slowest {} ms ({})",
                 tally.asked,
+                tally.p99().as_millis(),
                 tally.slowest.as_millis(),
                 tally.slowest_asked
             )
@@ -176,13 +210,22 @@ impl Judged {
         if self.usage.killed > 0 {
             faults.push(format!("killed {} times for want of memory", self.usage.killed));
         }
-        if self.memory() > MOST_MEMORY {
+        // Its own pages, which the kernel takes back, count in a group that read them first.
+        if self.siege.limits == Limits::Memory && self.memory() > MOST_MEMORY {
             faults.push(format!("{} of memory, at most {} allowed", mib(self.memory()), mib(MOST_MEMORY)));
         }
         let requests =
             [("honest requests", &self.pods.failed), ("pages", &self.operator.failed), ("crowd", &self.crowd.failed)];
         for (what, failed) in requests.into_iter().filter(|(_, failed)| !failed.is_empty()) {
             faults.push(format!("{what}: {} failed, as {:?}", failed.len(), &failed[..failed.len().min(3)]));
+        }
+        let slowest = match self.siege.limits {
+            Limits::Memory if is_full_size() => MAX_P99,
+            // Without full size, other tests run on the same processors.
+            Limits::Manifests | Limits::Memory => MAX_P99_MANIFESTS,
+        };
+        if matches!(self.siege.honest, Honest::Steady) && self.pods.p99() > slowest {
+            faults.push(format!("p99 of honest requests: {:?}, at most {slowest:?} allowed", self.pods.p99()));
         }
         faults.extend(self.rested.as_ref().err().cloned());
         if !faults.is_empty() {

@@ -1,9 +1,10 @@
 //! The sieges, one a row.
 
 use crate::burden::Burden::{
-    self, ByteByByte, DistinctWatch, EndlessHead, Ghost, InventedScopes, InventedScopesFailing, InventedScopesSlow,
-    LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Pipelining, PipeliningNarrow, Silent, SlowToken,
-    TreeUnread, Watcher, WatcherWithLargeHead,
+    self, ByteByByte, DistinctWatch, EndlessHead, Ghost, HalfClosed, InventedAccounts, InventedScopes,
+    InventedScopesFailing, InventedScopesSlow, LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Leaves,
+    NewConnections, OneAfterAnother, Pipelining, PipeliningAndReading, PipeliningNarrow, Resets, ShortPipelines,
+    Silent, SlowToken, TlsHello, TreeUnread, Trees, Watcher, WatcherWithLargeHead,
 };
 use crate::honest::Errand::{KnownToken, Leaf, Ping};
 use crate::honest::Honest;
@@ -11,6 +12,7 @@ use crate::honest::Honest;
 use Emulated::{Always, AtFullSize, Never};
 
 /// One test.
+#[derive(Clone, Copy)]
 pub(crate) struct Siege {
     /// Its name on the command line.
     pub(crate) name: &'static str,
@@ -20,6 +22,8 @@ pub(crate) struct Siege {
     pub(crate) honest: Honest,
     /// Further arguments of the proxy.
     pub(crate) arguments: &'static [&'static str],
+    /// What the proxy may use.
+    pub(crate) limits: Limits,
     /// When it also runs on an emulated machine.
     pub(crate) emulated: Emulated,
 }
@@ -35,6 +39,15 @@ pub(crate) enum Emulated {
     Never,
 }
 
+/// What the proxy may use, and how fast honest requests of [`Honest::Steady`] must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limits {
+    /// 25 MiB.
+    Memory,
+    /// What the manifests set: 25 MiB and 30m of CPU. The pages of its program are charged to it, as after a reboot.
+    Manifests,
+}
+
 impl Siege {
     const fn emulated(self, emulated: Emulated) -> Self {
         Self { emulated, ..self }
@@ -42,6 +55,7 @@ impl Siege {
 }
 
 /// What the proxy has to bear besides honest pods.
+#[derive(Clone, Copy)]
 pub(crate) enum Attack {
     /// One hostile pod that is a burden in these ways, each with this many connections at once.
     Burdens(&'static [(usize, Burden)]),
@@ -50,11 +64,35 @@ pub(crate) enum Attack {
 }
 
 const fn of(name: &'static str, burdens: &'static [(usize, Burden)]) -> Siege {
-    Siege { name, attack: Attack::Burdens(burdens), honest: Honest::OtherPods, arguments: &[], emulated: AtFullSize }
+    Siege {
+        name,
+        attack: Attack::Burdens(burdens),
+        honest: Honest::OtherPods,
+        arguments: &[],
+        limits: Limits::Memory,
+        emulated: AtFullSize,
+    }
 }
 
 const fn crowd(name: &'static str, clients: usize, arguments: &'static [&'static str]) -> Siege {
-    Siege { name, attack: Attack::Crowd(clients), honest: Honest::OtherPods, arguments, emulated: AtFullSize }
+    Siege {
+        name,
+        attack: Attack::Crowd(clients),
+        honest: Honest::OtherPods,
+        arguments,
+        limits: Limits::Memory,
+        emulated: AtFullSize,
+    }
+}
+
+/// Under the limits of the manifests.
+const fn tight(name: &'static str, burdens: &'static [(usize, Burden)]) -> Siege {
+    Siege { honest: Honest::Steady, limits: Limits::Manifests, ..of(name, burdens) }.emulated(Never)
+}
+
+/// Without a CPU limit, with the same honest pods.
+const fn steady(name: &'static str, burdens: &'static [(usize, Burden)]) -> Siege {
+    Siege { honest: Honest::Steady, ..of(name, burdens) }.emulated(Never)
 }
 
 /// Every siege, in the order in which they run.
@@ -118,4 +156,58 @@ pub(crate) const SIEGES: &[Siege] = &[
     crowd("crowd_of_200", 200, &[]),
     crowd("crowd_of_1000", 1_000, &["--max-connections=2000"]).emulated(Always),
     crowd("crowd_of_3000", 3_000, &["--max-connections=4000"]).emulated(Never),
+    tight("30m_nobody", &[]),
+    tight("30m_one_after_another_3000", &[(3_000, OneAfterAnother)]),
+    tight("30m_pipelining_1000", &[(1_000, Pipelining)]),
+    tight("30m_pipelining_and_reading_1000", &[(1_000, PipeliningAndReading)]),
+    tight("30m_pipelining_and_reading_3000", &[(3_000, PipeliningAndReading)]),
+    tight("30m_resets_300", &[(300, Resets)]),
+    tight("30m_silent_3000", &[(3_000, Silent)]),
+    tight("30m_invented_accounts_100", &[(100, InventedAccounts)]),
+    tight("30m_slow_tokens_600", &[(600, SlowToken)]),
+    tight("30m_connects_and_leaves_300", &[(300, Leaves)]),
+    tight("30m_tls_hellos_500", &[(500, TlsHello)]),
+    tight("30m_half_closed_500", &[(500, HalfClosed)]),
+    tight("30m_bytes_at_a_time_1000", &[(1_000, ByteByByte)]),
+    tight("30m_short_pipelines_1000", &[(1_000, ShortPipelines)]),
+    tight("30m_watches_and_pipelines", &[(300, Watcher), (300, DistinctWatch), (600, PipeliningAndReading)]),
+    tight("30m_new_connections_500", &[(500, NewConnections)]),
+    tight("30m_large_heads_1000", &[(1_000, LargeHead)]),
+    tight("30m_unread_answers", &[(300, LargeUnread), (300, TreeUnread), (300, PipeliningNarrow)]),
+    tight("30m_trees_200", &[(200, Trees)]),
+    tight(
+        "30m_everything_mixed",
+        &[
+            (60, Ghost),
+            (60, Watcher),
+            (60, WatcherWithLargeHead),
+            (60, DistinctWatch),
+            (60, LargeChangeUnread),
+            (60, SlowToken),
+            (60, Pipelining),
+            (60, PipeliningNarrow),
+            (60, PipeliningAndReading),
+            (60, ShortPipelines),
+            (60, OneAfterAnother),
+            (60, Resets),
+            (60, Leaves),
+            (60, TlsHello),
+            (60, HalfClosed),
+            (60, NewConnections),
+            (60, Silent),
+            (60, LargeHead),
+            (60, EndlessHead),
+            (60, ByteByByte),
+            (60, LargeUnread),
+            (60, LargeUnreadNarrow),
+            (60, TreeUnread),
+            (30, InventedScopes),
+            (30, InventedScopesSlow),
+            (30, InventedScopesFailing),
+            (30, InventedAccounts),
+        ],
+    ),
+    steady("burst_of_6000_connects", &[(6_000, Silent)]),
+    steady("connects_without_end", &[(300, Resets)]),
+    steady("pipelining_and_reading_1000", &[(1_000, PipeliningAndReading)]),
 ];

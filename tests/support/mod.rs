@@ -90,18 +90,18 @@ impl Proxy {
 
     /// Starts a proxy with this configuration, and waits until it is ready.
     pub async fn with(config: Config) -> Self {
-        let proxy = Self::with_cold(config);
+        let proxy = Self::with_cold(config).await;
         get_until(proxy.metrics_addr, "/readyz", |answer| answer.status == 200).await;
         proxy
     }
 
     /// Starts a proxy in front of this upstream, which may be unavailable.
-    pub fn start_cold(upstream: SocketAddr) -> Self {
-        Self::with_cold(config(upstream))
+    pub async fn start_cold(upstream: SocketAddr) -> Self {
+        Self::with_cold(config(upstream)).await
     }
 
-    fn with_cold(config: Config) -> Self {
-        let app = App::bind(config).expect("free ports on loopback");
+    async fn with_cold(config: Config) -> Self {
+        let app = App::bind(config).await.expect("free ports on loopback");
         let addr = app.addrs().expect("bound")[0];
         let metrics_addr = app.metrics_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();

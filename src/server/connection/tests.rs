@@ -457,7 +457,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
 /// A request waits while there is no memory to serve it.
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_for_memory_until_its_timeout() {
-    // Newcomers leave an eighth of the memory free.
+    // Newcomers of the client that holds most leave an eighth of the memory free.
     let connections = connections((3 * OPEN_BYTES + SERVING_BYTES) / 7 * 8 + 8);
     let mut first = connect_by_socket(&connections, Duration::from_secs(2)).await;
     first.write_all(REQUEST).await.expect("the server is there");

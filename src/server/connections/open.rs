@@ -16,6 +16,10 @@ use crate::shares::{Availability, Client, Shares};
 /// read immediately.
 pub(super) const UNREAD_DELAY: Duration = Duration::from_millis(5);
 
+/// While others hold anything, the client that holds most gets nothing of the last one in so many places, and of the last
+/// such part of the memory.
+const RESERVED_PART: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Open {
     next: u64,
@@ -45,6 +49,8 @@ pub(super) struct Victim {
     pub(super) since: Instant,
     /// It made no progress; otherwise it has a request in flight.
     pub(super) is_useless: bool,
+    /// What it is charged, in bytes.
+    bytes: usize,
 }
 
 /// The connection that needs room.
@@ -60,6 +66,16 @@ pub(super) struct Asks {
 pub(super) enum Resource {
     Places,
     Memory,
+}
+
+impl Victim {
+    /// How much of a resource becomes free when it is closed.
+    pub(super) fn holds(&self, resource: Resource) -> usize {
+        match resource {
+            Resource::Places => 1,
+            Resource::Memory => self.bytes,
+        }
+    }
 }
 
 impl Connection {
@@ -93,14 +109,28 @@ impl Open {
         number
     }
 
-    /// Whether there is room. Newcomers leave an eighth of the memory to requests; otherwise a burst of
-    /// newcomers would stop requests from finishing and making room.
+    /// Whether there is room. The client that holds most leaves a [part](RESERVED_PART) to others, so that no connection
+    /// need be closed for them. Newcomers leave some memory to requests; otherwise a burst of newcomers would stop requests
+    /// from finishing and making room.
     pub(super) fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Availability {
-        match (resource, asks.number) {
-            (Resource::Places, _) => self.places.room_for(asks.client, amount),
-            (Resource::Memory, Some(_)) => self.memory.room_for(asks.client, amount),
-            (Resource::Memory, None) => self.memory.room_beside(asks.client, amount, self.memory.limit() / 8),
-        }
+        let shares = match resource {
+            Resource::Places => &self.places,
+            Resource::Memory => &self.memory,
+        };
+        let holds_most = shares.largest().is_some_and(|(largest, _)| largest == asks.client);
+        // A single client may take everything.
+        let reserved = if holds_most && shares.holders() > 1 { shares.limit() / RESERVED_PART } else { 0 };
+        let for_requests = match (resource, asks.number) {
+            (Resource::Memory, None) if holds_most => shares.limit() / 8,
+            (Resource::Memory, None) => shares.limit() / RESERVED_PART / 2,
+            _ => 0,
+        };
+        shares.room_beside(asks.client, amount, reserved + for_requests)
+    }
+
+    /// Whether a connection of this client waits for a turn. It has sent something, or is leaving.
+    pub(super) fn awaits_turn(&self, client: Client) -> bool {
+        self.connections.values().any(|connection| connection.client == client && connection.activity.awaits_turn())
     }
 
     /// The connection of a client to close for another client: one that makes no progress, otherwise the
@@ -112,6 +142,22 @@ impl Open {
             self.oldest(of_client).map(|victim| Victim { is_useless: false, ..victim })
         };
         self.useless_but(None, Some(client)).or_else(oldest_request)
+    }
+
+    /// The oldest request in flight of any client, if the one that asks holds nothing but what it asks for. Otherwise a pod
+    /// with many addresses, each of which holds little, could lock out others with hanging requests.
+    pub(super) fn oldest_request_for(&self, asks: Asks) -> Option<Victim> {
+        if !self.holds_nothing_else(asks) {
+            return None;
+        }
+        let is_other = |connection: &Connection| connection.client != asks.client;
+        let oldest = self.oldest(|connection| is_other(connection).then(|| connection.activity.moved_at()))?;
+        Some(Victim { is_useless: false, ..oldest })
+    }
+
+    /// Whether the client that asks has no other connection.
+    pub(super) fn holds_nothing_else(&self, asks: Asks) -> bool {
+        self.places.held_by(asks.client) <= usize::from(asks.number.is_some())
     }
 
     /// The connection, of this client or of any, that has made no progress for longest.
@@ -127,7 +173,8 @@ impl Open {
     pub(super) fn oldest(&self, since: impl Fn(&Connection) -> Option<Instant>) -> Option<Victim> {
         let started = self.connections.values().filter(|connection| connection.task.is_some());
         let victims = started.filter_map(|connection| {
-            Some(Victim { number: connection.number, since: since(connection)?, is_useless: true })
+            let (number, bytes) = (connection.number, connection.bytes);
+            Some(Victim { number, since: since(connection)?, is_useless: true, bytes })
         });
         victims.min_by_key(|victim| (victim.since, victim.number))
     }

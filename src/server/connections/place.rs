@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connections;
-use super::open::Asks;
+use super::open::{Asks, Resource};
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
 use crate::shares::{Availability, Client};
 use crate::telemetry::shedding::Shed;
@@ -67,9 +67,12 @@ impl Place {
     pub(in crate::server) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
         self.connections.pressure.took(SERVING_BYTES);
         let mut open = self.connections.lock();
-        let has_room = match open.memory.room_for(self.client, SERVING_BYTES) {
+        let has_room = match open.room(Resource::Memory, self.asks(), SERVING_BYTES) {
             Availability::Free => true,
             Availability::From(_) => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
+            Availability::None if open.holds_nothing_else(self.asks()) => {
+                self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
+            }
             Availability::FromItself | Availability::None => {
                 reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
             }

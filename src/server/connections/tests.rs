@@ -1,6 +1,7 @@
 use super::open::UNREAD_DELAY;
 use super::place::SMALL_HEAD_BYTES;
 use super::*;
+use crate::server::activity::Answering;
 use crate::server::arrival::Arrival;
 use proptest::prelude::*;
 use tokio::task::yield_now;
@@ -101,6 +102,90 @@ async fn the_oldest_request_of_the_largest_client_is_cut_for_another() {
     let _other = arrive(&connections, 2).expect("the client with most gives way");
     assert!(was_aborted(&crowd[0]).await && !was_aborted(&crowd[1]).await && !was_aborted(&crowd[2]).await);
     assert!(arrive(&connections, 1).is_none(), "it does not get the place back");
+}
+
+/// Requests in flight until they have all the memory that they get.
+fn fill_memory(connections: &Arc<Connections>, pod_number: impl Fn(usize) -> u8) -> Vec<(Guest, Answering, Serving)> {
+    let mut crowd = Vec::new();
+    while let Some(guest) = arrive(connections, pod_number(crowd.len())) {
+        let Some(serving) = guest.place.serve(Reclaim::No) else { break };
+        let answering = guest.activity.answering();
+        crowd.push((guest, answering, serving));
+    }
+    crowd
+}
+
+async fn aborted(crowd: &[(Guest, Answering, Serving)]) -> usize {
+    let mut aborted = 0;
+    for (guest, ..) in crowd {
+        aborted += usize::from(was_aborted(guest).await);
+    }
+    aborted
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_find_room_after_a_flood_without_a_cut() {
+    let connections = room_for_bytes(4 * 1024 * 1024);
+    let _first = arrive(&connections, 2).expect("room");
+    let crowd = fill_memory(&connections, |_| 1);
+    for pod_number in 3..7 {
+        let other = arrive(&connections, pod_number).expect("room");
+        assert!(other.place.serve(Reclaim::No).is_some());
+    }
+    assert_eq!(aborted(&crowd).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_takes_a_single_connection_of_the_largest_client() {
+    let connections = room_for_bytes(4 * 1024 * 1024);
+    let crowd = fill_memory(&connections, |_| 1);
+    // The part that the largest client leaves to others is in use, too.
+    let mut others = Vec::new();
+    for pod_number in 2.. {
+        others.push(arrive(&connections, pod_number).expect("room"));
+        if aborted(&crowd).await > 0 {
+            break;
+        }
+    }
+    assert_eq!(aborted(&crowd).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_request_of_any_gives_way_to_who_holds_nothing() {
+    let connections = room_for(3);
+    let mut crowd = Vec::new();
+    for pod_number in 1..=3 {
+        let guest = arrive(&connections, pod_number).expect("room");
+        guest.activity.tick();
+        guest.activity.received(1, false, false);
+        crowd.push((guest.activity.answering(), guest));
+        sleep(Duration::from_millis(80)).await;
+    }
+    let admit = |number| connections.admit(Arrival::now(pod(number)), &Arc::new(Activity::new()), WaitFor::Silence);
+    assert!(matches!(admit(3), Admission::Refused), "it holds something already");
+    let early = connections.admit(Arrival::now(pod(4)), &Arc::new(Activity::new()), WaitFor::Silence);
+    assert!(matches!(early, Admission::Later), "the oldest may end soon");
+    sleep(Duration::from_millis(10)).await;
+    connections.meanwhile(yield_now()).await;
+    assert!(matches!(admit(4), Admission::Place(_)));
+    let (mut gone, mut left) = (Vec::new(), Vec::new());
+    for (_, guest) in &crowd {
+        if was_aborted(guest).await { gone.push(guest.place.number()) } else { left.push(guest.place.number()) }
+    }
+    assert_eq!((gone, left), (vec![0], vec![1, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patient_newcomer_takes_from_the_largest_client_what_was_read() {
+    let connections = room_for(3);
+    sleep(Duration::from_millis(1)).await;
+    let crowd = [(); 3].map(|()| arrive(&connections, 1).expect("room"));
+    sleep(Duration::from_millis(1)).await;
+    let admit = || connections.admit(Arrival::now(pod(2)), &Arc::new(Activity::new()), WaitFor::Silence);
+    assert!(matches!(admit(), Admission::Later), "what they sent may not be read yet");
+    connections.meanwhile(yield_now()).await;
+    assert!(matches!(admit(), Admission::Place(_)), "it need not wait until they were silent for a second");
+    assert!(was_aborted(&crowd[0]).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,9 +301,9 @@ async fn under_pressure_the_largest_client_is_cut_first_and_requests_last() {
     connections.shed(Level::Closing, OPEN_BYTES);
     assert_eq!((aborted(&crowd[8..]).await, was_aborted(&idle).await), (1, false));
     connections.shed(Level::Closing, 20 * OPEN_BYTES);
-    assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (2, true), "requests continue");
+    assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (2, false), "requests continue, and so do others");
     connections.shed(Level::Cutting, 20 * OPEN_BYTES);
-    assert_eq!(aborted(&crowd).await, 5, "the rest weighs a quarter of the limit");
+    assert_eq!((aborted(&crowd).await, was_aborted(&idle).await), (6, false), "the rest weighs a quarter of the limit");
 }
 
 proptest! {

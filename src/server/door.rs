@@ -1,0 +1,264 @@
+//! [`Door`]: a listening socket, and the kernel's queue behind it.
+//!
+//! The kernel queues new connections until they are accepted. A single queue is served in order, so a pod that opens
+//! connections faster than the proxy accepts them makes all others wait, and under a CPU limit that takes no more than a
+//! few hundred a second. So each address has [`QUEUES`] listening sockets, and the kernel chooses among them by the
+//! client's address. A pod fills its own queue; then the kernel drops what it sends, and the proxy does not notice.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use listenfd::ListenFd;
+use nix::libc::{self, sock_filter, sock_fprog};
+use nix::sys::socket::{setsockopt, sockopt::AttachReusePortCbpf};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, recv};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout_at};
+
+/// Queues of an address. Kubernetes gives a node 256 addresses for its pods by default; these have a queue each.
+/// A queue costs 4 KiB of kernel memory.
+const QUEUES: usize = 256;
+
+/// Length of a queue: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4
+/// and 128 before. If the queue is full, the client's kernel retries after a second.
+const BACKLOG: i32 = 4096;
+
+/// Kernel send buffer per connection, in bytes; the kernel doubles it. Under cgroup v2 socket buffers count
+/// against the container's memory limit, and exceeding it kills the process. The rest of an unread response
+/// stays with the upstream.
+const SEND_BUFFER_BYTES: usize = 4 * 1024;
+
+/// Kernel receive buffer per connection, in bytes; the kernel doubles it. Larger heads are read in pieces.
+const RECEIVE_BUFFER_BYTES: usize = 2 * 1024;
+
+/// Largest segment, in bytes, to and from clients: what fits into a packet of a pod's network, over IPv6, too. The loopback
+/// network has segments of 64 KiB. There a client's kernel holds megabytes of requests that were not read, and when the
+/// proxy resets such a connection, the kernel frees them in the proxy's processor time.
+const SEGMENT_BYTES: u32 = 1440;
+
+/// TCP keepalive: detects a vanished pod after about two minutes, also while its request is in flight.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Door(TcpListener);
+
+/// Opens a single door to an address, which may be in `TIME_WAIT`. With `share`, another process may listen on it too.
+///
+/// # Panics
+///
+/// Outside a runtime, as all of these functions.
+pub fn bind(addr: SocketAddr, share: bool) -> io::Result<Door> {
+    Door::new(listen(addr, share)?)
+}
+
+/// Opens the doors to an address: one for each queue, or a single one where the kernel has no filters for that.
+///
+/// With `share`, another process may have such doors to it, too. The kernel numbers the sockets of all processes in the
+/// order in which they were opened, so those of the first process get all connections. When they close, others take their
+/// numbers.
+pub fn bind_queues(addr: SocketAddr, share: bool) -> io::Result<Vec<Door>> {
+    if !share {
+        // Sockets that share an address with each other would share it with another process, too.
+        drop(listen(addr, false)?);
+    }
+    let first = listen(addr, true)?;
+    let addr = first.local_addr()?;
+    if let Err(error) = choose_by_client(&first) {
+        tracing::warn!(%addr, %error, "the kernel cannot give each client a queue of its own; a flood of connections may make others wait");
+        return Ok(vec![Door::new(first)?]);
+    }
+    let mut doors = vec![Door::new(first)?];
+    while doors.len() < QUEUES {
+        doors.push(Door::new(listen(addr, true)?)?);
+    }
+    Ok(doors)
+}
+
+/// The listening sockets passed by systemd in `LISTEN_FDS`, each with a single queue. The first call takes ownership of
+/// them.
+pub fn inherited() -> io::Result<Vec<Door>> {
+    let mut passed = ListenFd::from_env();
+    let mut doors = Vec::new();
+    for index in 0..passed.len() {
+        if let Some(listener) = passed.take_tcp_listener(index)? {
+            set_options(&SockRef::from(&listener))?;
+            doors.push(Door::new(listener)?);
+        }
+    }
+    Ok(doors)
+}
+
+fn listen(addr: SocketAddr, share: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if share {
+        socket.set_reuse_port(true)?;
+    }
+    set_options(&SockRef::from(&socket))?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepted sockets inherit these options.
+fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    socket.set_tcp_mss(SEGMENT_BYTES)?;
+    // Responses are written in one piece; Nagle's algorithm would only delay them.
+    socket.set_tcp_nodelay(true)
+}
+
+/// Has the kernel choose the queue by the client's address, with a program that needs no privilege
+/// (`SO_ATTACH_REUSEPORT_CBPF`, socket(7)).
+fn choose_by_client(listener: &std::net::TcpListener) -> io::Result<()> {
+    let mut program = program();
+    let length = u16::try_from(program.len()).expect("a few instructions");
+    let program = sock_fprog { len: length, filter: program.as_mut_ptr() };
+    Ok(setsockopt(listener, AttachReusePortCbpf, &program)?)
+}
+
+/// Returns the number of a client's queue: the last byte of its address, plus the bytes before it times an odd number.
+/// So the addresses of a /24 have a queue each.
+fn program() -> [sock_filter; 11] {
+    let step = |code: u32, k: u32, jump_true, jump_false| sock_filter {
+        code: u16::try_from(code).expect("codes have 16 bits"),
+        jt: jump_true,
+        jf: jump_false,
+        k,
+    };
+    let load = |offset| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0);
+    let alu = |operation, operand| step(libc::BPF_ALU | operation | libc::BPF_K, operand, 0, 0);
+    let ancillary = |offset: i32| (libc::SKF_AD_OFF + offset).cast_unsigned();
+    let in_header = |offset: i32| (libc::SKF_NET_OFF + offset).cast_unsigned();
+    let queues = u32::try_from(QUEUES).expect("few");
+    [
+        load(ancillary(libc::SKF_AD_PROTOCOL)),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0x86dd, 2, 0),
+        // IPv4: the source address.
+        load(in_header(12)),
+        step(libc::BPF_JMP | libc::BPF_JA, 1, 0, 0),
+        // IPv6: the last four bytes of the source address.
+        load(in_header(20)),
+        step(libc::BPF_MISC | libc::BPF_TAX, 0, 0, 0),
+        alu(libc::BPF_RSH, 8),
+        alu(libc::BPF_MUL, 37),
+        step(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0, 0, 0),
+        alu(libc::BPF_AND, queues - 1),
+        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+    ]
+}
+
+impl Door {
+    fn new(listener: std::net::TcpListener) -> io::Result<Self> {
+        Ok(Self(TcpListener::from_std(listener)?))
+    }
+
+    /// The address, with the assigned port.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// The next connection.
+    pub(super) async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.0.accept().await
+    }
+
+    /// The next connection in the kernel's queue, or `None` if the queue is empty.
+    pub(super) async fn next_in_queue(&self, end: Instant) -> Option<(TcpStream, SocketAddr)> {
+        // A non-empty queue returns the next connection immediately.
+        let soon = (Instant::now() + Duration::from_millis(1)).min(end);
+        timeout_at(soon, self.next()).await.ok()?.ok()
+    }
+}
+
+/// Whether the client has reset the connection, or closed it without having sent anything. A client that has sent a request
+/// and closed its side gets its response.
+pub(super) fn has_left(stream: &TcpStream) -> bool {
+    let mut look = [PollFd::new(stream, PollFlags::RDHUP)];
+    if !poll(&mut look, Some(&Timespec::default())).is_ok_and(|found| found > 0) {
+        return false;
+    }
+    let seen = look[0].revents();
+    seen.intersects(PollFlags::HUP | PollFlags::ERR)
+        || recv(stream, &mut [0; 1], RecvFlags::PEEK).is_ok_and(|(received, _)| received == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, Shutdown, TcpStream};
+
+    use super::*;
+
+    fn door() -> (Door, SocketAddr) {
+        let door = bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        let addr = door.local_addr().expect("bound");
+        (door, addr)
+    }
+
+    #[tokio::test]
+    async fn accepted_sockets_inherit_the_listeners_options() {
+        let (door, addr) = door();
+        let _client = TcpStream::connect(addr).expect("it listens");
+        let (accepted, _) = door.next().await.expect("a client");
+        assert!(accepted.nodelay().expect("it is open"));
+        assert!(SockRef::from(&accepted).keepalive().expect("it is open"));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_left_is_noticed() {
+        let (door, addr) = door();
+        let reset = TcpStream::connect(addr).expect("it listens");
+        (&reset).write_all(b"GET / HTTP/1.1").expect("it is open");
+        SockRef::from(&reset).set_linger(Some(Duration::ZERO)).expect("it is open");
+        drop((reset, TcpStream::connect(addr).expect("it listens")));
+        for _ in 0..2 {
+            let (left, _) = door.next().await.expect("a client");
+            assert!(has_left(&left));
+        }
+        let asks = TcpStream::connect(addr).expect("it listens");
+        (&asks).write_all(b"GET / HTTP/1.1").expect("it is open");
+        asks.shutdown(Shutdown::Write).expect("it is open");
+        let (waits, _) = door.next().await.expect("a client");
+        assert!(!has_left(&waits), "it closed its side and waits for a response");
+    }
+
+    #[tokio::test]
+    async fn each_client_has_a_queue() {
+        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        assert_eq!(doors.len(), QUEUES);
+        let addr = doors[0].local_addr().expect("bound");
+        let connect = |last| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            socket.bind(&SocketAddr::from(([127, 0, 9, last], 0)).into()).expect("a loopback address");
+            socket.connect(&addr.into()).expect("it listens");
+            socket
+        };
+        let _clients: Vec<Socket> = (1..=254).map(connect).collect();
+        let mut queued = Vec::new();
+        for door in &doors {
+            let mut here = 0;
+            while door.next_in_queue(Instant::now() + Duration::from_secs(1)).await.is_some() {
+                here += 1;
+            }
+            queued.push(here);
+        }
+        assert_eq!((queued.iter().max(), queued.iter().sum()), (Some(&1), 254));
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_an_error() {
+        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
+        let addr = doors[0].local_addr().expect("bound");
+        let again = bind_queues(addr, false).map(drop).map_err(|error| error.kind());
+        assert_eq!(again, Err(io::ErrorKind::AddrInUse));
+    }
+}
