@@ -30,9 +30,11 @@ const LIMIT: u64 = 25 * 1024 * 1024;
 pub(crate) const MOST_MEMORY: u64 = 20 * 1024 * 1024;
 
 /// 99 of 100 requests of [`Honest::Steady`] must be answered within this time: under a CPU limit, under which a process
-/// stands still for up to 97 ms at a time, and without a limit.
+/// stands still for up to 97 ms at a time, and without a limit. At CI size, other tests run on the same processors, and two
+/// requests of the first second decide.
 const MAX_P99_LIMITED: Duration = Duration::from_millis(500);
 const MAX_P99: Duration = Duration::from_millis(50);
+const MAX_P99_CI: Duration = Duration::from_secs(1);
 
 /// Copies a program, and has the kernel forget its pages. Who runs it reads them from disk.
 fn cold_copy(program: &Path) -> io::Result<PathBuf> {
@@ -218,9 +220,9 @@ impl Judged {
             faults.push(format!("{what}: {} failed, as {:?}", failed.len(), &failed[..failed.len().min(3)]));
         }
         let slowest = match self.siege.limits {
-            Limits::Memory if is_full_size() => MAX_P99,
-            // Without full size, other tests run on the same processors.
-            Limits::Cpu(_) | Limits::Memory => MAX_P99_LIMITED,
+            _ if !is_full_size() => MAX_P99_CI,
+            Limits::Cpu(_) => MAX_P99_LIMITED,
+            Limits::Memory => MAX_P99,
         };
         if matches!(self.siege.honest, Honest::Steady) && self.pods.p99() > slowest {
             faults.push(format!("p99 of honest requests: {:?}, at most {slowest:?} allowed", self.pods.p99()));

@@ -175,7 +175,7 @@ pub(crate) const SIEGES: &[Siege] = &[
     tight("30m_bytes_at_a_time_1000", &[(1_000, ByteByByte)]),
     tight("30m_short_pipelines_1000", &[(1_000, ShortPipelines)]),
     tight("30m_watches_and_pipelines", &[(300, Watcher), (300, DistinctWatch), (600, PipeliningAndReading)]),
-    tight("30m_watches_from_400_addresses", &[(400, ScatteredWatch)]),
+    tight("30m_watches_from_300_addresses", &[(300, ScatteredWatch)]),
     // More than 25 MiB have places for. To refuse the rest again and again takes more than 30m.
     limited("100m_watches_from_500_addresses", 10, &[(1_000, ScatteredWatch)]),
     tight("30m_new_connections_500", &[(500, NewConnections)]),
