@@ -107,6 +107,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
+    logging::limit_panics();
     let mut app = App::bind(config).await?;
     #[cfg(feature = "workload-identity")]
     app.connect_cluster().await?;

@@ -179,8 +179,10 @@ where
 }
 
 fn panicked(requests: &Requests, peer: SocketAddr, panic: &(dyn Any + Send)) -> Page {
-    requests.panicked();
-    tracing::error!(%peer, panic = panic_message(panic), "an admin request panicked; its client gets status 500");
+    if let Some(count) = requests.panicked() {
+        let panic = panic_message(panic);
+        tracing::error!(%peer, panic, count, "an admin request panicked; its client gets status 500");
+    }
     text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; see the log.\n")
 }
 

@@ -9,6 +9,7 @@ use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use strum::{Display, EnumString, VariantNames};
+use tokio::time::Instant;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
@@ -19,6 +20,7 @@ use crate::reply::{self, Body};
 use crate::server::Reset;
 use crate::telemetry::latency::RequestOutcome;
 use crate::telemetry::requests::Requests;
+use crate::telemetry::sampled::Brief;
 use crate::telemetry::shedding::{Shed, Shedding};
 
 /// How to refuse a request during an overload. The flag has the variants' names in lowercase.
@@ -143,7 +145,7 @@ impl Rescuer {
         Ok(answer(error))
     }
 
-    /// Counts a refusal or failure, and logs it at intervals.
+    /// Counts a refusal or failure, and logs it once a minute for each reason and client.
     fn note(&self, error: &Error) {
         let (reason, peer) = (error.reason(), self.timeline.peer());
         self.requests.refused(reason);
@@ -153,8 +155,8 @@ impl Rescuer {
             // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
             Error::Upstream(_) | Error::Token(_) | Error::Panicked => {}
             _ => {
-                if let Some(count) = self.requests.refusal_line_due() {
-                    tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
+                if let Some(count) = self.requests.refusal_line_due(reason, peer.ip(), Instant::now()) {
+                    tracing::info!(%peer, reason, count, "refused requests; the last error: {}", Brief(error));
                 }
             }
         }
