@@ -200,9 +200,10 @@ mod tests {
     use http_body_util::combinators::UnsyncBoxBody;
 
     use super::*;
-    use crate::failure::Failure;
+    use crate::failure::{Failure, TokenFailure};
     use crate::metadata::path::PathError;
-    use crate::metadata::{Malformed, RequestError};
+    use crate::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
+    use crate::workloads::LinkError;
 
     fn body_of(response: Response<Body>) -> String {
         let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();
@@ -226,6 +227,40 @@ mod tests {
             (Failure::CutShort.into(), 503),
         ] {
             assert_eq!(answer(&error).status(), status, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_clients_repeat_is_said_to_be_worth_another_try() {
+        let account = || "shop/checkout".to_owned();
+        let calling = CallingPod {
+            namespace: "shop".into(),
+            service_account: "checkout".into(),
+            name: "checkout-7d9c".into(),
+            uid: String::new(),
+            evidence: "kernel",
+        };
+        let errors = [
+            RequestError::Flavor.into(),
+            Error::from(RequestError::from(PathError::NeedlessEscape('-'))),
+            Error::Unidentified(Unidentified { addr: [10, 8, 0, 5].into(), why: Missing::Claim }),
+            Error::Outdated,
+            Error::NoAccount(Arc::new(calling)),
+            Error::UnknownAccount(LinkError::Unread { account: account(), why: "it is not read yet".into() }),
+            Error::UnknownAccount(LinkError::Deleted { account: account() }),
+            Error::UnknownAccount(LinkError::Outdated),
+            Error::IncludesAccounts,
+            Error::TooLarge(1),
+            Error::Overloaded(Overload::InFlight),
+            Error::Overloaded(Overload::HangingGaveWay),
+            Error::Panicked,
+            Failure::Closed.into(),
+            Error::Token(Arc::new(TokenFailure::Expired)),
+        ];
+        for error in errors {
+            let (status, text) = (error.status(), error.to_string());
+            let is_repeated = status == StatusCode::SERVICE_UNAVAILABLE;
+            assert_eq!(text.ends_with("; try again in a second."), is_repeated, "{status}: {text}");
         }
     }
 
