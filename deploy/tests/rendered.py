@@ -41,7 +41,7 @@ CHARTS = {
     "tests/own-policy": ["--values", TESTS / "own-policy" / "values.yaml"],
     "tests/removal": ["--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"],
     "tests/identity-own-node": ["--values", TESTS / "identity-own-node" / "values.yaml", "--kube-version", "1.36.0"],
-    "tests/identity-kubelet": ["--values", TESTS / "identity-kubelet" / "values.yaml", "--kube-version", "1.30.0"],
+    "tests/identity-kubelet": ["--values", TESTS / "identity-kubelet" / "values.yaml"],
     "tests/identity-fenced": ["--values", TESTS / "identity-fenced" / "values.yaml", "--kube-version", "1.30.0"],
     "tests/startup-taint": ["--values", TESTS / "startup-taint" / "values.yaml", "--kube-version", "1.30.0"],
     "base": ["--set", "redirect.enabled=false,canary.enabled=false"],

@@ -50,7 +50,7 @@ class Chart(unittest.TestCase):
         self.assertFalse(any("volumeMounts" in one for one in pod["containers"]))
 
     def test_selinux_lets_only_those_use_proc_that_do(self):
-        values = [*rendered.CHARTS["tests/identity-kubelet"], "--set", "seLinuxType=spc_t"]
+        values = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml", "--set", "seLinuxType=spc_t"]
         for more, wanted in [
             (values, {"proxy", "redirect"}),
             ([*values, "--set", "identity.enabled=false"], {"redirect"}),

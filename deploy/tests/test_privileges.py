@@ -79,7 +79,7 @@ RIGHTS = {
 STARTUP_TAINT = "tests/startup-taint"
 
 # The one in which tokens of nodes are short.
-SHORT_TOKENS = "tests/identity-kubelet"
+SHORT_TOKENS = "tests/identity-own-node"
 
 # A line of a manifest, patch or template that gives one of them.
 GIVES = re.compile(
