@@ -45,30 +45,32 @@ impl TurnedAway {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
 
-    fn pod(number: u32) -> Client {
-        Some(std::net::Ipv4Addr::from(number).into())
+    fn pod(number: u32) -> IpAddr {
+        Ipv4Addr::from(number).into()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_longer_time_counts_and_then_passes() {
         let (mut turned_away, now) = (TurnedAway::default(), Instant::now());
-        turned_away.add(pod(1), now, AFTER_GIVING_WAY);
-        turned_away.add(pod(1), now, AFTER_REFUSAL);
-        assert!(turned_away.includes(pod(1), now + AFTER_REFUSAL));
-        assert!(!turned_away.includes(pod(1), now + AFTER_GIVING_WAY));
-        assert!(!turned_away.includes(pod(2), now));
+        turned_away.add(Some(pod(1)), now, AFTER_GIVING_WAY);
+        turned_away.add(Some(pod(1)), now, AFTER_REFUSAL);
+        assert!(turned_away.includes(Some(pod(1)), now + AFTER_REFUSAL));
+        assert!(!turned_away.includes(Some(pod(1)), now + AFTER_GIVING_WAY));
+        assert!(!turned_away.includes(Some(pod(2)), now));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_remembered_clients_is_limited() {
         let (mut turned_away, now) = (TurnedAway::default(), Instant::now());
         for number in 0..2 * u32::try_from(MAX_CLIENTS).expect("small") {
-            turned_away.add(pod(number), now, AFTER_REFUSAL);
+            turned_away.add(Some(pod(number)), now, AFTER_REFUSAL);
         }
         assert_eq!(turned_away.0.len(), MAX_CLIENTS);
-        turned_away.add(pod(u32::MAX), now + AFTER_REFUSAL, AFTER_REFUSAL);
+        turned_away.add(Some(pod(u32::MAX)), now + AFTER_REFUSAL, AFTER_REFUSAL);
         assert_eq!(turned_away.0.len(), 1, "those whose time has passed make room");
     }
 }
