@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// How long a probe waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// So many failures in a row are reported. A single one may be a pause of the machine.
+/// Number of failures in a row that are reported. A single one may be a pause of the machine.
 const REPORTED_FAILURES: u32 = 2;
 
 /// What client libraries ask first. The proxy answers it from memory.
@@ -34,7 +34,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata.google.internal\r\nCon
 const ANSWER: &[u8] = b"HTTP/1.1 200 ";
 
 labels! {
-    /// What came of a probe.
+    /// Result of a probe.
     Outcome {
         /// The door answered in time.
         Answered = "answered",

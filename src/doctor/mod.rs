@@ -2,7 +2,7 @@
 //!
 //! It follows a pod's token step by step, with the settings of the proxy: it lists this node's pods, has the
 //! API server issue a Kubernetes token of one of their accounts, has Google exchange it, and for a linked account has IAM
-//! issue a token. It asks the running proxy whom it takes that pod for. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
+//! issue a token. It asks the running proxy which pod it sees. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
 //! get. It changes nothing, and prints no token: the tokens that it is given are dropped.
 //!
 //! Each step gives a [`Finding`]: what was looked at, what it means, and for a trouble the command that mends it. A step

@@ -19,7 +19,7 @@ use crate::telemetry::labels::Label;
 /// each with a label. As JSON it is for [`doctor`](crate::doctor).
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Whois {
-    /// Whom it is taken for, by address.
+    /// The pod that the proxy sees, by address.
     pub addresses: Vec<(IpAddr, Taken)>,
     /// Why it has no address, if so.
     pub without: Option<String>,

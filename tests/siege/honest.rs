@@ -1,19 +1,17 @@
 //! Honest pods, which ask for what pods ask for, and operators.
 
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Handle;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::scene::is_emulated;
-use crate::support::{Answer, request};
-use crate::visit::{HOSTILE_POD, connect, patience, visit};
+use crate::support::request;
+use crate::visit::{HOSTILE_POD, ask, connect, patience, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -191,14 +189,14 @@ async fn steady_pod(addr: SocketAddr, number: u8, over: CancellationToken) -> St
         let began = Instant::now();
         let mut outcome = Err("not asked".to_owned());
         if let Some(mut stream) = kept.take() {
-            outcome = exchange(&mut stream).await.map(|()| kept = Some(stream));
+            outcome = ask(&mut stream, &request(TOKEN), STEADY_PATIENCE).await.map(|_| kept = Some(stream));
             // The proxy may close a connection between two requests. Client libraries then open another.
             told.retried += usize::from(outcome.is_err());
         }
         if outcome.is_err() && began.elapsed() < STEADY_PATIENCE {
             outcome = async {
                 let mut stream = connect(pod, addr).await.map_err(|error| error.to_string())?;
-                exchange(&mut stream).await?;
+                ask(&mut stream, &request(TOKEN), STEADY_PATIENCE).await?;
                 kept = number.is_multiple_of(2).then_some(stream);
                 Ok(())
             }
@@ -207,28 +205,6 @@ async fn steady_pod(addr: SocketAddr, number: u8, over: CancellationToken) -> St
         told.requests.push((began.elapsed(), outcome.err()));
     }
     told
-}
-
-/// A request for a known token and its answer.
-async fn exchange(stream: &mut TcpStream) -> Result<(), String> {
-    let exchange = async {
-        stream.write_all(request(TOKEN).as_bytes()).await?;
-        let mut bytes = Vec::new();
-        loop {
-            if let Some((answer, _)) = Answer::parse(&bytes, false) {
-                return Ok::<_, io::Error>(answer);
-            }
-            if stream.read_buf(&mut bytes).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-    };
-    match timeout(STEADY_PATIENCE, exchange).await {
-        Ok(Ok(answer)) if answer.status == 200 => Ok(()),
-        Ok(Ok(answer)) => Err(format!("{} {}", answer.status, answer.body.trim())),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {STEADY_PATIENCE:?}")),
-    }
 }
 
 /// Changes the watched leaf again and again, until this value is dropped.

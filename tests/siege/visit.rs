@@ -49,19 +49,28 @@ pub(crate) async fn visit(
     request: &str,
     patience: Duration,
 ) -> Result<Answer, String> {
-    let exchange = async {
-        let mut stream = connecting.await?;
-        stream.write_all(request.as_bytes()).await?;
-        let mut bytes = Vec::new();
-        loop {
-            if let Some((answer, _)) = Answer::parse(&bytes, false) {
-                return Ok::<_, io::Error>(answer);
-            }
-            if stream.read_buf(&mut bytes).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+    in_time(patience, async { exchange(&mut connecting.await?, request).await }).await
+}
+
+/// Sends a request on this connection, with the same result.
+pub(crate) async fn ask(stream: &mut TcpStream, request: &str, patience: Duration) -> Result<Answer, String> {
+    in_time(patience, exchange(stream, request)).await
+}
+
+async fn exchange(stream: &mut TcpStream, request: &str) -> io::Result<Answer> {
+    stream.write_all(request.as_bytes()).await?;
+    let mut bytes = Vec::new();
+    loop {
+        if let Some((answer, _)) = Answer::parse(&bytes, false) {
+            return Ok(answer);
         }
-    };
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+async fn in_time(patience: Duration, exchange: impl Future<Output = io::Result<Answer>>) -> Result<Answer, String> {
     match timeout(patience, exchange).await {
         Ok(Ok(answer)) if answer.status == 200 => Ok(answer),
         Ok(Ok(answer)) => Err(format!("{} {}", answer.status, answer.body.trim())),

@@ -133,7 +133,7 @@ fn a_valid_change_is_applied_and_an_invalid_one_rejected() {
     assert_eq!(check(), changed("2 applied", "2"));
 }
 
-/// The states of a file that is written anew: any prefix, then the whole.
+/// The states of a file while it is written: any prefix, then the whole.
 #[test]
 fn no_prefix_of_a_policy_is_applied_at_the_first_check() {
     let text = compat();
