@@ -75,7 +75,7 @@ impl Identity {
             return "is the node's: its clients act as the node".to_owned();
         }
         // `look_up` would also reset connections of an earlier owner: a question must not change anything.
-        match self.owner(arrival, true) {
+        match self.owner(arrival) {
             Ok(Owner { pod, by, .. }) => {
                 let acts = if self.is_passed_through(&pod) { ", and acts as the node (--passthrough)" } else { "" };
                 format!("{}/{} by {}, account {}{acts}", pod.namespace, pod.name, witness(by).label(), pod.account)

@@ -185,6 +185,18 @@ impl Sandboxes {
         self.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
     }
 
+    /// The addresses that more than one sandbox had at the last scan.
+    pub fn contested(&self) -> Vec<IpAddr> {
+        let table = self.lock();
+        let mut addresses: Vec<IpAddr> = table.sandboxes.values().flat_map(|known| known.addresses.clone()).collect();
+        drop(table);
+        addresses.sort_unstable();
+        let mut contested: Vec<_> =
+            addresses.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        contested.dedup();
+        contested
+    }
+
     /// Whether an address is of the node's own network, the one of process 1. Loopback is. Addresses that are newer than the
     /// last scan are not found.
     pub fn is_of_node(&self, addr: IpAddr) -> bool {

@@ -1,0 +1,94 @@
+//! Identity under the limit on CPU time that the manifests have: a process that is throttled sleeps most of the time.
+
+use std::sync::{Arc, Barrier};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::google::Cloud;
+use crate::is_full_size;
+use crate::kube::{NODE, pause};
+use crate::pod::{Pod, Told};
+use crate::support::cgroup::{Bounds, Cgroup};
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![a_herd_is_answered_under_the_limit_of_the_manifests];
+
+/// Thousandths of a processor, as in `deploy/components/identity/daemonset.yaml`.
+pub const CPU: u32 = 100;
+
+/// Pods of a full node.
+const PODS: u8 = 110;
+
+/// Connections that each pod opens at once.
+const CONNECTIONS: usize = 5;
+
+/// From when on an answer is late.
+const LATE: Duration = Duration::from_millis(2500);
+
+/// A debug build needs more time for the same.
+pub fn bounds() -> Bounds {
+    let milliseconds = CPU / 10;
+    let cpu = if is_full_size() { milliseconds } else { 3 * milliseconds };
+    Bounds { memory: None, cpu: Some(cpu) }
+}
+
+fn a_herd_is_answered_under_the_limit_of_the_manifests() {
+    let runs = if is_full_size() { 5 } else { 1 };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    let pods: Vec<Arc<Pod>> = (0..PODS)
+        .map(|number| {
+            let account = format!("app-{number}");
+            api.create_account("team-0", &account);
+            let object = api.create_pod("team-0", &format!("pod-{number}"), &account, NODE);
+            Pod::start(&world.node, object, world.address(number))
+        })
+        .collect();
+    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let flags = google.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut failed = Vec::new();
+    for run in 0..runs {
+        let _proxy = world.proxy_in(Some(&group), &flags);
+        for herd in ["cold", "warm", "warm again"] {
+            let answers = herd_of(&pods);
+            let slowest = answers.iter().map(|(_, time)| *time).max().unwrap_or_default();
+            let late = answers.iter().filter(|(_, time)| *time > LATE).count();
+            let others: Vec<_> = answers.iter().filter(|(told, _)| !matches!(told, Told::Itself)).collect();
+            println!(
+                "run {run}, {herd}: {} of {} not answered, {late} late, the slowest after {slowest:.1?}",
+                others.len(),
+                answers.len()
+            );
+            failed.extend(others.iter().map(|(told, time)| format!("run {run}, {herd}: {told:?} after {time:.1?}")));
+            assert!(!is_full_size() || late == 0, "{late} answers took longer than {LATE:?}");
+        }
+    }
+    assert!(failed.is_empty(), "{} not answered, as {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+}
+
+/// What all pods are told that open their connections at once, and after how long.
+fn herd_of(pods: &[Arc<Pod>]) -> Vec<(Told, Duration)> {
+    let ready = Arc::new(Barrier::new(pods.len() * CONNECTIONS));
+    let ask = |pod: &Arc<Pod>| -> JoinHandle<(Told, Duration)> {
+        let (pod, ready) = (Arc::clone(pod), Arc::clone(&ready));
+        thread::spawn(move || {
+            pod.inside(move |pod| {
+                ready.wait();
+                let began = Instant::now();
+                let told = pod.connect().map(|mut connection| pod.ask_for_token(&mut connection));
+                (told.unwrap_or(Told::Broken(std::io::ErrorKind::ConnectionRefused)), began.elapsed())
+            })
+        })
+    };
+    let asking: Vec<_> = pods.iter().flat_map(|pod| [(); CONNECTIONS].map(|()| ask(pod))).collect();
+    let answers = asking.into_iter().map(|client| client.join().expect("no panic")).collect();
+    // What is throttled catches up.
+    pause(Duration::from_secs(1));
+    answers
+}
