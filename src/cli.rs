@@ -119,6 +119,8 @@ pub enum Command {
     /// Find out why pods of this node get tokens of their own, or why not, with these settings of the proxy.
     #[cfg(feature = "workload-identity")]
     IdentityDoctor {
+        /// Where the proxy serves operators.
+        admin: SocketAddr,
         /// How the proxy identifies pods.
         settings: crate::identity::Settings,
         /// Whose token to try.
@@ -201,7 +203,10 @@ impl Args {
                 Command::Check { command: args.resolve(mistakes)?, admin: admin?, log: log? }
             }
             #[cfg(feature = "workload-identity")]
-            Some(Subcommands::Identity(args)) => args.resolve(serve.identity, mistakes)?,
+            Some(Subcommands::Identity(args)) => {
+                let admin = mistakes.value(serve.metrics_addr);
+                args.resolve(serve.identity, admin, mistakes)?
+            }
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]

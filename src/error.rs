@@ -39,7 +39,7 @@ pub enum Error {
     #[error("{0}")]
     MalformedAccount(Malformed),
     /// It is not known how the pod's service account acts at Google.
-    #[error("Unavailable: {0}; try again in a second.")]
+    #[error("{}", unknown_account(.0))]
     UnknownAccount(#[from] LinkError),
     /// A pod reads a tree that includes the node's accounts.
     #[error(
@@ -148,6 +148,14 @@ impl Error {
             Self::Overloaded(_) => RequestOutcome::Shed,
             Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
+    }
+}
+
+/// Only what passes by itself is worth another try.
+fn unknown_account(error: &LinkError) -> String {
+    match error {
+        LinkError::Deleted { .. } => format!("Refused: {error}."),
+        LinkError::Unread { .. } | LinkError::Outdated => format!("Unavailable: {error}; try again in a second."),
     }
 }
 

@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Uri;
 use http::header::HOST;
 use http::uri::Authority;
+use http::{StatusCode, Uri};
 
 use crate::error::Error;
 use crate::http_client::{HttpClient, Limits};
+use crate::identity::Whois;
 use crate::layers::conceal::redact;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
 use crate::metadata::host::AllowedHosts;
@@ -89,15 +90,48 @@ pub fn explain(policy: &Policy, url: &str) -> String {
 }
 
 /// Asks the proxy that serves operators at this address whom it takes a pod for.
-pub async fn pod(admin: SocketAddr, pod: &str) -> Result<String, Box<dyn std::error::Error>> {
+pub async fn pod(admin: SocketAddr, pod: &str) -> Result<String, AskError> {
+    ask(admin, &[("pod", pod)]).await
+}
+
+/// Like [`pod`], for a program.
+pub async fn whois(admin: SocketAddr, pod: &str) -> Result<Whois, AskError> {
+    let answer = ask(admin, &[("pod", pod), ("format", "json")]).await?;
+    serde_json::from_str(&answer).map_err(|_| AskError::Unclear)
+}
+
+/// Why it is not known whom the proxy takes a pod for.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nothing answers there.
+    #[error("cannot reach the proxy at {0} (--metrics-addr): {1}")]
+    Unreachable(SocketAddr, String),
+    /// The proxy does not identify pods.
+    #[error("{0}")]
+    NoIdentity(String),
+    /// It does not answer that here, such as to an address that is not loopback.
+    #[error("it refuses to say: {0}")]
+    Refused(String),
+    /// The answer has another form.
+    #[error("its answer has another form; the proxy is of another version")]
+    Unclear,
+}
+
+async fn ask(admin: SocketAddr, query: &[(&str, &str)]) -> Result<String, AskError> {
+    let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
     // A proxy that listens on all addresses listens on loopback, too.
     let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
-    let query = form_urlencoded::Serializer::new(String::new()).append_pair("pod", pod).finish();
+    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
     let request = http::Request::get(format!("http://{}/whois?{query}", SocketAddr::new(ip, admin.port())));
-    let answer = HttpClient::plain(ADMIN_LIMITS).send(request.body(Bytes::new())?).await;
-    let answer = answer.map_err(|error| format!("cannot reach the proxy at {admin} (--metrics-addr): {error}"))?;
+    let request = request.body(Bytes::new()).map_err(|error| unreachable(&error))?;
+    let answer = HttpClient::plain(ADMIN_LIMITS).send(request).await.map_err(|error| unreachable(&error))?;
     let text = String::from_utf8_lossy(answer.body()).into_owned();
-    if answer.status().is_success() { Ok(text) } else { Err(text.trim_end().into()) }
+    let said = || text.trim_end().to_owned();
+    match answer.status() {
+        status if status.is_success() => Ok(text),
+        StatusCode::NOT_FOUND => Err(AskError::NoIdentity(said())),
+        _ => Err(AskError::Refused(said())),
+    }
 }
 
 /// A table of requests and what each policy decides.

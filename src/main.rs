@@ -53,8 +53,8 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 return Ok(ExitCode::from(code));
             }
             #[cfg(feature = "workload-identity")]
-            Command::IdentityDoctor { settings, whose, format } => {
-                let report = gce_metadata_proxy::doctor::examine(&settings, &whose).await;
+            Command::IdentityDoctor { admin, settings, whose, format } => {
+                let report = gce_metadata_proxy::doctor::examine(admin, &settings, &whose).await;
                 print(&report.render(format));
                 return Ok(ExitCode::from(report.exit_code()));
             }
@@ -107,6 +107,7 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
 async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
+    logging::limit_panics();
     let mut app = App::bind(config).await?;
     #[cfg(feature = "workload-identity")]
     app.connect_cluster().await?;

@@ -283,7 +283,9 @@ fn cut_unread(connections: &Arc<Connections>) -> CutUnread {
 /// Divides the memory limit.
 fn budget(config: &Config, pressure: &Pressure) -> Budget {
     let exchanges = config.max_in_flight + config.max_hanging;
-    let budget = Budget::new(pressure.limit(), Demand { connections: config.max_connections, exchanges });
+    let has_accounts = config.identity.as_ref().is_some_and(|identity| identity.federation.is_some());
+    let demand = Demand { connections: config.max_connections, exchanges, has_accounts };
+    let budget = Budget::new(pressure.limit(), demand);
     tracing::info!(
         limit = pressure.limit(),
         connections = budget.connections,

@@ -174,6 +174,7 @@ class Chart(unittest.TestCase):
             ({"workloadPool": pool}, "identity.workloadPool needs identity.clusterUri"),
             ({"clusterUri": cluster}, "identity.clusterUri needs identity.workloadPool"),
             ({"tokenAudience": "a"}, "identity.tokenAudience needs identity.workloadPool or"),
+            ({"shortTokens": True}, "identity.shortTokens needs identity.workloadPool or"),
             ({"access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
@@ -188,6 +189,9 @@ class Chart(unittest.TestCase):
             self.with_identity({}, "1.34.1-gke.5")
         with self.assertRaisesRegex(AssertionError, "fenced needs Kubernetes 1.30 .*, and this is v1.29.9"):
             self.with_identity(fenced, "1.29.9")
+        short = fenced | {"access": "kubelet", "shortTokens": True}
+        with self.assertRaisesRegex(AssertionError, "shortTokens needs Kubernetes 1.30 .*, and this is v1.29.9"):
+            self.with_identity(short, "1.29.9")
         self.with_identity({}, "1.36.0-gke.100")
         self.with_identity(fenced, "1.30.0-eks-1")
         self.with_identity({"access": "kubelet"}, "1.25.0")

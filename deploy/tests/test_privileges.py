@@ -78,6 +78,9 @@ RIGHTS = {
 
 STARTUP_TAINT = "tests/startup-taint"
 
+# The one in which tokens of nodes are short.
+SHORT_TOKENS = "tests/identity-own-node"
+
 # A line of a manifest, patch or template that gives one of them.
 GIVES = re.compile(
     r"""^\s*(-\s+)?(value:\s+)?(
@@ -183,7 +186,8 @@ class Privileges(unittest.TestCase):
                 audience = audience_of(found)
                 self.assertTrue(audience)
                 self.assertEqual(rights(found, audience), RIGHTS[way])
-                self.assertEqual("ValidatingAdmissionPolicy" in {one["kind"] for one in found}, way == "fenced")
+                is_judged = way == "fenced" or where.removeprefix("chart as ") == SHORT_TOKENS
+                self.assertEqual("ValidatingAdmissionPolicy" in {one["kind"] for one in found}, is_judged)
         self.assertEqual(seen, set(RIGHTS))
 
     def test_the_startup_taint_has_these_rights_and_a_fence(self):
@@ -225,6 +229,27 @@ class Privileges(unittest.TestCase):
                 self.assertEqual(condition["expression"], f"request.userInfo.username == '{user}'")
                 judged = [validation["expression"] for validation in policy["spec"]["validations"]]
                 self.assertIn(f"object.spec.audiences == ['{audience_of(found)}']", judged)
+                self.assertEqual(binding["spec"], {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]})
+
+    def test_tokens_of_nodes_are_short_where_that_is_chosen(self):
+        """The policy is about nodes and this audience alone: all other tokens of a cluster are not its business."""
+        short = [(where, found) for where, found in installs() if where.removeprefix("chart as ") == SHORT_TOKENS]
+        self.assertEqual(len(short), 2)
+        for where, found in short:
+            of = {one["kind"]: one for one in found}
+            policy, binding = of["ValidatingAdmissionPolicy"], of["ValidatingAdmissionPolicyBinding"]
+            with self.subTest(where):
+                self.assertEqual(policy["spec"]["failurePolicy"], "Fail")
+                audience = audience_of(found)
+                conditions = [condition["expression"] for condition in policy["spec"]["matchConditions"]]
+                self.assertEqual(
+                    conditions,
+                    [
+                        "request.userInfo.username.startsWith('system:node:')",
+                        f"'{audience}' in object.spec.?audiences.orValue([])",
+                    ],
+                )
+                self.assertIn(f" {audience} ", policy["spec"]["validations"][0]["message"])
                 self.assertEqual(binding["spec"], {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]})
 
     def test_the_doctor_has_what_the_proxy_has(self):

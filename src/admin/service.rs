@@ -10,6 +10,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
+use serde::Serialize;
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
@@ -99,7 +100,7 @@ impl Admin {
                 response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT_POLICY);
                 response
             }
-            "/whois" => self.whois(value(query, "pod").as_deref()).await,
+            "/whois" => self.whois(query).await,
             "/flagz" => {
                 let flags = cli::flags(&self.shared.config).into_iter();
                 let lines: Vec<String> = flags.map(|(flag, value)| format!("{flag}={value}\n")).collect();
@@ -116,20 +117,23 @@ impl Admin {
         }
     }
 
-    async fn whois(&self, pod: Option<&str>) -> Page {
+    async fn whois(&self, query: Option<&str>) -> Page {
         let Some(identity) = &self.shared.identity else {
             return text(StatusCode::NOT_FOUND, "Pods are not identified; see --workload-identity.\n");
         };
-        match pod.and_then(|pod| pod.split_once('/')) {
-            Some((namespace, name)) => text(StatusCode::OK, identity.explain(namespace, name).await),
-            None => text(StatusCode::BAD_REQUEST, "Missing pod; use /whois?pod=NAMESPACE/NAME.\n"),
+        let pod = value(query, "pod");
+        let Some((namespace, name)) = pod.as_deref().and_then(|pod| pod.split_once('/')) else {
+            return text(StatusCode::BAD_REQUEST, "Missing pod; use /whois?pod=NAMESPACE/NAME.\n");
+        };
+        let whois = identity.whois(namespace, name).await;
+        match value(query, "format").as_deref() {
+            Some("json") => json(StatusCode::OK, &whois),
+            _ => text(StatusCode::OK, whois.to_string()),
         }
     }
 
     fn statusz_json(&self) -> Page {
-        let json =
-            serde_json::to_string_pretty(&Status::of(&self.shared)).expect("numbers and strings are always JSON");
-        page(StatusCode::OK, JSON, json + "\n")
+        json(StatusCode::OK, &Status::of(&self.shared))
     }
 
     fn readyz(&self, verbose: bool) -> Page {
@@ -179,8 +183,10 @@ where
 }
 
 fn panicked(requests: &Requests, peer: SocketAddr, panic: &(dyn Any + Send)) -> Page {
-    requests.panicked();
-    tracing::error!(%peer, panic = panic_message(panic), "an admin request panicked; its client gets status 500");
+    if let Some(count) = requests.panicked() {
+        let panic = panic_message(panic);
+        tracing::error!(%peer, panic, count, "an admin request panicked; its client gets status 500");
+    }
     text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; see the log.\n")
 }
 
@@ -250,6 +256,11 @@ fn not_allowed(allowed: &'static str) -> Page {
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Page {
     page(status, reply::PLAIN_TEXT, body)
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Page {
+    let json = serde_json::to_string_pretty(value).expect("numbers and strings are always JSON");
+    page(status, JSON, json + "\n")
 }
 
 fn page(status: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {

@@ -1,5 +1,7 @@
 //! `identity` and its subcommands.
 
+use std::net::SocketAddr;
+
 use clap::{Args, Subcommand};
 
 use super::Command;
@@ -38,7 +40,12 @@ pub(super) struct DoctorArgs {
 
 impl Subcommands {
     /// Flags of the proxy hold where they are given: before the subcommand, as in its manifest, or after it.
-    pub(super) fn resolve(self, before: IdentityArgs, mistakes: &mut Mistakes) -> Option<Command> {
+    pub(super) fn resolve(
+        self,
+        before: IdentityArgs,
+        admin: Option<SocketAddr>,
+        mistakes: &mut Mistakes,
+    ) -> Option<Command> {
         let Self::Doctor(DoctorArgs { account, pod, format, identity }) = self;
         let settings = identity.or(before).resolve_anyway("identity doctor", mistakes);
         let (account, pod) = (mistakes.optional(account), mistakes.optional(pod));
@@ -48,7 +55,7 @@ impl Subcommands {
             (None, None) => Whose::Any,
         };
         let format = mistakes.value(format)?;
-        Some(Command::IdentityDoctor { settings: settings?, whose, format })
+        Some(Command::IdentityDoctor { admin: admin?, settings: settings?, whose, format })
     }
 }
 
@@ -64,7 +71,7 @@ mod tests {
 
     fn doctor(line: &str) -> (Settings, Whose, Format) {
         match parse_line(line) {
-            Ok(Command::IdentityDoctor { settings, whose, format }) => (settings, whose, format),
+            Ok(Command::IdentityDoctor { settings, whose, format, .. }) => (settings, whose, format),
             other => panic!("{line}: {other:?}"),
         }
     }

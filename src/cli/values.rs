@@ -26,6 +26,10 @@ pub(super) struct ValuesArgs {
     /// Cluster location to return: a region or a zone. Requires `--upstream none`
     #[arg(long, value_name = "LOCATION", env = "METADATA_PROXY_CLUSTER_LOCATION")]
     cluster_location: Option<Given<Word>>,
+
+    /// Cluster UID to return. Requires `--upstream none`
+    #[arg(long, value_name = "UID", env = "METADATA_PROXY_CLUSTER_UID")]
+    cluster_uid: Option<Given<Word>>,
 }
 
 impl ValuesArgs {
@@ -36,14 +40,15 @@ impl ValuesArgs {
             numeric_project_id: mistakes.optional(self.numeric_project_id),
             cluster_name: mistakes.optional(self.cluster_name),
             cluster_location: mistakes.optional(self.cluster_location),
+            cluster_uid: mistakes.optional(self.cluster_uid),
         };
         match place? {
             Place::Nowhere => Some(Upstream::None(Values::new(named))),
             Place::Server(target) => {
                 if named != Named::default() {
                     mistakes.add(
-                        "--project-id, --numeric-project-id, --cluster-name and --cluster-location require --upstream none; \
-                         a metadata server has values of its own"
+                        "--project-id, --numeric-project-id, --cluster-name, --cluster-location and --cluster-uid require \
+                         --upstream none; a metadata server has values of its own"
                             .to_owned(),
                     );
                 }
@@ -63,6 +68,7 @@ impl ValuesArgs {
             numeric_project_id: named.numeric_project_id.map(Given::from_value),
             cluster_name: named.cluster_name.map(Given::from_value),
             cluster_location: named.cluster_location.map(Given::from_value),
+            cluster_uid: named.cluster_uid.map(Given::from_value),
         }
     }
 }
@@ -74,7 +80,8 @@ mod tests {
 
     #[test]
     fn values_are_shown_as_they_are_in_force() {
-        let line = "--upstream none --project-id=shop --numeric-project-id=12 --cluster-name=one --cluster-location=eu";
+        let line = "--upstream none --project-id=shop --numeric-project-id=12 --cluster-name=one --cluster-location=eu \
+                    --cluster-uid=5f0c";
         let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
         let flags = crate::cli::flags(&config);
         for (name, value) in [
@@ -83,6 +90,7 @@ mod tests {
             ("--numeric-project-id", "12"),
             ("--cluster-name", "one"),
             ("--cluster-location", "eu"),
+            ("--cluster-uid", "5f0c"),
         ] {
             assert!(flags.contains(&(name.to_owned(), value.to_owned())), "{name}");
         }
@@ -92,6 +100,7 @@ mod tests {
     fn values_of_a_server_are_its_own() {
         for (line, expected) in [
             ("--project-id=shop", "require --upstream none"),
+            ("--cluster-uid=5f0c", "require --upstream none"),
             ("--upstream none --project-id=a/b", "--project-id: \"a/b\" is not valid; expected a word"),
             ("--upstream none --numeric-project-id=0", "--numeric-project-id: \"0\" is not valid"),
         ] {

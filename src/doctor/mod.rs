@@ -2,7 +2,7 @@
 //!
 //! It follows a pod's token step by step, with the settings of the proxy: it lists this node's pods, has the
 //! API server issue a Kubernetes token of one of their accounts, has Google exchange it, and for a linked account has IAM
-//! issue a token. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
+//! issue a token. It asks the running proxy whom it takes that pod for. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
 //! get. It changes nothing, and prints no token: the tokens that it is given are dropped.
 //!
 //! Each step gives a [`Finding`]: what was looked at, what it means, and for a trouble the command that mends it. A step
@@ -19,6 +19,7 @@ mod patient;
 mod report;
 mod rights;
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -28,8 +29,10 @@ use tokio::time::{Instant, timeout_at};
 pub use patient::Whose;
 pub use report::{Finding, Report, Step, Verdict};
 
+use crate::explain::{self, AskError};
 use crate::identity::Settings;
 use google::{Exchanged, Reached};
+use patient::Patient;
 
 /// Maximum time of all steps together.
 const MAX_TIME: Duration = Duration::from_secs(15);
@@ -65,16 +68,16 @@ impl Deadline {
     }
 }
 
-/// Runs all steps, in at most 15 s.
+/// Runs all steps, in at most 15 s. `proxy` is where the running proxy serves operators.
 ///
 /// # Panics
 ///
 /// Outside a runtime.
-pub async fn examine(settings: &Settings, whose: &Whose) -> Report {
-    examine_until(Deadline::new(MAX_TIME, MAX_STEP), settings, whose).await
+pub async fn examine(proxy: SocketAddr, settings: &Settings, whose: &Whose) -> Report {
+    examine_until(Deadline::new(MAX_TIME, MAX_STEP), proxy, settings, whose).await
 }
 
-async fn examine_until(deadline: Deadline, settings: &Settings, whose: &Whose) -> Report {
+async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Settings, whose: &Whose) -> Report {
     let federation = settings.federation.as_ref();
     let reach = async {
         match federation {
@@ -90,7 +93,8 @@ async fn examine_until(deadline: Deadline, settings: &Settings, whose: &Whose) -
         judge::token::Clocks { of_cluster: kubernetes.ahead, of_google: reached.ahead },
         settings.cluster.node.as_str(),
     ));
-    let name = kubernetes.patient.as_ref().map_or_else(|| whose.name(), patient::Patient::name);
+    findings.push(ask_proxy(proxy, kubernetes.patient.as_ref(), deadline).await);
+    let name = kubernetes.patient.as_ref().map_or_else(|| whose.name(), Patient::name);
     let Some(federation) = federation else {
         findings.push(judge::settings::none());
         return Report::new(findings, &name, None);
@@ -99,6 +103,16 @@ async fn examine_until(deadline: Deadline, settings: &Settings, whose: &Whose) -
     let Exchanged { identity, findings: more } = Box::pin(exchanging).await;
     findings.extend(more);
     Report::new(findings, &name, identity.as_deref())
+}
+
+/// Asks the running proxy whom it takes the pod for.
+async fn ask_proxy(proxy: SocketAddr, patient: Option<&Patient>, deadline: Deadline) -> Finding {
+    let Some(patient) = patient else {
+        return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", "it is not known which");
+    };
+    let asked = deadline.within(explain::whois(proxy, &patient.pod_name())).await;
+    let silent = || Err(AskError::Unreachable(proxy, "it did not answer in time".to_owned()));
+    judge::proxy::proxy(patient, &asked.unwrap_or_else(silent))
 }
 
 #[cfg(test)]

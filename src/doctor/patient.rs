@@ -42,8 +42,8 @@ pub(super) enum Unfit {
 }
 
 impl Patient {
-    /// Chooses among the pods of this node. Pods that were told to end come last, then those of the system and of accounts
-    /// that everybody has.
+    /// Chooses among the pods of this node. Pods that were told to end come last, then those that have no address yet, then
+    /// those of the system and of accounts that everybody has.
     pub(super) fn choose(
         objects: &[PodObject],
         node: &NodeName,
@@ -54,14 +54,14 @@ impl Patient {
         let is_node = |pod: &Pod| passthrough.iter().any(|account| is(account, &pod.namespace, &pod.account));
         let found = match whose {
             Whose::Any => {
-                let order = |pod: &Pod| (pod.terminating, &*pod.namespace == "kube-system", &*pod.account == "default");
+                let order = |pod: &Pod| (stage(pod), &*pod.namespace == "kube-system", &*pod.account == "default");
                 pods.retain(|pod| pod.has_identity() && !is_node(pod));
                 pods.sort_by(|one, other| order(one).cmp(&order(other)).then_with(|| name(one).cmp(&name(other))));
                 pods.into_iter().next().ok_or(Unfit::Nobody)
             }
             Whose::Account(account) => {
                 pods.retain(|pod| pod.has_identity() && is(account, &pod.namespace, &pod.account));
-                pods.sort_by_key(|pod| pod.terminating);
+                pods.sort_by_key(stage);
                 pods.into_iter().next().ok_or_else(|| Unfit::NoPodOf(account.clone()))
             }
             Whose::Pod(wanted) => match pods.into_iter().find(|pod| is(wanted, &pod.namespace, &pod.name)) {
@@ -87,6 +87,11 @@ impl Patient {
     pub(super) fn name(&self) -> String {
         format!("{}/{}", self.namespace, self.account)
     }
+
+    /// `NAMESPACE/POD`
+    pub(super) fn pod_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.pod)
+    }
 }
 
 impl Whose {
@@ -98,6 +103,11 @@ impl Whose {
             Self::Pod(pod) => format!("the account of {pod}"),
         }
     }
+}
+
+/// How far a pod is from getting tokens now.
+fn stage(pod: &Pod) -> (bool, bool) {
+    (pod.terminating, pod.addresses.is_empty())
 }
 
 fn is(wanted: &AccountName, namespace: &str, name: &str) -> bool {

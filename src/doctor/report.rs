@@ -42,6 +42,8 @@ pub enum Step {
     Link,
     /// The token of the Google service account.
     Impersonation,
+    /// Whom the running proxy takes the pod for.
+    Proxy,
 }
 
 /// Meaning of a finding, from good to bad.
@@ -121,6 +123,11 @@ impl Finding {
         Self::new(step, Verdict::NotTried, tried, format!("not tried: {}", because.as_ref()))
     }
 
+    /// Whether it was not seen whom the proxy takes the pod for.
+    fn is_unseen_proxy(&self) -> bool {
+        self.step == Step::Proxy && self.verdict != Verdict::Ok
+    }
+
     /// With a server's words.
     pub(super) fn saying(self, said: impl AsRef<str>) -> Self {
         Self { said: Some(clean(said.as_ref())), ..self }
@@ -163,7 +170,15 @@ impl Report {
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Trouble);
         let trouble = findings.iter().find(|finding| finding.verdict == Verdict::Trouble);
         let conclusion = match (trouble, identity) {
-            (None, Some(identity)) => format!("Pods of {whose} get tokens of {identity}."),
+            (None, Some(identity)) => match findings.iter().find(|finding| finding.is_unseen_proxy()) {
+                None => format!("Pods of {whose} get tokens of {identity}."),
+                Some(proxy) => {
+                    format!(
+                        "Pods of {whose} get tokens of {identity} if the proxy knows them, which was {}.",
+                        proxy.seen
+                    )
+                }
+            },
             (None, None) => format!("Pods of {whose} do not get tokens."),
             (Some(trouble), Some(identity)) => {
                 format!("Pods of {whose} could get tokens of {identity}, but {}", because(trouble))

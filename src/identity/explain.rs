@@ -1,8 +1,9 @@
-//! [`Identity::explain`]: whom a pod is taken for, and why.
+//! [`Identity::whois`]: whom a pod is taken for, and why.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::Identity;
@@ -14,51 +15,109 @@ use crate::pods::owners::{NoOwner, Owner};
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 
-/// A report of lines, each with a label.
-struct Report(String);
+/// Whom a pod of this node is taken for, by which evidence, and what is missing. As text it is for people: several lines,
+/// each with a label. As JSON it is for [`doctor`](crate::doctor).
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Whois {
+    /// Whom it is taken for, by address.
+    pub addresses: Vec<(IpAddr, Taken)>,
+    /// Why it has no address, if so.
+    pub without: Option<String>,
+    /// What the API server and the kernel say of it.
+    evidence: Vec<(String, String)>,
+}
 
-impl Report {
-    fn line(&mut self, label: impl fmt::Display, text: impl fmt::Display) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.0, "{label:16} {text}");
+/// Whom the clients of an address are taken for.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taken {
+    /// The node, because it has the address.
+    Node,
+    /// A pod.
+    Pod {
+        /// Namespace and name.
+        pod: String,
+        /// Its service account.
+        account: String,
+        /// Who says so.
+        evidence: String,
+        /// Whether it acts as the node.
+        passthrough: bool,
+    },
+    /// Nobody: they get 503.
+    Unknown(String),
+    /// Its processes began a moment ago.
+    TooYoung,
+}
+
+impl fmt::Display for Whois {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |label: &dyn fmt::Display, text: &dyn fmt::Display| writeln!(f, "{label:16} {text}");
+        self.evidence.iter().try_for_each(|(label, text)| line(label, text))?;
+        self.without.iter().try_for_each(|why| line(&"identity", why))?;
+        self.addresses.iter().try_for_each(|(addr, taken)| line(addr, taken))
+    }
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => f.write_str("is the node's: its clients act as the node"),
+            Self::Pod { pod, account, evidence, passthrough } => {
+                let acts = if *passthrough { ", and acts as the node (--passthrough)" } else { "" };
+                write!(f, "{pod} by {evidence}, account {account}{acts}")
+            }
+            Self::Unknown(why) => write!(f, "not known: {why}"),
+            Self::TooYoung => f.write_str("its processes began just now; ask again"),
+        }
+    }
+}
+
+impl Whois {
+    fn said(&mut self, label: &str, text: impl fmt::Display) {
+        self.evidence.push((label.to_owned(), text.to_string()));
+    }
+
+    fn without(self, why: &str) -> Self {
+        Self { without: Some(why.to_owned()), ..self }
     }
 }
 
 impl Identity {
-    /// Explains whom a pod of this node is taken for, by which evidence, and what is missing. For people; several lines.
-    /// Waits for a look at the processes, but not longer than a pod does.
+    /// [`whois`](Self::whois) as text.
     pub async fn explain(&self, namespace: &str, name: &str) -> String {
-        let mut report = Report(String::new());
-        report.line("pod", format_args!("{namespace}/{name}"));
+        self.whois(namespace, name).await.to_string()
+    }
+
+    /// Whom a pod of this node is taken for. Waits for a scan of the processes, but not longer than a pod does.
+    pub async fn whois(&self, namespace: &str, name: &str) -> Whois {
+        let mut whois = Whois { addresses: Vec::new(), without: None, evidence: Vec::new() };
+        whois.said("pod", format_args!("{namespace}/{name}"));
         let is_asked_for = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
         // A pod of this name that ended may still be reported beside the one that replaced it.
         let pods = self.pods.all();
         let found = pods.iter().filter(|pod| is_asked_for(pod)).max_by_key(|pod| !pod.ended);
         let Some(pod) = found else {
-            report.line("API server", self.api_says_nothing());
-            report.line("identity", "none; its requests get 503");
-            return report.0;
+            whois.said("API server", self.api_says_nothing());
+            return whois.without("none; its requests get 503");
         };
         if timeout(MAX_WAIT, self.lookout.since(BootTime::now())).await.is_err() {
-            report.line("kernel", "its processes could not be looked at in time; what follows may be old");
+            whois.said("kernel", "its processes could not be looked at in time; what follows may be old");
         }
-        report.line("API server", reported(pod));
+        whois.said("API server", reported(pod));
         let own = self.sandboxes().addresses(pod.uid);
-        report.line("kernel", if self.sandboxes().is_alive(pod.uid) { seen(&own) } else { NOT_SEEN.to_owned() });
+        whois.said("kernel", if self.sandboxes().is_alive(pod.uid) { seen(&own) } else { NOT_SEEN.to_owned() });
         if pod.host_network {
-            report.line("identity", "the node, whose network it shares (hostNetwork)");
-            return report.0;
+            return whois.without("the node, whose network it shares (hostNetwork)");
         }
         let mut addresses = [own, pod.addresses.clone()].concat();
         addresses.sort_unstable();
         addresses.dedup();
         if addresses.is_empty() {
-            report.line("identity", "none yet: it has no address");
+            return whois.without("none yet: it has no address");
         }
-        for addr in addresses {
-            report.line(addr, self.taken_for(addr));
-        }
-        report.0
+        whois.addresses = addresses.into_iter().map(|addr| (addr, self.taken_for(addr))).collect();
+        whois
     }
 
     fn api_says_nothing(&self) -> String {
@@ -69,19 +128,21 @@ impl Identity {
     }
 
     /// Whom a new connection from this address would be of.
-    fn taken_for(&self, addr: IpAddr) -> String {
+    fn taken_for(&self, addr: IpAddr) -> Taken {
         let arrival = Arrival { peer: (addr, 0).into(), accepted: BootTime::now() };
         if self.sandboxes().is_of_node(addr) {
-            return "is the node's: its clients act as the node".to_owned();
+            return Taken::Node;
         }
         // `look_up` would also reset connections of an earlier owner: a question must not change anything.
         match self.owner(arrival) {
-            Ok(Owner { pod, by, .. }) => {
-                let acts = if self.is_passed_through(&pod) { ", and acts as the node (--passthrough)" } else { "" };
-                format!("{}/{} by {}, account {}{acts}", pod.namespace, pod.name, witness(by).label(), pod.account)
-            }
-            Err(NoOwner::Unidentified(why)) => format!("not known: {why}"),
-            Err(NoOwner::Outdated) => "its processes began just now; ask again".to_owned(),
+            Ok(Owner { pod, by, .. }) => Taken::Pod {
+                pod: format!("{}/{}", pod.namespace, pod.name),
+                account: pod.account.to_string(),
+                evidence: witness(by).label().to_owned(),
+                passthrough: self.is_passed_through(&pod),
+            },
+            Err(NoOwner::Unidentified(why)) => Taken::Unknown(why.to_string()),
+            Err(NoOwner::Outdated) => Taken::TooYoung,
         }
     }
 }

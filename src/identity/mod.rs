@@ -42,6 +42,7 @@ use crate::workloads::Workloads;
 pub use caller::Caller;
 use caller::{KnownPod, Role, witness};
 pub use credential::{CredentialBoard, CredentialState, CredentialStatus};
+pub use explain::{Taken, Whois};
 pub use hooks::{CutFrom, Forget};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;

@@ -18,6 +18,7 @@ use tower::{Layer, Service};
 use super::outcome::Outcome;
 use crate::error::Error;
 use crate::telemetry::requests::Requests;
+use crate::telemetry::sampled::Brief;
 
 /// Catches panics while requests of this peer are handled, and counts and logs them.
 pub fn layer<S>(requests: &Arc<Requests>, peer: SocketAddr) -> impl Layer<S, Service = CatchPanic<S>> + Clone + use<S> {
@@ -40,8 +41,10 @@ struct Report {
 
 impl Report {
     fn caught(&self, panic: &(dyn Any + Send)) -> Error {
-        self.requests.panicked();
-        tracing::error!(peer = %self.peer, panic = panic_message(panic), "a request panicked; its client gets status 500");
+        if let Some(count) = self.requests.panicked() {
+            let panic = Brief(panic_message(panic));
+            tracing::error!(peer = %self.peer, %panic, count, "a request panicked; its client gets status 500");
+        }
         Error::Panicked
     }
 }

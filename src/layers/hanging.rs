@@ -12,7 +12,8 @@
 //! left, to another that still waits. Joining a watch is always allowed: watchers are limited by their
 //! connections. If all watches are taken, a client that has clearly fewer than the largest client replaces the
 //! oldest watch of that client, whose watchers get 503. Only a watch for which no other client waits can be
-//! replaced. All other clients get 503.
+//! replaced. All other clients get 503, after [`REFUSAL_DELAY`]: a pod with hundreds of addresses that repeats its requests
+//! at once would take the processor from others. They hold a connection meanwhile, as watchers do.
 //!
 //! # What a watch costs
 //!
@@ -25,8 +26,10 @@ mod watches;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Response;
+use tokio::time::sleep;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
@@ -36,6 +39,9 @@ use crate::metadata::Request;
 use crate::reply::Body;
 use table::Key;
 pub use watches::Watches;
+
+/// How long a watch is not refused, unless its own time-out is shorter. Agents watch with time-outs of a minute or more.
+const REFUSAL_DELAY: Duration = Duration::from_secs(10);
 
 /// Lets clients that wait for the same change share these watches.
 pub fn layer<S>(watches: &Arc<Watches>) -> impl Layer<S, Service = Hanging<S>> + Clone + use<S> {
@@ -73,11 +79,16 @@ where
             target: format!("{}{}", request.path, request.query),
         };
         let account = self.watches.room.account(request.peer);
+        let patience = request.query.timeout_seconds().map(|seconds| Duration::from_secs(seconds.into()));
+        let delay = patience.unwrap_or(REFUSAL_DELAY).min(REFUSAL_DELAY);
         // A request that joins a watch is dropped here. A request that begins one is detached from its buffer by
         // `Forward`.
         match self.watches.join(key, &account, || self.inner.call(request)) {
             Ok(watcher) => Outcome::pending(async move { watcher.answer().await }),
-            Err(full) => Outcome::decided(Err(full.into())),
+            Err(full) => Outcome::pending(async move {
+                sleep(delay).await;
+                Err(full.into())
+            }),
         }
     }
 }

@@ -9,6 +9,7 @@ use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use pin_project_lite::pin_project;
 use strum::{Display, EnumString, VariantNames};
+use tokio::time::Instant;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
@@ -19,6 +20,7 @@ use crate::reply::{self, Body};
 use crate::server::Reset;
 use crate::telemetry::latency::RequestOutcome;
 use crate::telemetry::requests::Requests;
+use crate::telemetry::sampled::Brief;
 use crate::telemetry::shedding::{Shed, Shedding};
 
 /// How to refuse a request during an overload. The flag has the variants' names in lowercase.
@@ -143,7 +145,7 @@ impl Rescuer {
         Ok(answer(error))
     }
 
-    /// Counts a refusal or failure, and logs it at intervals.
+    /// Counts a refusal or failure, and logs it once a minute for each reason and client.
     fn note(&self, error: &Error) {
         let (reason, peer) = (error.reason(), self.timeline.peer());
         self.requests.refused(reason);
@@ -153,8 +155,8 @@ impl Rescuer {
             // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
             Error::Upstream(_) | Error::Token(_) | Error::Panicked => {}
             _ => {
-                if let Some(count) = self.requests.refusal_line_due() {
-                    tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
+                if let Some(count) = self.requests.refusal_line_due(reason, peer.ip(), Instant::now()) {
+                    tracing::info!(%peer, reason, count, "refused requests; the last error: {}", Brief(error));
                 }
             }
         }
@@ -198,9 +200,10 @@ mod tests {
     use http_body_util::combinators::UnsyncBoxBody;
 
     use super::*;
-    use crate::failure::Failure;
+    use crate::failure::{Failure, TokenFailure};
     use crate::metadata::path::PathError;
-    use crate::metadata::{Malformed, RequestError};
+    use crate::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
+    use crate::workloads::LinkError;
 
     fn body_of(response: Response<Body>) -> String {
         let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();
@@ -224,6 +227,40 @@ mod tests {
             (Failure::CutShort.into(), 503),
         ] {
             assert_eq!(answer(&error).status(), status, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_clients_repeat_is_said_to_be_worth_another_try() {
+        let account = || "shop/checkout".to_owned();
+        let calling = CallingPod {
+            namespace: "shop".into(),
+            service_account: "checkout".into(),
+            name: "checkout-7d9c".into(),
+            uid: String::new(),
+            evidence: "kernel",
+        };
+        let errors = [
+            RequestError::Flavor.into(),
+            Error::from(RequestError::from(PathError::NeedlessEscape('-'))),
+            Error::Unidentified(Unidentified { addr: [10, 8, 0, 5].into(), why: Missing::Claim }),
+            Error::Outdated,
+            Error::NoAccount(Arc::new(calling)),
+            Error::UnknownAccount(LinkError::Unread { account: account(), why: "it is not read yet".into() }),
+            Error::UnknownAccount(LinkError::Deleted { account: account() }),
+            Error::UnknownAccount(LinkError::Outdated),
+            Error::IncludesAccounts,
+            Error::TooLarge(1),
+            Error::Overloaded(Overload::InFlight),
+            Error::Overloaded(Overload::HangingGaveWay),
+            Error::Panicked,
+            Failure::Closed.into(),
+            Error::Token(Arc::new(TokenFailure::Expired)),
+        ];
+        for error in errors {
+            let (status, text) = (error.status(), error.to_string());
+            let is_repeated = status == StatusCode::SERVICE_UNAVAILABLE;
+            assert_eq!(text.ends_with("; try again in a second."), is_repeated, "{status}: {text}");
         }
     }
 

@@ -18,6 +18,10 @@ const EXCHANGE_BYTES: usize = 15 * 1024;
 /// Maximum for tokens, and for large responses, in bytes.
 const MAX_PART_BYTES: usize = 3 * MIB / 2;
 
+/// Maximum for tokens if each account has its own, in bytes: 110 accounts of a node with four tokens each, of which
+/// a long one weighs 5 KiB, and a reserve.
+const MAX_TOKENS_OF_ACCOUNTS_BYTES: usize = 5 * MIB / 2;
+
 /// Minimum of each part, in bytes, regardless of the limit.
 const MIN_PART_BYTES: usize = MIB / 2;
 
@@ -39,6 +43,8 @@ pub struct Demand {
     pub connections: usize,
     /// Sum of `--max-in-flight` and `--max-hanging`, because each may be an upstream request.
     pub exchanges: usize,
+    /// Whether each account of a pod has tokens of its own.
+    pub has_accounts: bool,
 }
 
 impl Budget {
@@ -48,11 +54,13 @@ impl Budget {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let total = (limit / 5 * 4).saturating_sub(IDLE_PROCESS_BYTES).min(demand.bytes());
         // With a limit of 25 MiB, tokens and responses get a tenth each; with a larger limit they get no more
-        // than that.
-        let part = (total / 10).clamp(MIN_PART_BYTES, MAX_PART_BYTES);
+        // than that. Tokens of accounts get an eighth, and no more than that of 32 MiB.
+        let answers = (total / 10).clamp(MIN_PART_BYTES, MAX_PART_BYTES);
+        let tokens = if demand.has_accounts { total / 8 } else { total / 10 };
+        let tokens = tokens.clamp(MIN_PART_BYTES, demand.token_bytes());
         let exchanges = (demand.exchanges * EXCHANGE_BYTES).min(total / 4);
-        let connections = total.saturating_sub(2 * part + exchanges).max(MIN_PART_BYTES);
-        Self { connections, tokens: part, answers: part }
+        let connections = total.saturating_sub(answers + tokens + exchanges).max(MIN_PART_BYTES);
+        Self { connections, tokens, answers }
     }
 }
 
@@ -61,7 +69,12 @@ impl Demand {
     fn bytes(self) -> usize {
         // New connections leave an eighth of it to requests.
         let connections = self.connections * (OPEN_BYTES + SERVING_BYTES) / 7 * 8;
-        connections + self.exchanges * EXCHANGE_BYTES + 2 * MAX_PART_BYTES
+        connections + self.exchanges * EXCHANGE_BYTES + MAX_PART_BYTES + self.token_bytes()
+    }
+
+    /// Maximum for tokens, in bytes.
+    fn token_bytes(self) -> usize {
+        if self.has_accounts { MAX_TOKENS_OF_ACCOUNTS_BYTES } else { MAX_PART_BYTES }
     }
 }
 
@@ -70,13 +83,14 @@ mod tests {
     use super::*;
 
     /// The demand of the default flags.
-    const DEFAULT: Demand = Demand { connections: 1000, exchanges: 264 };
+    const DEFAULT: Demand = Demand { connections: 1000, exchanges: 264, has_accounts: false };
 
     #[test]
     fn the_parts_leave_a_fifth_of_the_limit_free() {
-        for mib in [16, 25, 32, 64, 512] {
+        let sizes = [16, 25, 32, 64, 512];
+        for (mib, has_accounts) in sizes.into_iter().flat_map(|mib| [(mib, false), (mib, true)]) {
             let limit = mib * MIB;
-            let budget = Budget::new(Some(limit as u64), DEFAULT);
+            let budget = Budget::new(Some(limit as u64), Demand { has_accounts, ..DEFAULT });
             let free = (limit / 5 * 4).saturating_sub(IDLE_PROCESS_BYTES);
             let exchanges = (DEFAULT.exchanges * EXCHANGE_BYTES).min(free / 4);
             let sum = exchanges + budget.connections + budget.tokens + budget.answers;
@@ -89,13 +103,21 @@ mod tests {
         let budget = Budget::new(Some(25 << 20), DEFAULT);
         assert!(budget.connections / OPEN_BYTES >= 800, "{budget:?}");
         assert!(budget.connections / (OPEN_BYTES + SERVING_BYTES) >= 230, "{budget:?}");
-        let raised = Budget::new(Some(25 << 20), Demand { connections: 4000, exchanges: 264 });
+        let raised = Budget::new(Some(25 << 20), Demand { connections: 4000, exchanges: 264, has_accounts: false });
         assert_eq!(raised, budget, "the memory limit takes precedence over the flags");
     }
 
     #[test]
+    fn with_32_mib_tokens_of_accounts_get_more_and_connections_lose_a_tenth_at_most() {
+        let [without, with] =
+            [false, true].map(|has_accounts| Budget::new(Some(32 << 20), Demand { has_accounts, ..DEFAULT }));
+        assert_eq!((without.tokens, with.tokens), (MAX_PART_BYTES, MAX_TOKENS_OF_ACCOUNTS_BYTES));
+        assert!(with.connections >= without.connections / 10 * 9 && with.answers == without.answers, "{with:?}");
+    }
+
+    #[test]
     fn without_a_memory_limit_the_flags_decide() {
-        for demand in [DEFAULT, Demand { connections: 6000, exchanges: 5064 }] {
+        for demand in [DEFAULT, Demand { connections: 6000, exchanges: 5064, has_accounts: true }] {
             let budget = Budget::new(None, demand);
             assert!(budget.connections >= demand.connections * (OPEN_BYTES + SERVING_BYTES), "{budget:?}");
         }

@@ -30,7 +30,7 @@ use crate::telemetry::shedding::Shed;
 const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// Minimum interval between log lines about such errors.
-const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
+const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Number of times a waiting newcomer yields to other tasks before it polls for a place at an interval.
 const MAX_YIELDS: u32 = 3;

@@ -174,7 +174,7 @@ impl Activity {
     /// Whether the bytes being written end the last response, after which the connection closes. If the
     /// client announced a body, the connection lingers first.
     pub(super) fn writes_last(&self) -> bool {
-        self.parting.load(Relaxed) && self.answering.load(Relaxed) == 0 && !self.body_announced()
+        self.parting.load(Relaxed) && !self.is_answering() && !self.body_announced()
     }
 
     /// Records that the connection is to be reset instead of answered.
@@ -187,9 +187,14 @@ impl Activity {
         self.reset.load(Relaxed)
     }
 
+    /// Whether a request is in flight.
+    pub(super) fn is_answering(&self) -> bool {
+        self.answering.load(Relaxed) > 0
+    }
+
     /// Whether a response is being made or written.
     fn is_busy(&self) -> bool {
-        self.answering.load(Relaxed) > 0 || self.blocked.is_set()
+        self.is_answering() || self.blocked.is_set()
     }
 
     /// Whether hyper may read the next head: only after the current response has ended, and one head per
@@ -252,7 +257,7 @@ impl Activity {
     /// When the connection last made progress, or `None` while a request is in flight, or may be among what was not read
     /// yet. A client that does not read its response makes no progress.
     pub(super) fn useless_since(&self) -> Option<Instant> {
-        let is_asked = self.answering.load(Relaxed) > 0 || self.waiting.is_set() || self.awaits_turn();
+        let is_asked = self.is_answering() || self.waiting.is_set() || self.awaits_turn();
         let is_wanted = is_asked && !self.blocked.is_set();
         // Bytes of an incomplete head are not progress.
         (!is_wanted).then(|| self.head_began.get(self.began).unwrap_or_else(|| self.moved_at()))
@@ -279,7 +284,7 @@ impl Activity {
         if let Some(since) = self.blocked.get(self.began) {
             return Doing::NotReading(since);
         }
-        if self.answering.load(Relaxed) > 0 {
+        if self.is_answering() {
             return Doing::Answering;
         }
         if let Some(since) = self.waiting.get(self.began) {

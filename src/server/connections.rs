@@ -10,7 +10,7 @@
 //! and silent, still sending its head, or not reading its response. Only if the client that holds most has
 //! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
 //! request takes long. Where many clients each hold little, the oldest request in flight of any of them gives way to a
-//! client that holds nothing else.
+//! client that holds nothing else, unless that client was [turned away](turned_away) a moment ago.
 //!
 //! A process that is throttled may read nothing for seconds. So a newcomer that can wait replaces a connection that
 //! was silent for a second only if the event loop has come round after that ([`Connections::meanwhile`]).
@@ -30,6 +30,7 @@
 mod metrics;
 mod open;
 mod place;
+mod turned_away;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +45,7 @@ use metrics::ConnectionMetrics;
 pub(super) use place::{Place, Reclaim, Serving};
 
 use open::{Asks, Connection, Open, Resource};
+use turned_away::{AFTER_GIVING_WAY, AFTER_REFUSAL};
 
 use super::activity::Activity;
 use super::arrival::Arrival;
@@ -273,21 +275,35 @@ impl Connections {
     /// Closes other connections until there is room, by the rule in the module documentation.
     fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, wait_for: WaitFor) -> Made {
         let mut freed = 0;
+        let is_newcomer = asks.number.is_none();
         loop {
             let room = open.room(resource, asks, amount);
             let victim = match room {
+                Availability::None if is_newcomer && open.turned_away.includes(asks.client, Instant::now()) => {
+                    return Made::None;
+                }
                 Availability::Free => return Made::Room,
                 // It takes what the other held. It need not restore the part that newcomers leave free as well: after a
                 // flood, dozens of connections would be cut for the first one.
                 Availability::From(_) if freed >= amount => return Made::Room,
                 Availability::From(largest) => open.victim_of(largest),
                 Availability::FromItself => open.useless_but(asks.number, Some(asks.client)),
-                Availability::None => open.useless_but(asks.number, None).or_else(|| open.oldest_request_for(asks)),
+                Availability::None => open.victim_among_equals(asks),
             };
             let Some(victim) = victim else {
-                // What its own connections have sent is read first. Then some of them end, or can be closed.
-                let is_newcomer = asks.number.is_none();
-                return if is_newcomer && open.awaits_turn(asks.client) { Made::Later } else { Made::None };
+                if !is_newcomer {
+                    return Made::None;
+                }
+                // What its own connections have sent is read first. Then some of them end, or can be closed. One that has
+                // none waits until one of the others can be.
+                let holds_nothing = open.holds_nothing_else(asks);
+                if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
+                    return Made::Later;
+                }
+                if room == Availability::None && !holds_nothing {
+                    open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
+                }
+                return Made::None;
             };
             // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
             // only until what has arrived was read: it cannot wait until the largest client is silent.
@@ -307,6 +323,9 @@ impl Connections {
             }
             freed += victim.holds(resource);
             self.cut(open, victim.number);
+            if room == Availability::None && !victim.is_useless {
+                open.turned_away.add(victim.client, Instant::now(), AFTER_GIVING_WAY);
+            }
             self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
         }
     }

@@ -11,7 +11,7 @@
 //! more, once. So a pod that sends a request now and then is answered in the next round, however many connections
 //! others have, and however many addresses.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use pin_project_lite::pin_project;
 use tokio::task::yield_now;
 
@@ -72,7 +73,7 @@ pub(super) struct Turns {
 #[derive(Debug, Default)]
 struct Queues {
     next: u64,
-    of: HashMap<Taker, Queue>,
+    of: HashMap<Taker, Queue, RandomState>,
     /// Takers that wanted nothing before. They go first.
     new: VecDeque<Taker>,
     /// All others.
@@ -81,7 +82,8 @@ struct Queues {
 
 #[derive(Debug)]
 struct Queue {
-    waiting: BTreeMap<u64, Waiter>,
+    /// By number, which increases.
+    waiting: VecDeque<Waiter>,
     /// Processor time left, in nanoseconds.
     credit: i64,
     /// Processor time that the last poll took, in nanoseconds.
@@ -90,6 +92,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct Waiter {
+    number: u64,
     waker: Waker,
     since: Moment,
 }
@@ -176,15 +179,31 @@ impl Turns {
     }
 }
 
+impl Queue {
+    fn place(&self, number: u64) -> Option<usize> {
+        self.waiting.binary_search_by_key(&number, |waiter| waiter.number).ok()
+    }
+
+    fn waiter(&mut self, number: u64) -> Option<&mut Waiter> {
+        let place = self.place(number)?;
+        self.waiting.get_mut(place)
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Waiter> {
+        let place = self.place(number)?;
+        self.waiting.remove(place)
+    }
+}
+
 impl Queues {
     fn add(&mut self, taker: Taker, waker: Waker) -> u64 {
         let number = self.next;
         self.next += 1;
         let queue = self.of.entry(taker).or_insert_with(|| {
             self.new.push_back(taker);
-            Queue { waiting: BTreeMap::new(), credit: QUANTUM, took: ADVANCE }
+            Queue { waiting: VecDeque::new(), credit: QUANTUM, took: ADVANCE }
         });
-        queue.waiting.insert(number, Waiter { waker, since: Moment::now() });
+        queue.waiting.push_back(Waiter { number, waker, since: Moment::now() });
         number
     }
 
@@ -199,7 +218,7 @@ impl Queues {
             if queue.credit <= 0 {
                 queue.credit += QUANTUM;
                 self.old.push_back(taker);
-            } else if let Some((_, waiter)) = queue.waiting.pop_first() {
+            } else if let Some(waiter) = queue.waiting.pop_front() {
                 queue.credit -= ADVANCE;
                 planned += queue.took;
                 given.turns += 1;
@@ -262,7 +281,7 @@ impl Waits {
             return Poll::Pending;
         };
         let mut queues = self.turns.lock();
-        if let Some(waiting) = queues.of.get_mut(&self.taker).and_then(|queue| queue.waiting.get_mut(&number)) {
+        if let Some(waiting) = queues.of.get_mut(&self.taker).and_then(|queue| queue.waiter(number)) {
             waiting.waker.clone_from(waker);
             return Poll::Pending;
         }
@@ -283,7 +302,7 @@ impl Drop for Waits {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut queues = self.turns.lock();
-        let left = queues.of.get_mut(&self.taker).and_then(|queue| queue.waiting.remove(&number));
+        let left = queues.of.get_mut(&self.taker).and_then(|queue| queue.leave(number));
         drop(queues);
         if left.is_some() {
             self.turns.waiting.fetch_sub(1, Relaxed);

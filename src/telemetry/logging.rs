@@ -2,16 +2,21 @@
 
 use std::fmt;
 use std::io::IsTerminal;
+use std::panic;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use strum::{Display, EnumString, VariantNames};
+use tokio::time::Instant;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt as lines};
+
+use super::sampled::SampledBy;
 
 /// Target of the log line about changed levels, which is written regardless of the levels.
 pub const CHANGES: &str = "gce_metadata_proxy::levels";
@@ -86,6 +91,24 @@ pub fn start(format: Format, levels: &Levels) {
     if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
     }
+}
+
+/// Interval between reports of panics at one place.
+const PANIC_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Maximum places whose panics are reported by themselves.
+const MAX_PANIC_PLACES: usize = 16;
+
+/// Limits how often a panic at one place is reported to standard error: a pod that finds one repeats it.
+pub fn limit_panics() {
+    let report = panic::take_hook();
+    let places = SampledBy::new(PANIC_INTERVAL, MAX_PANIC_PLACES);
+    panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(|place| (place.file().to_owned(), place.line()));
+        if places.due(place, Instant::now()).is_some() {
+            report(panic);
+        }
+    }));
 }
 
 /// Changes the levels. Returns `false` if logging was never started.

@@ -1,5 +1,6 @@
 //! [`Requests`]: counts responses and refusals.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +11,21 @@ use tokio::time::Instant;
 use super::compat::RequestCount;
 use super::latency::RequestOutcome;
 use super::registry::{self, Registry};
-use super::sampled::Sampled;
+use super::sampled::{Full, Sampled, SampledBy};
 use super::table;
 
 /// Values of the label `code`.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Interval between log lines about refusals.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval between log lines about refusals of a client for one reason, and about panics.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Maximum pairs of a reason and a client that have log lines of their own. A client that is refused for each reason
+/// there is takes half of them.
+const MAX_PAIRS: usize = 32;
+
+/// There are fewer reasons.
+const MAX_REASONS: usize = 64;
 
 /// Counts responses to clients.
 #[derive(Debug)]
@@ -25,8 +33,11 @@ pub struct Requests {
     by_class: [IntCounter; CLASSES.len()],
     by_status: Arc<RequestCount>,
     refusals: IntCounterVec,
-    refusal_log: Sampled,
+    refusal_log: SampledBy<(&'static str, IpAddr)>,
+    /// For the clients without a place in `refusal_log`: whatever clients do, each reason is logged.
+    crowd_log: SampledBy<&'static str>,
     panics: IntCounter,
+    panic_log: Sampled,
 }
 
 impl Requests {
@@ -39,8 +50,10 @@ impl Requests {
             by_class: CLASSES.map(|class| by_class.with_label_values(&[class])),
             by_status,
             refusals: registry.counter_vec(&table::REFUSALS),
-            refusal_log: Sampled::new(LOG_INTERVAL),
+            refusal_log: SampledBy::new(LOG_INTERVAL, MAX_PAIRS),
+            crowd_log: SampledBy::new(LOG_INTERVAL, MAX_REASONS),
             panics: registry.counter(&table::PANICS),
+            panic_log: Sampled::new(LOG_INTERVAL),
         }
     }
 
@@ -56,14 +69,17 @@ impl Requests {
         self.refusals.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a refusal for the log. If a log line is due, returns the number of refusals since the last one.
-    pub fn refusal_line_due(&self) -> Option<u64> {
-        self.refusal_log.due(Instant::now())
+    /// Counts a refusal of a client for the log. If a log line is due, returns the number of refusals since the last one:
+    /// those of this client for this reason, or of all clients that have no lines of their own.
+    pub fn refusal_line_due(&self, reason: &'static str, client: IpAddr, now: Instant) -> Option<u64> {
+        let own = self.refusal_log.due_by_itself((reason, client), now);
+        own.unwrap_or_else(|Full| self.crowd_log.due(reason, now))
     }
 
-    /// Counts a request that panicked.
-    pub fn panicked(&self) {
+    /// Counts a request that panicked. If a log line is due, returns the number of panics since the last one.
+    pub fn panicked(&self) -> Option<u64> {
         self.panics.inc();
+        self.panic_log.due(Instant::now())
     }
 
     /// The number of requests that panicked so far.
@@ -103,5 +119,28 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing from\n{text}");
         }
+    }
+
+    #[test]
+    fn a_client_that_is_refused_all_the_time_hides_no_other_and_no_reason() {
+        let requests = Requests::default();
+        let client = |number: u32| IpAddr::from(number.to_be_bytes());
+        let start = Instant::now();
+        assert_eq!(requests.refusal_line_due("concealed", client(1), start), Some(1));
+        assert_eq!(requests.refusal_line_due("concealed", client(1), start), None);
+        assert_eq!(requests.refusal_line_due("unidentified", client(2), start), Some(1));
+        // A client that invents addresses.
+        let lines = (100..10_100).filter_map(|number| requests.refusal_line_due("concealed", client(number), start));
+        assert_eq!(lines.count(), MAX_PAIRS - 2 + 1);
+        assert_eq!(requests.refusal_line_due("no_account", client(3), start), Some(1));
+        assert_eq!(requests.refusal_line_due("concealed", client(1), start + LOG_INTERVAL), Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panics_are_counted_and_logged_once_a_minute() {
+        let requests = Requests::default();
+        assert_eq!([requests.panicked(), requests.panicked()], [Some(1), None]);
+        tokio::time::advance(LOG_INTERVAL).await;
+        assert_eq!((requests.panicked(), requests.panics()), (Some(2), 3));
     }
 }

@@ -1,8 +1,7 @@
-//! [`Sampled`] and `SampledBy`: limit how often a frequent event is logged.
+//! [`Sampled`] and [`SampledBy`]: limit how often a frequent event is logged. [`Brief`]: limits how much of a text is.
 
-#[cfg(any(feature = "workload-identity", test))]
 use std::collections::HashMap;
-#[cfg(any(feature = "workload-identity", test))]
+use std::fmt::{self, Write as _};
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -50,9 +49,8 @@ impl State {
     }
 }
 
-#[cfg(any(feature = "workload-identity", test))]
 /// Decides when the next log line of each kind of event is due. Remembers a limited number of kinds, and counts all
-/// others as one, so that whoever invents kinds causes neither more lines nor more memory.
+/// others as one, so that inventing kinds causes neither more lines nor more memory.
 #[derive(Debug)]
 pub(crate) struct SampledBy<K> {
     /// Minimum interval between lines of one kind.
@@ -60,36 +58,90 @@ pub(crate) struct SampledBy<K> {
     /// Maximum kinds that are remembered.
     limit: usize,
     states: Mutex<States<K>>,
+    others: Sampled,
 }
 
-#[cfg(any(feature = "workload-identity", test))]
 #[derive(Debug)]
 struct States<K> {
     by_kind: HashMap<K, State>,
-    others: State,
+    /// No kind gives way before this time.
+    full_until: Option<Instant>,
 }
 
-#[cfg(any(feature = "workload-identity", test))]
+/// So many kinds are remembered that there is no place for this one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
 impl<K: Eq + Hash> SampledBy<K> {
     pub(crate) fn new(interval: Duration, limit: usize) -> Self {
-        Self { interval, limit, states: Mutex::new(States { by_kind: HashMap::new(), others: State::default() }) }
+        let states = Mutex::new(States { by_kind: HashMap::new(), full_until: None });
+        Self { interval, limit, states, others: Sampled::new(interval) }
     }
 
     /// Counts an event of this kind. If a log line is due, returns the number of events since the last one.
     pub(crate) fn due(&self, kind: K, now: Instant) -> Option<u64> {
+        self.due_by_itself(kind, now).unwrap_or_else(|Full| self.others.due(now))
+    }
+
+    /// Like [`due`](Self::due), where the caller counts what has no place of its own.
+    pub(crate) fn due_by_itself(&self, kind: K, now: Instant) -> Result<Option<u64>, Full> {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let States { by_kind, others } = &mut *states;
-        if by_kind.len() >= self.limit && !by_kind.contains_key(&kind) {
-            if others.rests(self.interval, now) {
-                others.unlogged += 1;
-                return None;
-            }
-            by_kind.retain(|_, state| state.rests(self.interval, now));
-            if by_kind.len() >= self.limit {
-                return others.due(self.interval, now);
-            }
+        if !states.by_kind.contains_key(&kind) && !states.has_place(self.interval, self.limit, now) {
+            return Err(Full);
         }
-        by_kind.entry(kind).or_default().due(self.interval, now)
+        Ok(states.by_kind.entry(kind).or_default().due(self.interval, now))
+    }
+}
+
+impl<K: Eq + Hash> States<K> {
+    /// Whether one more kind can be remembered. Those that were not logged for long give way.
+    fn has_place(&mut self, interval: Duration, limit: usize, now: Instant) -> bool {
+        if self.by_kind.len() < limit {
+            return true;
+        }
+        if self.full_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        self.by_kind.retain(|_, state| state.rests(interval, now));
+        self.full_until =
+            self.by_kind.values().filter_map(|state| state.last_logged).min().map(|first| first + interval);
+        self.by_kind.len() < limit
+    }
+}
+
+/// Maximum characters of a text that a client chose in a log line.
+const MAX_TEXT: usize = 240;
+
+/// Shows the beginning of a text that a client or a server chose, so that a log line is never long.
+#[derive(Debug)]
+pub(crate) struct Brief<T>(pub(crate) T);
+
+impl<T: fmt::Display> fmt::Display for Brief<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut beginning = Beginning { to: f, left: MAX_TEXT };
+        match write!(beginning, "{}", self.0) {
+            // What is left out is no failure.
+            Err(fmt::Error) if beginning.left == 0 => f.write_str("..."),
+            result => result,
+        }
+    }
+}
+
+/// Takes this many characters more, and fails at the next one.
+struct Beginning<'f, 'a> {
+    to: &'f mut fmt::Formatter<'a>,
+    left: usize,
+}
+
+impl fmt::Write for Beginning<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let Some((end, _)) = text.char_indices().nth(self.left) else {
+            self.left -= text.chars().count();
+            return self.to.write_str(text);
+        };
+        self.left = 0;
+        self.to.write_str(&text[..end])?;
+        Err(fmt::Error)
     }
 }
 
@@ -121,5 +173,32 @@ mod tests {
         assert_eq!(lines(start + second), [2, 2, 196]);
         assert_eq!(sampled.states.lock().expect("no panic").by_kind.len(), 2);
         assert_eq!(sampled.due(7, start + 3 * second), Some(1), "what was not seen for long gives way");
+    }
+
+    #[test]
+    fn a_kind_without_a_place_gets_one_once_another_gives_way() {
+        let second = Duration::from_secs(1);
+        let sampled = SampledBy::new(second, 1);
+        let start = Instant::now();
+        assert_eq!(sampled.due_by_itself("a", start), Ok(Some(1)));
+        assert_eq!(sampled.due_by_itself("b", start), Err(Full));
+        assert_eq!(sampled.due_by_itself("b", start + second / 2), Err(Full));
+        assert_eq!(sampled.due_by_itself("a", start + second / 2), Ok(None));
+        assert_eq!(sampled.due_by_itself("b", start + second), Ok(Some(1)));
+        assert_eq!(sampled.due_by_itself("a", start + second), Err(Full));
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_long_text_is_shown() {
+        for (text, shown) in [
+            ("short".to_owned(), "short".to_owned()),
+            ("é".repeat(MAX_TEXT), "é".repeat(MAX_TEXT)),
+            ("é".repeat(MAX_TEXT + 1), "é".repeat(MAX_TEXT) + "..."),
+            ("x".repeat(8192), "x".repeat(MAX_TEXT) + "..."),
+        ] {
+            assert_eq!(Brief(&text).to_string(), shown);
+            let halves = format_args!("{}{}", &text[..2], &text[2..]).to_string();
+            assert_eq!(Brief(halves).to_string(), shown);
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::labels::{Label, labels};
 use super::latency::RequestOutcome;
 use super::moment::Moment;
 use super::registry::{Counters, Registry};
-use super::sampled::Sampled;
+use super::sampled::SampledBy;
 use super::table;
 use super::talkers::{Talker, Talkers};
 
@@ -43,8 +43,11 @@ labels! {
     }
 }
 
-/// Interval between log lines about overload.
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between log lines about overload of one kind.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// There are fewer kinds.
+const MAX_KINDS: usize = 64;
 
 /// Clients shown in a log line.
 const LOGGED_TALKERS: usize = 3;
@@ -54,7 +57,7 @@ const LOGGED_TALKERS: usize = 3;
 pub struct Shedding {
     sheds: Counters<Shed>,
     resets: IntCounter,
-    log: Sampled,
+    log: SampledBy<&'static str>,
     talkers: Arc<Talkers>,
 }
 
@@ -64,12 +67,12 @@ impl Shedding {
         Self {
             sheds: registry.counters(&table::SHEDS),
             resets: registry.counter(&table::RESETS),
-            log: Sampled::new(LOG_INTERVAL),
+            log: SampledBy::new(LOG_INTERVAL, MAX_KINDS),
             talkers,
         }
     }
 
-    /// Counts what was shed, and logs it at most once a second.
+    /// Counts what was shed, and logs it at most once a minute for each reason.
     pub fn shed(&self, reason: Shed, peer: Option<SocketAddr>) {
         self.shed_all(reason, 1, peer);
     }
@@ -83,7 +86,7 @@ impl Shedding {
 
     fn shed_all(&self, reason: Shed, number: u64, peer: Option<SocketAddr>) {
         self.sheds.of(reason).inc_by(number);
-        let Some(count) = self.log.due(Instant::now()) else { return };
+        let Some(count) = self.log.due(reason.label(), Instant::now()) else { return };
         let talkers = self.talkers.top(LOGGED_TALKERS, Moment::now());
         let described =
             |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);

@@ -90,7 +90,7 @@ table! {
     RESETS = "metadata_proxy_resets_total" []
         "Client connections reset by the proxy.";
     PANICS = "metadata_proxy_panics_total" []
-        "Requests that failed because of a panic in the proxy; each is logged.";
+        "Requests that failed because of a panic in the proxy; logged once a minute for each place.";
     CONNECTIONS = "metadata_proxy_connections" []
         "Open client connections.";
     ACCEPTED = "metadata_proxy_connections_total" []

@@ -28,7 +28,7 @@ const RETRY_DELAY_MILLIS: std::ops::Range<u64> = 100..250;
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Minimum interval between log lines about responses that are no token.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The node's own metadata server as a source of tokens.
 #[derive(Debug)]

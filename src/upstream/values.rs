@@ -28,6 +28,8 @@ pub struct Named {
     pub cluster_name: Option<Box<str>>,
     /// `instance/attributes/cluster-location`, a region or a zone.
     pub cluster_location: Option<Box<str>>,
+    /// `instance/attributes/cluster-uid`
+    pub cluster_uid: Option<Box<str>>,
 }
 
 /// The path that is a number in JSON.
@@ -44,12 +46,13 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 impl Values {
     /// The values with these names.
     pub fn new(named: Named) -> Self {
-        let Named { project_id, numeric_project_id, cluster_name, cluster_location } = named;
+        let Named { project_id, numeric_project_id, cluster_name, cluster_location, cluster_uid } = named;
         let leaves = [
             ("project/project-id", project_id),
             (NUMERIC_PROJECT_ID, numeric_project_id.map(|number| number.to_string().into())),
             ("instance/attributes/cluster-name", cluster_name),
             ("instance/attributes/cluster-location", cluster_location),
+            ("instance/attributes/cluster-uid", cluster_uid),
         ];
         Self { leaves: leaves.into_iter().filter_map(|(path, value)| Some((path, value?))).collect() }
     }
@@ -62,6 +65,7 @@ impl Values {
             numeric_project_id: self.leaves.get(NUMERIC_PROJECT_ID).and_then(|number| number.parse().ok()),
             cluster_name: text("instance/attributes/cluster-name"),
             cluster_location: text("instance/attributes/cluster-location"),
+            cluster_uid: text("instance/attributes/cluster-uid"),
         }
     }
 
@@ -179,6 +183,7 @@ mod tests {
             numeric_project_id: Some(123),
             cluster_name: Some("one".into()),
             cluster_location: Some("europe-west3".into()),
+            cluster_uid: Some("5f0c".into()),
         })
     }
 
@@ -202,6 +207,7 @@ mod tests {
             ("project/numeric-project-id?alt=json", json, "123"),
             ("project/project-id?alt=json", json, "\"shop\""),
             ("instance/attributes/cluster-location", text, "europe-west3"),
+            ("instance/attributes/cluster-uid", text, "5f0c"),
             ("", text, "instance/\nproject/\n"),
             ("instance/", text, "attributes/\nservice-accounts/\n"),
             ("project/", text, "numeric-project-id\nproject-id\n"),
@@ -210,7 +216,7 @@ mod tests {
             (
                 "instance/?recursive=true",
                 json,
-                r#"{"attributes":{"cluster-location":"europe-west3","cluster-name":"one"}}"#,
+                r#"{"attributes":{"cluster-location":"europe-west3","cluster-name":"one","cluster-uid":"5f0c"}}"#,
             ),
         ] {
             assert_eq!(answer(&all(), target).await, (200, content_type.to_owned(), expected.to_owned()), "{target}");

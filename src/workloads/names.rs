@@ -54,7 +54,8 @@ impl Names {
         }
     }
 
-    /// Whether an account in a path is the workload's own: `default`, its e-mail, or its pool's name.
+    /// Whether an account in a path is the workload's own: `default`, its e-mail, or its pool's name. The latter also if it
+    /// is linked: a client may have learned it before, and keeps it in its paths.
     pub fn is_own(&self, account: &ServiceAccount, workload: &Workload) -> bool {
         self.is_everybodys(account) || matches!(account, ServiceAccount::Email(name) if **name == *self.email(workload))
     }

@@ -9,16 +9,18 @@ use tokio::time::Instant;
 
 use crate::google::{Cloud, POOL};
 use crate::kube::{Client, NODE, OWN_NODE, pause};
+use crate::pod::Pod;
 use crate::process::BINARY;
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
-use crate::tokens::email;
+use crate::tokens::{email, proxy, subject};
 use crate::world::World;
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     the_doctor_names_a_missing_audience_and_its_command_mends_it,
     the_doctor_names_a_missing_impersonation_rule_and_its_command_mends_it,
+    the_doctor_says_what_the_running_proxy_takes_a_pod_for,
 ];
 
 /// How long a change of rights may take to be noticed.
@@ -49,12 +51,16 @@ impl Ward {
         Self { google, api, world }
     }
 
-    /// Runs it with this credential, as beside the proxy.
+    /// Runs it with this credential, as where a proxy should be.
     fn examine(&self, kubeconfig: &Path) -> Diagnosis {
+        self.examine_whose(kubeconfig, "--account=team-0/app")
+    }
+
+    fn examine_whose(&self, kubeconfig: &Path, whose: &str) -> Diagnosis {
         let mut command = self.world.node.namespace.command(BINARY);
         command.args(["--upstream=none", "--workload-identity", "--host-proc=/proc"]).args(self.google.flags());
         command.arg(format!("--kubeconfig={}", kubeconfig.display()));
-        command.args([&format!("--node-name={NODE}"), "identity", "doctor", "--account=team-0/app"]);
+        command.args([&format!("--node-name={NODE}"), "identity", "doctor", whose]);
         let output = command.output().expect("it runs");
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(!text.contains("eyJ") && !text.contains("ya29."), "a token is shown: {text}");
@@ -102,10 +108,12 @@ fn says(diagnosis: &Diagnosis, said: &[&str]) {
     }
 }
 
+/// All is well but for the proxy, which does not run here.
 fn is_healthy(diagnosis: &Diagnosis) {
-    let last = diagnosis.text.lines().last();
-    let healthy = format!("Pods of team-0/app get tokens of {}.", email("app"));
-    assert_eq!((diagnosis.code, last), (Some(0), Some(&*healthy)), "{}", diagnosis.text);
+    let last = diagnosis.text.lines().last().expect("a conclusion");
+    let healthy =
+        format!("Pods of team-0/app get tokens of {} if the proxy knows them, which was not seen", email("app"));
+    assert!(diagnosis.code == Some(0) && last.starts_with(&healthy), "{}", diagnosis.text);
 }
 
 fn the_doctor_names_a_missing_audience_and_its_command_mends_it() {
@@ -146,4 +154,33 @@ fn the_doctor_names_a_missing_impersonation_rule_and_its_command_mends_it() {
     );
     ward.mend(&diagnosis);
     is_healthy(&ward.examine_until(&kubeconfig, Some(0)));
+}
+
+/// The second pod is one whose processes have no addresses of their own, before its address is reported.
+fn the_doctor_says_what_the_running_proxy_takes_a_pod_for() {
+    let mut ward = Ward::new();
+    let object = ward.api.create_pod("team-0", "known", "app", NODE);
+    let hidden = ward.api.create_pod("team-0", "hidden", "app", NODE);
+    let kubeconfig = ward.world.server.node_kubeconfig(ward.world.server.addr());
+    let _proxy = proxy(&ward.world, &ward.google, &[]);
+    let known = Pod::start(&ward.world.node, object, ward.world.address(0));
+    assert_eq!(subject(&known, "/default/token").workload, Workload::new("team-0", "app"));
+    let diagnosis = ward.examine_whose(&kubeconfig, "--pod=team-0/known");
+    let healthy = format!("Pods of team-0/app get tokens of {}.", email("app"));
+    assert_eq!((diagnosis.code, diagnosis.text.lines().last()), (Some(0), Some(&*healthy)), "{}", diagnosis.text);
+    says(&diagnosis, &[&format!("it is known at {} by kernel", known.address.v4)]);
+    for (address, said) in [
+        (None, "it takes the pod for nobody: none yet: it has no address"),
+        (Some(known.address.v4), "it takes requests from"),
+    ] {
+        if let Some(address) = address {
+            ward.api.set_addresses(&hidden, &[address.into()]);
+        }
+        let diagnosis = eventually(|| match ward.examine_whose(&kubeconfig, "--pod=team-0/hidden") {
+            diagnosis if diagnosis.text.contains(said) => Ok(diagnosis),
+            diagnosis => Err(diagnosis.text),
+        });
+        assert_eq!(diagnosis.code, Some(2), "{}", diagnosis.text);
+        assert!(!diagnosis.text.contains("Pods of team-0/app get tokens"), "{}", diagnosis.text);
+    }
 }

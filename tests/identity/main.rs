@@ -26,6 +26,7 @@ mod memory;
 mod naive;
 mod operators;
 mod pod;
+mod quiet;
 mod reporter;
 mod rights;
 mod sandbox;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
         ("doctor", doctor::TESTS),
+        ("quiet", quiet::TESTS),
         ("memory", memory::TESTS),
         ("churn", churn::TESTS),
     ];

@@ -19,6 +19,9 @@ pub const OWN_NODE: &[&str] = &["identity-own-node/rbac.yaml"];
 pub const KUBELET: &[&str] = &["identity-kubelet/rbac.yaml"];
 pub const FENCED: &[&str] = &["identity-fenced/admission.yaml", "identity-fenced/rbac.yaml"];
 
+/// The files that bound how long the tokens of nodes last.
+pub const SHORT_TOKENS: &[&str] = &["identity-short-tokens/admission.yaml"];
+
 /// The files that let the account remove the startup taint of its node. They have no audience.
 pub const STARTUP_TAINT: &[&str] = &["startup-taint/admission.yaml", "startup-taint/rbac.yaml"];
 

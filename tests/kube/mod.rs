@@ -27,7 +27,7 @@ use client::User;
 
 pub use client::Client;
 pub use forwarder::Forwarder;
-pub use manifests::{FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, STARTUP_TAINT, objects as manifest};
+pub use manifests::{FENCED, KUBELET, OWN_ACCOUNT, OWN_NODE, SHORT_TOKENS, STARTUP_TAINT, objects as manifest};
 pub use objects::PodObject;
 
 /// The node whose name the certificate of [`ApiServer::node_kubeconfig`] bears.

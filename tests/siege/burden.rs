@@ -1,7 +1,7 @@
 //! The ways in which a pod can be a burden. Each is something that any pod may send.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub(crate) enum Burden {
     WatcherWithLargeHead,
     /// Watches what never changes; each with a query of its own.
     DistinctWatch,
+    /// The same from many addresses.
+    ScatteredWatch,
     /// Watches 256 KiB that do change, and does not read them.
     LargeChangeUnread,
     /// Waits for a token that does not come; all for the same.
@@ -99,6 +101,14 @@ pub(crate) enum Burden {
     InventedScopesFailing,
 }
 
+/// Addresses of a pod that answers for addresses which are nobody's, as it can on a bridge with raw packets.
+const SCATTERED: usize = 500;
+
+fn scattered(number: usize) -> Ipv4Addr {
+    let [high, low] = u16::try_from(number % SCATTERED + 1).expect("small").to_be_bytes();
+    Ipv4Addr::new(127, 3, high, low)
+}
+
 /// Prepares the upstream for all of them.
 pub(crate) fn prepare(mock: &Handle) {
     let large = "0123456789abcdef".repeat(16 * 1024 - 1);
@@ -136,7 +146,7 @@ impl Burden {
         let shift = Duration::from_millis(number as u64 % 1000);
         sleep(shift / 2).await;
         for round in 0.. {
-            let stream = self.connect(addr).await;
+            let stream = self.connect(addr, number).await;
             if round == 0 {
                 begun.add_permits(1);
             }
@@ -148,11 +158,12 @@ impl Burden {
         }
     }
 
-    async fn connect(self, addr: SocketAddr) -> io::Result<TcpStream> {
+    async fn connect(self, addr: SocketAddr, number: usize) -> io::Result<TcpStream> {
         match self {
             Self::LargeChangeUnread | Self::PipeliningNarrow | Self::LargeUnreadNarrow => {
                 connect_narrow(HOSTILE_POD, addr).await
             }
+            Self::ScatteredWatch => connect(scattered(number), addr).await,
             _ => connect(HOSTILE_POD, addr).await,
         }
     }
@@ -162,7 +173,7 @@ impl Burden {
             Self::Ghost => ghost(stream, number).await,
             Self::Watcher => wait(stream, &request(&watch(STILL))).await,
             Self::WatcherWithLargeHead => wait(stream, &with_padding(&watch(STILL))).await,
-            Self::DistinctWatch => {
+            Self::DistinctWatch | Self::ScatteredWatch => {
                 let target = format!("{}&timeout_sec={}", watch(STILL), 4_000_000_000 - number);
                 wait(stream, &request(&target)).await
             }

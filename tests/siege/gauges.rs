@@ -7,11 +7,18 @@ use std::time::Duration;
 use gce_metadata_proxy::mock::Handle;
 use tokio::time::{Instant, sleep};
 
+use crate::scene::{is_emulated, is_full_size};
 use crate::support::request;
 use crate::visit::{self, connect, visit};
 
-/// How long they may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long they may take. An emulated processor is many times slower.
+fn patience() -> Duration {
+    Duration::from_secs(if is_emulated() { 30 } else { 10 })
+}
+
+/// How long the processor time of a proxy at rest is measured, at full size, and the most of it that it may use.
+const IDLE_TIME: Duration = Duration::from_secs(2);
+const MAX_IDLE_SECONDS: f64 = 0.02;
 
 /// How far a gauge may stay above its value at rest, by the beginning of its name. All others must return to it.
 const MAY_STAY_ABOVE: &[(&str, f64)] = &[
@@ -69,13 +76,34 @@ pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: 
             })
             .collect();
         if above.is_empty() {
-            return Ok(began.elapsed());
+            let took = began.elapsed();
+            if is_full_size() && !is_emulated() {
+                be_idle(metrics_addr).await?;
+            }
+            return Ok(took);
         }
-        if began.elapsed() > PATIENCE {
-            return Err(format!("not at rest after {PATIENCE:?}: {}", above.join(", ")));
+        if began.elapsed() > patience() {
+            return Err(format!("not at rest after {:?}: {}", patience(), above.join(", ")));
         }
         sleep(Duration::from_millis(250)).await;
     }
+}
+
+/// Fails unless the proxy uses hardly any processor time now.
+async fn be_idle(metrics_addr: SocketAddr) -> Result<(), String> {
+    let before = cpu_seconds(metrics_addr).await?;
+    sleep(IDLE_TIME).await;
+    let used = cpu_seconds(metrics_addr).await? - before;
+    if used > MAX_IDLE_SECONDS {
+        return Err(format!("{used} s of CPU in {IDLE_TIME:?} at rest, at most {MAX_IDLE_SECONDS} allowed"));
+    }
+    Ok(())
+}
+
+async fn cpu_seconds(metrics_addr: SocketAddr) -> Result<f64, String> {
+    let page = page(metrics_addr).await?;
+    let value = page.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total ")?.parse().ok());
+    value.ok_or_else(|| "no process_cpu_seconds_total".to_owned())
 }
 
 fn may_stay_above(series: &str) -> f64 {

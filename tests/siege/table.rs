@@ -3,8 +3,8 @@
 use crate::burden::Burden::{
     self, ByteByByte, DistinctWatch, EndlessHead, Ghost, HalfClosed, InventedAccounts, InventedScopes,
     InventedScopesFailing, InventedScopesSlow, LargeChangeUnread, LargeHead, LargeUnread, LargeUnreadNarrow, Leaves,
-    NewConnections, OneAfterAnother, Pipelining, PipeliningAndReading, PipeliningNarrow, Resets, ShortPipelines,
-    Silent, SlowToken, TlsHello, TreeUnread, Trees, Watcher, WatcherWithLargeHead,
+    NewConnections, OneAfterAnother, Pipelining, PipeliningAndReading, PipeliningNarrow, Resets, ScatteredWatch,
+    ShortPipelines, Silent, SlowToken, TlsHello, TreeUnread, Trees, Watcher, WatcherWithLargeHead,
 };
 use crate::honest::Errand::{KnownToken, Leaf, Ping};
 use crate::honest::Honest;
@@ -44,8 +44,8 @@ pub(crate) enum Emulated {
 pub(crate) enum Limits {
     /// 25 MiB.
     Memory,
-    /// What the manifests set: 25 MiB and 30m of CPU. The pages of its program are charged to it, as after a reboot.
-    Manifests,
+    /// 25 MiB, and this many milliseconds of CPU in every 100. The pages of its program are charged to it, as after a reboot.
+    Cpu(u32),
 }
 
 impl Siege {
@@ -85,9 +85,13 @@ const fn crowd(name: &'static str, clients: usize, arguments: &'static [&'static
     }
 }
 
-/// Under the limits of the manifests.
+/// Under the limits of the manifests: 25 MiB and 30m of CPU.
 const fn tight(name: &'static str, burdens: &'static [(usize, Burden)]) -> Siege {
-    Siege { honest: Honest::Steady, limits: Limits::Manifests, ..of(name, burdens) }.emulated(Never)
+    limited(name, 3, burdens)
+}
+
+const fn limited(name: &'static str, cpu: u32, burdens: &'static [(usize, Burden)]) -> Siege {
+    Siege { honest: Honest::Steady, limits: Limits::Cpu(cpu), ..of(name, burdens) }.emulated(Never)
 }
 
 /// Without a CPU limit, with the same honest pods.
@@ -171,6 +175,9 @@ pub(crate) const SIEGES: &[Siege] = &[
     tight("30m_bytes_at_a_time_1000", &[(1_000, ByteByByte)]),
     tight("30m_short_pipelines_1000", &[(1_000, ShortPipelines)]),
     tight("30m_watches_and_pipelines", &[(300, Watcher), (300, DistinctWatch), (600, PipeliningAndReading)]),
+    tight("30m_watches_from_300_addresses", &[(300, ScatteredWatch)]),
+    // More than 25 MiB have places for. To refuse the rest again and again takes more than 30m.
+    limited("100m_watches_from_500_addresses", 10, &[(1_000, ScatteredWatch)]),
     tight("30m_new_connections_500", &[(500, NewConnections)]),
     tight("30m_large_heads_1000", &[(1_000, LargeHead)]),
     tight("30m_unread_answers", &[(300, LargeUnread), (300, TreeUnread), (300, PipeliningNarrow)]),

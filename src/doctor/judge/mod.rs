@@ -3,6 +3,7 @@
 pub(super) mod cluster;
 pub(super) mod google;
 pub(super) mod link;
+pub(super) mod proxy;
 pub(super) mod rights;
 pub(super) mod settings;
 pub(super) mod sts;

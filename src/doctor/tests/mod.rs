@@ -3,6 +3,7 @@
 mod api;
 mod cases;
 mod google;
+mod proxy;
 mod ward;
 
 use super::judge::google::{Seen, reached};
@@ -131,6 +132,7 @@ async fn steps_without_what_they_need_are_not_tried() {
         (Step::Iam, Verdict::Ok),
         (Step::Exchange, Verdict::NotTried),
         (Step::Link, Verdict::NotTried),
+        (Step::Proxy, Verdict::NotTried),
     ];
     assert_eq!(verdicts, expected, "{report}");
     assert_eq!([Method::Sts, Method::AccessToken].map(|method| ward.google.count(method)), [0, 0]);

@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::api::{ACCOUNT, Api, NAMESPACE, NODE, POD_UID};
+use super::proxy::Proxy;
 use crate::cluster::{self, Credential};
 use crate::doctor::{Deadline, Report, Whose, examine, examine_until};
 use crate::identity::Settings;
@@ -46,6 +47,7 @@ pub(super) struct Ward {
     pub(super) settings: Settings,
     pub(super) whose: Whose,
     pub(super) proc: FakeProc,
+    pub(super) proxy: Proxy,
     dir: PathBuf,
 }
 
@@ -71,7 +73,7 @@ impl Ward {
         proc.network("pod", &["10.8.0.5"]);
         proc.of_pod(10, 50, POD_UID, "pod");
         let settings = settings(kind, &dir, &google.url(), &proc);
-        let ward = Self { api, google, settings, whose: Whose::Any, proc, dir };
+        let ward = Self { api, google, settings, whose: Whose::Any, proc, proxy: Proxy::start().await, dir };
         ward.connect_to(&ward.api.addr.to_string());
         ward
     }
@@ -96,12 +98,12 @@ impl Ward {
     pub(super) async fn examine(&self) -> Report {
         // A thread that reads files may have to wait for a processor for seconds.
         let deadline = Deadline::new(Duration::from_secs(300), Duration::from_secs(60));
-        examine_until(deadline, &self.settings, &self.whose).await
+        examine_until(deadline, self.proxy.addr, &self.settings, &self.whose).await
     }
 
     /// Like [`Self::examine`], where something hangs and the limits decide. `None` if nothing ends it.
     pub(super) async fn examine_what_hangs(&self) -> Option<Report> {
-        timeout(Duration::from_secs(120), examine(&self.settings, &self.whose)).await.ok()
+        timeout(Duration::from_secs(120), examine(self.proxy.addr, &self.settings, &self.whose)).await.ok()
     }
 }
 

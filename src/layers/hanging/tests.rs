@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
@@ -82,15 +82,20 @@ async fn watchers_of_the_same_value_share_one_request() {
     assert_eq!(watches.count(), 0, "the watch is over");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_last_etag_is_another_watch_and_watches_are_limited() {
     let (server, watches) = start(2);
     let _one = ask(&server, &watches, ZONE);
     let _other = ask(&server, &watches, &format!("{ZONE}&last_etag=0123456789abcdef"));
     settle().await;
     assert_eq!((server.asked.load(Relaxed), watches.count()), (2, 2));
+    let asked = Instant::now();
     let third = ask(&server, &watches, &format!("{ZONE}&timeout_sec=5")).await.expect("no panic");
     assert!(matches!(third, Err(Error::Overloaded(Overload::Hanging))), "{third:?}");
+    assert_eq!(asked.elapsed(), Duration::from_secs(5), "the client waits for so long anyway");
+    let third = ask(&server, &watches, &another(1)).await.expect("no panic");
+    assert!(matches!(third, Err(Error::Overloaded(Overload::Hanging))), "{third:?}");
+    assert_eq!(asked.elapsed(), Duration::from_secs(5) + REFUSAL_DELAY);
     let joins = ask(&server, &watches, ZONE);
     settle().await;
     assert!(!joins.is_finished(), "joining a watch is always allowed");
@@ -134,7 +139,7 @@ async fn ended(watcher: Watching) -> Overload {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pod_with_all_watches_gives_way_to_others_up_to_their_share() {
     let (server, watches) = start(4);
     let mut hostile: Vec<_> = (0..4).map(|number| ask_from(1, &server, &watches, &another(number))).collect();

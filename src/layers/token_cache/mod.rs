@@ -32,7 +32,8 @@
 //!
 //! # Limits
 //!
-//! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit. They are shared
+//! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit (the proxy's is a part of its
+//! memory limit: [`crate::memory::Budget`]). They are shared
 //! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches of the
 //! node's tokens, and 256 of workloads', beside 8 refreshes of those, and they are also shared between clients
 //! ([`crate::flights`]). A flight is not begun if no request waits for it any more or its entry was evicted.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::NEWCOMER_PROTECTION;
+use super::turned_away::TurnedAway;
 use crate::memory::OPEN_BYTES;
 use crate::server::activity::Activity;
 use crate::server::arrival::Arrival;
@@ -26,6 +28,7 @@ pub(super) struct Open {
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) places: Shares,
     pub(super) memory: Shares,
+    pub(super) turned_away: TurnedAway,
     /// What had arrived by then has been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
     pub(super) read_until: Instant,
 }
@@ -49,6 +52,7 @@ pub(super) struct Victim {
     pub(super) since: Instant,
     /// It made no progress; otherwise it has a request in flight.
     pub(super) is_useless: bool,
+    pub(super) client: Client,
     /// What it is charged, in bytes.
     bytes: usize,
 }
@@ -93,6 +97,7 @@ impl Open {
             connections: HashMap::new(),
             places: Shares::new(limit),
             memory: Shares::new(bytes),
+            turned_away: TurnedAway::default(),
             read_until: Instant::now(),
         }
     }
@@ -125,7 +130,11 @@ impl Open {
             (Resource::Memory, None) => shares.limit() / RESERVED_PART / 2,
             _ => 0,
         };
-        shares.room_beside(asks.client, amount, reserved + for_requests)
+        match shares.room_beside(asks.client, amount, reserved + for_requests) {
+            // A client with a single connection has no more than it needs, whatever that is charged.
+            Availability::From(largest) if self.places.held_by(largest) <= 1 => Availability::None,
+            availability => availability,
+        }
     }
 
     /// Whether a connection of this client waits for a turn. It has sent something, or is leaving.
@@ -144,14 +153,21 @@ impl Open {
         self.useless_but(None, Some(client)).or_else(oldest_request)
     }
 
-    /// The oldest request in flight of any client, if the one that asks holds nothing but what it asks for. Otherwise a pod
+    /// The connection to close where no client holds clearly more than others: one that has made no progress for a second,
+    /// otherwise the oldest request of any client, if the one that asks holds nothing but what it asks for. Otherwise a pod
     /// with many addresses, each of which holds little, could lock out others with hanging requests.
-    pub(super) fn oldest_request_for(&self, asks: Asks) -> Option<Victim> {
-        if !self.holds_nothing_else(asks) {
-            return None;
+    ///
+    /// A connection that was silent for less may be that of a client between two requests, or its request was not read yet.
+    pub(super) fn victim_among_equals(&self, asks: Asks) -> Option<Victim> {
+        let useless = self.useless_but(asks.number, None);
+        let useless = useless.filter(|victim| victim.since.elapsed() >= NEWCOMER_PROTECTION);
+        if useless.is_some() || !self.holds_nothing_else(asks) {
+            return useless;
         }
-        let is_other = |connection: &Connection| connection.client != asks.client;
-        let oldest = self.oldest(|connection| is_other(connection).then(|| connection.activity.moved_at()))?;
+        let oldest = self.oldest(|connection| {
+            let may_go = connection.client != asks.client && connection.activity.is_answering();
+            may_go.then(|| connection.activity.moved_at())
+        })?;
         Some(Victim { is_useless: false, ..oldest })
     }
 
@@ -173,8 +189,8 @@ impl Open {
     pub(super) fn oldest(&self, since: impl Fn(&Connection) -> Option<Instant>) -> Option<Victim> {
         let started = self.connections.values().filter(|connection| connection.task.is_some());
         let victims = started.filter_map(|connection| {
-            let (number, bytes) = (connection.number, connection.bytes);
-            Some(Victim { number, since: since(connection)?, is_useless: true, bytes })
+            let Connection { number, client, bytes, .. } = *connection;
+            Some(Victim { number, since: since(connection)?, is_useless: true, client, bytes })
         });
         victims.min_by_key(|victim| (victim.since, victim.number))
     }

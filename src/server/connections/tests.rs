@@ -82,6 +82,8 @@ async fn a_client_cannot_cut_its_own_requests_or_those_of_an_equal_client() {
         assert!(arrive(&connections, pod_number).is_none(), "all are in flight");
     }
     other.activity.blocked();
+    assert!(arrive(&connections, 3).is_none(), "it may read in a moment");
+    sleep(NEWCOMER_PROTECTION).await;
     assert!(arrive(&connections, 3).is_some());
     assert!(was_aborted(&other).await && !was_aborted(&one).await);
 }
@@ -173,6 +175,51 @@ async fn the_oldest_request_of_any_gives_way_to_who_holds_nothing() {
         if was_aborted(guest).await { gone.push(guest.place.number()) } else { left.push(guest.place.number()) }
     }
     assert_eq!((gone, left), (vec![0], vec![1, 2]));
+}
+
+/// Clients with a request in flight each, more than there is memory for.
+async fn crowd_of_equals(connections: &Arc<Connections>) -> Vec<(Guest, Answering, Serving)> {
+    let crowd = fill_memory(connections, |number| u8::try_from(number + 1).expect("few"));
+    sleep(NEWCOMER_PROTECTION).await;
+    crowd
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_gave_way_does_not_take_the_place_of_another_at_once() {
+    let connections = room_for_bytes(4 * 1024 * 1024);
+    let crowd = crowd_of_equals(&connections).await;
+    // The part that newcomers leave to requests is in use, too.
+    let mut others = Vec::new();
+    while aborted(&crowd).await == 0 {
+        let guest = arrive(&connections, 200 + u8::try_from(others.len()).expect("few")).expect("the oldest gives way");
+        let serving = guest.place.serve(Reclaim::No).expect("it needs no more than the other had");
+        others.push((guest, serving));
+    }
+    assert!(was_aborted(&crowd[0].0).await);
+    assert!(arrive(&connections, 1).is_none(), "it gave way a moment ago");
+    assert_eq!(aborted(&crowd).await, 1);
+    sleep(AFTER_GIVING_WAY).await;
+    assert!(arrive(&connections, 1).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_with_a_request_in_flight_takes_nothing_from_its_equals() {
+    let connections = room_for_bytes(4 * 1024 * 1024);
+    let crowd = crowd_of_equals(&connections).await;
+    while arrive(&connections, 1).is_some() {}
+    assert_eq!(aborted(&crowd).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_whose_request_was_not_read_yet_does_not_give_way_to_an_equal() {
+    let connections = room_for(2);
+    let crowd = [1, 2].map(|pod_number| arrive(&connections, pod_number).expect("room"));
+    crowd[0].activity.wait_for_turn(true);
+    sleep(NEWCOMER_PROTECTION).await;
+    let _answering = crowd[1].activity.answering();
+    sleep(NEWCOMER_PROTECTION).await;
+    assert!(arrive(&connections, 3).is_some(), "the request in flight gives way");
+    assert!(!was_aborted(&crowd[0]).await && was_aborted(&crowd[1]).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,19 +141,26 @@ impl Impersonation<'_> {
 fn access(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
     let AccessAnswer { access_token, expire_time } = serde_json::from_slice(response.body()).ok()?;
     let expires = SystemTime::from(expire_time.parse::<Timestamp>().ok()?);
-    // By the server's clock, if it says what that is: this machine's may be wrong.
-    let date = response.headers().get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
-    Some((access_token, expires.duration_since(date.unwrap_or_else(SystemTime::now)).ok()?))
+    Some((access_token, expires.duration_since(servers_time(response)).ok()?))
 }
 
 fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
     let IdentityAnswer { token } = serde_json::from_slice(response.body()).ok()?;
-    let seconds = identity::seconds_left(token.as_bytes(), SystemTime::now()).ok()?;
+    let seconds = identity::seconds_left(token.as_bytes(), servers_time(response)).ok()?;
     Some((token, Duration::from_secs(seconds.into())))
+}
+
+/// When the server answered, by its own clock if it says what that is: this machine's may be wrong.
+fn servers_time(response: &Response<Bytes>) -> SystemTime {
+    let date = response.headers().get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    date.unwrap_or_else(SystemTime::now)
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::super::google::CallError;
     use super::*;
     use crate::tokens::NoToken;
@@ -233,5 +240,14 @@ mod tests {
         assert_eq!(life(date, "2050-11-06T09:49:37Z"), Some(3600));
         assert_eq!(life(date, "2050-11-06T09:49:37.5+00:00"), Some(3600));
         assert_eq!((life(date, "2050-11-06T08:49:36Z"), life(date, "soon")), (None, None));
+
+        // 2050-11-06T09:49:37Z
+        let claims = URL_SAFE_NO_PAD.encode(json!({"exp": 2_551_340_977_u64}).to_string());
+        let life = |date: &str| {
+            let body = json!({"token": format!("a.{claims}.c")}).to_string();
+            let response = Response::builder().header(DATE, date).body(Bytes::from(body)).expect("a response");
+            identity_token(&response).map(|(_, life)| life.as_secs())
+        };
+        assert_eq!((life(date), life("Sun, 06 Nov 2050 09:49:37 GMT")), (Some(3600), None));
     }
 }

@@ -29,7 +29,7 @@ use crate::failure::{ExchangeFailure, TokenServer};
 use crate::metadata::WorkloadId;
 use crate::pods::Pods;
 use crate::telemetry::labels::Label as _;
-use crate::telemetry::sampled::SampledBy;
+use crate::telemetry::sampled::{Brief, SampledBy};
 use crate::tokens::{NoToken, TokenKind, Urgency};
 use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
 
@@ -267,7 +267,7 @@ impl Steps {
     fn log(&self, reason: Reason, halt: &Halt) {
         let Workload { namespace, name, .. } = &*self.workload;
         if let Some(count) = self.means.lines.due((self.number, reason), Instant::now()) {
-            tracing::warn!(count, "no token for pods of {namespace}/{name}: {}", halt.line());
+            tracing::warn!(count, "no token for pods of {namespace}/{name}: {}", Brief(halt.line()));
         } else {
             tracing::debug!("no token for pods of {namespace}/{name}: {}", halt.line());
         }

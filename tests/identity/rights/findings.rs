@@ -81,7 +81,7 @@ impl Lab {
     }
 }
 
-fn of_kubeconfig(file: &Path, node: &str, audience: &str) -> Report {
+pub(super) fn of_kubeconfig(file: &Path, node: &str, audience: &str) -> Report {
     let settings =
         Settings { node: node.parse().expect("a name"), credential: Credential::Kubeconfig(file.to_owned()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -3,6 +3,7 @@
 
 pub mod files;
 mod findings;
+mod lifetime;
 mod matrix;
 mod own;
 mod race;
@@ -15,6 +16,7 @@ use findings::{
     a_right_that_is_missing_is_named, a_way_as_it_is_shipped_lacks_nothing_and_is_not_dangerous,
     nodes_that_are_not_confined_are_found, rights_over_others_are_found, the_fence_is_found_and_so_is_each_hole_in_it,
 };
+use lifetime::a_node_gets_tokens_for_a_century_unless_a_policy_bounds_them;
 use matrix::each_way_mints_what_its_file_says;
 use own::the_proxy_serves_pods_with_its_own_account_either_way;
 use race::pods_that_were_just_created_elsewhere_get_no_tokens;
@@ -22,6 +24,7 @@ use race::pods_that_were_just_created_elsewhere_get_no_tokens;
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
     each_way_mints_what_its_file_says,
+    a_node_gets_tokens_for_a_century_unless_a_policy_bounds_them,
     pods_that_were_just_created_elsewhere_get_no_tokens,
     a_way_as_it_is_shipped_lacks_nothing_and_is_not_dangerous,
     a_right_that_is_missing_is_named,

@@ -22,7 +22,12 @@
 {{- fail "identity.tokenAudience needs identity.workloadPool or identity.workloadIdentityProvider" -}}
 {{- else if eq .access "fenced" -}}
 {{- fail "identity.access fenced needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens the admission policy allows" -}}
+{{- else if .shortTokens -}}
+{{- fail "identity.shortTokens needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens it bounds" -}}
 {{- end -}}
+{{- end -}}
+{{- if and .shortTokens (semverCompare "<1.30.0-0" $version) -}}
+{{- fail (printf "identity.shortTokens needs Kubernetes 1.30 for its admission policy, and this is %s (without a cluster, helm template needs --kube-version)" $version) -}}
 {{- end -}}
 {{- if and (eq .access "own-node") (semverCompare "<1.35.0-0" $version) -}}
 {{- fail (printf "identity.access own-node needs Kubernetes 1.36 (or 1.35 with the feature gate ConstrainedImpersonation), and this is %s; use kubelet, or on a managed cluster fenced (without a cluster, helm template needs --kube-version)" $version) -}}

@@ -1,6 +1,7 @@
 //! Pods that ask for more than others.
 
 use super::*;
+use crate::memory::{Budget, Demand};
 
 #[tokio::test(start_paused = true)]
 async fn invented_scopes_neither_grow_the_cache_nor_evict_a_key_in_use() {
@@ -99,4 +100,31 @@ async fn abandoned_keys_do_not_delay_others() {
         assert!(asked.elapsed() < Duration::from_secs(10), "an ordinary key waits behind {} fetches", server.fetches());
         sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// The scopes of a long token, so that an entry weighs what one of Google's does.
+fn of_account(account: u8, token: u8) -> String {
+    scoped(&format!("{account}-{token}-{}", "https://www.googleapis.com/auth/cloud-platform".repeat(4)))
+}
+
+/// What the manifests of identity give: 32 MiB.
+#[tokio::test(start_paused = true)]
+async fn four_tokens_of_each_of_110_accounts_have_room_also_beside_a_pod_that_invents_scopes() {
+    let demand = Demand { connections: 1000, exchanges: 264, has_accounts: true };
+    let server = Server::new();
+    let cache = Cache::with_limit(Budget::new(Some(32 << 20), demand).tokens, &server);
+    let keys = || (1..=110).flat_map(|account| (0..4).map(move |token| (account, of_account(account, token))));
+    for (account, key) in keys() {
+        assert!(matches!(cache.ask_as(account, &key).await, Got::Token(..)));
+    }
+    assert_eq!((cache.entries(), server.fetches()), (440, 440));
+    for invented in 0..1000 {
+        cache.ask_as(1, &scoped(&format!("invented-{invented}"))).await;
+    }
+    let before = server.fetches();
+    // The pod that invents evicts what it has itself.
+    for (account, key) in keys().filter(|(account, _)| *account != 1) {
+        assert!(matches!(cache.ask_as(account, &key).await, Got::Token(..)));
+    }
+    assert_eq!(server.fetches(), before, "none was evicted");
 }
