@@ -16,7 +16,7 @@ use crate::layers::{
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
-use crate::server::{Arrival, NewStack, Stack};
+use crate::server::{Arrival, NewStack, Remembering, Stack};
 use crate::shared::Shared;
 use crate::telemetry::latency::Filter;
 
@@ -47,7 +47,8 @@ pub trait ProxyStack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + 
 
 impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
 
-/// The closure runs for each connection. What connections share is made before it.
+/// The closures run for each connection: one when its first request comes, the other also when it was parked. What connections
+/// share is made before them.
 fn with_between(
     shared: Arc<Shared>,
     http: Between<http::Request<Incoming>>,
@@ -55,10 +56,12 @@ fn with_between(
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));
     let limit = Arc::new(limit(&shared));
-    move |arrival: Arrival| {
+    let of_visitors = shared.identity.clone();
+    // A connection's client stays known while it is parked.
+    let remember = move |arrival: Arrival| Some(Visitor::new(of_visitors.clone()?, arrival));
+    Remembering(remember, move |arrival: Arrival, visitor: &Option<Arc<Visitor>>| {
         let (http, metadata, peer) = (http.clone(), metadata.clone(), arrival.peer);
         let timeline = &Timeline::new(shared.instruments.clone(), peer);
-        let visitor = shared.identity.clone().map(|identity| Visitor::new(identity, arrival));
         let visitor = visitor.as_ref();
         let identify = visitor
             .map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor, shared.forward.has_accounts())));
@@ -101,7 +104,7 @@ fn with_between(
             enter(timeline, Filter::Forward),
         };
         of_http.layer(of_metadata).map_err(Error::from).service(shared.forward.clone())
-    }
+    })
 }
 
 /// Which requests need a seat.

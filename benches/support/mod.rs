@@ -55,7 +55,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
 
 /// The whole stack with warm caches: it needs no upstream requests for the zone and the default token.
 pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
-    stacks().await.new_stack(Arrival::now(PEER))
+    new_stack(&stacks().await, PEER)
 }
 
 /// The same where pods are identified and have accounts. The client is a process of the node.
@@ -71,7 +71,13 @@ pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Bod
     let lookout = Lookout::start(sandboxes).expect("a thread");
     let identifying = Identifying { lookout, exchange: None };
     let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PEER.port());
-    stacks_of(&flags, Some(identifying)).await.new_stack(Arrival::now(peer))
+    new_stack(&stacks_of(&flags, Some(identifying)).await, peer)
+}
+
+/// The stack of a connection that is accepted now.
+fn new_stack<N: NewStack>(stacks: &N, peer: SocketAddr) -> N::Stack {
+    let arrival = Arrival::now(peer);
+    stacks.new_stack(arrival, &stacks.remember(arrival))
 }
 
 /// Creates such stacks for any peer.

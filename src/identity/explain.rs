@@ -134,7 +134,7 @@ impl Identity {
             return Taken::Node;
         }
         // `look_up` would also reset connections of an earlier owner: a question must not change anything.
-        match self.owner(arrival, true) {
+        match self.owner(arrival) {
             Ok(Owner { pod, by, .. }) => Taken::Pod {
                 pod: format!("{}/{}", pod.namespace, pod.name),
                 account: pod.account.to_string(),

@@ -2,8 +2,15 @@
 //!
 //! [`Identity`] knows the clients of all connections, [`Visitor`] the client of one. [`pods`](crate::pods) decides.
 //!
-//! A pod is identified at its first request on a connection. The connection is then its own until the pod ends: a
-//! connection cannot change hands, only an address can. When an address does, its connections are reset.
+//! A pod is identified at its first request on a connection, by a scan of the processes that began after the connection was
+//! accepted. The connection is then its own until the pod ends, also while it is parked: a connection cannot change hands,
+//! only an address can. When an address does, its connections are reset. An address that a second pod has as well is nobody's,
+//! unless the API server says whose it is.
+//!
+//! No connection is attributed by an older scan, although most addresses are still the pod's that had them last. A pod may keep
+//! its network while the address is another's already: its teardown got stuck, or it gave itself the address before. Nothing
+//! that is known of the older pod shows that. Neither a `deletionTimestamp`, which may be reported late, nor the kernel's word
+//! that it has the address. Only who looks for the younger one can know that there is none.
 
 mod caller;
 mod credential;
@@ -41,10 +48,6 @@ pub use metrics::Identified;
 use metrics::IdentityMetrics;
 pub use settings::{AccountName, Settings};
 pub use visitor::{Outdated, Sender, Visitor};
-
-/// Maximum age of what is known about processes when a connection is identified. A pod that takes the address of
-/// another one whose processes live on is noticed within this time.
-const MAX_LOOK_AGE: Duration = Duration::from_millis(100);
 
 /// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
 pub const STALE: Duration = Duration::from_secs(150);
@@ -148,23 +151,26 @@ impl Identity {
         if self.sandboxes().is_of_node(addr) {
             return Ok(Arc::clone(&self.node));
         }
-        let Some(look) = self.lookout.recent(MAX_LOOK_AGE) else { return Err(Missing::Look.into()) };
-        // Its processes may be newer than the look, but not newer than the connection.
-        let is_scanned = look.began >= arrival.accepted;
-        match self.owner(arrival, is_scanned) {
-            Ok(owner) if is_scanned || self.is_known(addr, &owner) => Ok(self.caller(addr, &owner)),
-            Err(why) if is_scanned => Err(why),
-            Ok(_) | Err(_) => Err(Missing::Look.into()),
+        // Before what it found. Its age does not matter: a throttled process may read this long after the scan has ended.
+        if self.lookout.last().began < arrival.accepted {
+            return Err(Missing::Look.into());
+        }
+        match self.owner(arrival) {
+            Ok(owner) => Ok(self.caller(addr, &owner)),
+            Err(why) => {
+                self.disown(addr, &why, arrival.accepted);
+                Err(why)
+            }
         }
     }
 
-    fn owner(&self, arrival: Arrival, is_scanned: bool) -> Result<Owner, NoOwner> {
+    /// Who has the address of a connection, as of the last scan. That must have begun after the connection was accepted.
+    fn owner(&self, arrival: Arrival) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
         let (holders, reported) = (self.sandboxes().holders(addr), self.pods.with_address(addr));
         let evidence = Evidence {
             addr,
             holders: &holders,
-            is_scanned,
             reported: &reported,
             api_age: self.pods.age().unwrap_or(Duration::MAX),
             attest: self.attest,
@@ -172,11 +178,6 @@ impl Identity {
             now: BootTime::now(),
         };
         owners::decide(&evidence, |uid| self.pods.get(uid), |uid| self.sandboxes().anchor(uid))
-    }
-
-    /// Whether an address was found to be this owner's before.
-    fn is_known(&self, addr: IpAddr, owner: &Owner) -> bool {
-        self.lock().get(&addr).is_some_and(|known| known.is(owner))
     }
 
     /// The caller for the owner of an address. Connections of an earlier owner are reset.
@@ -213,6 +214,17 @@ impl Identity {
     fn is_passed_through(&self, pod: &Pod) -> bool {
         let is_its = |account: &AccountName| *account.namespace == *pod.namespace && *account.name == *pod.account;
         self.passthrough.iter().any(is_its)
+    }
+
+    /// Takes an address away from the pod that was known to have it, if another one has it as well and nobody says whose it is.
+    /// Resets its connections from before this moment.
+    fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
+        if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
+            return;
+        }
+        let Some(known) = self.lock().remove(&addr) else { return };
+        known.is_gone.store(true, Relaxed);
+        self.cut(addr, before);
     }
 
     fn cut(&self, addr: IpAddr, before: BootTime) {

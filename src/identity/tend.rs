@@ -12,6 +12,7 @@ use super::caller::KnownPod;
 use crate::clock::BootTime;
 use crate::metadata::Principal;
 use crate::pods::owners::{self, Witness};
+use crate::server::Arrival;
 
 /// Interval between checks that identified pods still live.
 pub(super) const VERIFY_INTERVAL: Duration = Duration::from_millis(250);
@@ -61,9 +62,24 @@ impl Identity {
             self.cut(*addr, next.unwrap_or(look.began).min(look.began));
             look.began < *noticed
         });
+        self.settle_claims(look.began);
         self.workloads.tend(now);
         for number in self.workloads.retain(|| self.pods.all()) {
             (self.forget.0)(Principal::Workload(number));
+        }
+    }
+
+    /// Decides anew about the addresses of known pods that another one had as well when this scan began.
+    fn settle_claims(&self, began: BootTime) {
+        for addr in self.sandboxes().contested() {
+            if !self.lock().contains_key(&addr) {
+                continue;
+            }
+            match self.owner(Arrival { peer: (addr, 0).into(), accepted: BootTime::now() }) {
+                // It resets the connections of another one that was known to have it.
+                Ok(owner) => drop(self.caller(addr, &owner)),
+                Err(why) => self.disown(addr, &why, began),
+            }
         }
     }
 

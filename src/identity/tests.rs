@@ -83,9 +83,14 @@ impl Node {
 
     /// Starts a pod whose network has an address.
     fn start(&self, pid: u32, pod: &Pod, addr: &str) {
+        self.start_at(50, pid, pod, addr);
+    }
+
+    /// The same at so many clock ticks after boot.
+    fn start_at(&self, ticks: u64, pid: u32, pod: &Pod, addr: &str) {
         let network = format!("of-{pid}");
         self.proc.network(&network, &[addr]);
-        self.proc.of_pod(pid, 50, &pod.uid.to_string(), &network);
+        self.proc.of_pod(pid, ticks, &pod.uid.to_string(), &network);
     }
 
     /// A new connection.
@@ -211,6 +216,89 @@ async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotte
         assert_eq!(node.forgotten.load(Relaxed), usize::from(is_reported), "the API server still reports a pod");
         tending.abort();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_address_another_one_still_has_is_not_taken_for_it() {
+    for terminating in [false, true] {
+        let node = Node::new(Attest::Prefer);
+        let (old, new) = (Pod { terminating, ..pod(1, "a", "app") }, pod(2, "b", "other"));
+        node.start(100, &old, ADDR);
+        node.identity.pods.apply(old);
+        node.identity.pods.apply(new.clone());
+        assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+
+        // The scan has just ended, and the old pod lives and has the address.
+        node.start(101, &new, ADDR);
+        sleep(Duration::from_millis(1)).await;
+        let heir = node.connect(ADDR);
+        assert_eq!(heir.sender(), Ok((Principal::Unknown, None)));
+        let addr = ADDR.parse().expect("an address");
+        let why = Missing::Decision { claims: 2 };
+        assert_eq!(heir.wait().await, Ok(Err(Unidentified { addr, why })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_end_when_another_pod_has_their_address_as_well() {
+    let node = Node::new(Attest::Prefer);
+    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
+    node.start(100, &old, ADDR);
+    node.identity.pods.apply(old);
+    node.identity.pods.apply(new.clone());
+    let kept = node.connect(ADDR);
+    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    sleep(VERIFY_INTERVAL * 2).await;
+    let cuts = node.cuts();
+    node.start_at(60, 101, &new, ADDR);
+    // A scan for anybody shows it.
+    node.look().await;
+    let scanned = node.identity.lookout.last().began;
+    sleep(VERIFY_INTERVAL).await;
+    assert_eq!(kept.sender(), Err(Outdated));
+    assert_eq!(node.cuts.lock().expect("no panic")[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
+    assert_eq!(node.identity.rows().len(), 0);
+    // Its own word does not suffice, but that of the API server.
+    assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)));
+    let reported = Pod { addresses: vec![ADDR.parse().expect("an address")], ..new };
+    node.identity.pods.apply(reported);
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
+    tending.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_gives_itself_a_reported_address_cuts_nothing() {
+    let node = Node::new(Attest::Prefer);
+    let victim = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    let squatter = Pod { addresses: vec!["10.8.0.6".parse().expect("an address")], ..pod(2, "b", "other") };
+    node.start(100, &victim, ADDR);
+    node.identity.pods.apply(victim);
+    node.identity.pods.apply(squatter.clone());
+    let kept = node.connect(ADDR);
+    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
+    let cuts = node.cuts();
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    node.start(101, &squatter, ADDR);
+    node.look().await;
+    sleep(VERIFY_INTERVAL * 2).await;
+    assert_eq!((kept.sender().as_ref().map(name), node.cuts()), (Ok("p1"), cuts));
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+    tending.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_request_after_a_pod_has_ended_is_refused_without_a_scan() {
+    let node = Node::new(Attest::Prefer);
+    let ended = pod(1, "a", "app");
+    node.start(100, &ended, ADDR);
+    node.identity.pods.apply(ended);
+    let kept = node.connect(ADDR);
+    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
+    let look = node.identity.lookout.last();
+    node.proc.end(100);
+    assert_eq!(kept.sender(), Err(Outdated));
+    assert_eq!(node.identity.lookout.last(), look);
 }
 
 #[tokio::test(start_paused = true)]

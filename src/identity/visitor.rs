@@ -14,11 +14,11 @@ use crate::server::Arrival;
 /// Maximum wait for a pod to become known. Client libraries give up after 3 s.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// First and longest intervals between attempts. An attempt is by a look that is not older than the first interval.
+/// First and longest intervals between attempts. A further attempt is by a scan that is not older than the first interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The client of one connection. Without Workload Identity there is none: all clients act as the node.
+/// The client of one connection, also while it is parked. Without Workload Identity there is none: all clients act as the node.
 #[derive(Debug)]
 pub struct Visitor {
     pub(super) arrival: Arrival,
@@ -48,7 +48,7 @@ impl Visitor {
     /// Who sends requests on this connection: [`Principal::Unknown`] if that is not known yet.
     pub fn sender(&self) -> Result<Sender, Outdated> {
         if let Some(caller) = self.caller.get() {
-            return caller.sender();
+            return self.identity.still(caller);
         }
         match self.identity.identify(self.arrival) {
             Ok(caller) => self.caller.get_or_init(|| caller).sender(),
@@ -59,48 +59,53 @@ impl Visitor {
 
     /// Waits until the client is known, up to two seconds: for the API server to report its pod, or for its processes.
     ///
-    /// Any number of requests may wait for the next look at the processes: it ends soon, and most clients are known then.
-    /// Only a few may wait longer.
+    /// Any number of requests may wait for the scan that begins after their connection was accepted: it ends soon, and most
+    /// clients are known then. Only a few may wait longer.
     pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
         let Self { identity, arrival, .. } = self;
-        let mut waiting = None;
-        // Until a look has said more.
-        let mut why = Missing::Look;
-        let mut changes = identity.pods.subscribe();
         let deadline = Instant::now() + MAX_WAIT;
+        if timeout_at(deadline, identity.lookout.since(arrival.accepted)).await.is_err() {
+            return Ok(Err(self.unidentified(Missing::Look)));
+        }
+        let mut waiting = None;
+        let mut changes = identity.pods.subscribe();
         let mut interval = FIRST_INTERVAL;
         loop {
-            // A client that was known before needs no more than a recent look.
-            let Ok(look) = timeout_at(deadline, identity.lookout.within(FIRST_INTERVAL)).await else { break };
-            match identity.identify(*arrival) {
+            let why = match identity.identify(*arrival) {
                 Ok(caller) => return self.caller.get_or_init(|| caller).sender().map(Ok),
                 Err(NoOwner::Outdated) => return Err(Outdated),
-                Err(NoOwner::Unidentified(missing)) => why = missing,
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                break;
-            }
-            if look.tried < arrival.accepted {
-                let _ = timeout_at(deadline, identity.lookout.since(arrival.accepted)).await;
-                continue;
-            }
+                Err(NoOwner::Unidentified(why)) => why,
+            };
             if waiting.is_none() {
                 waiting = identity.let_wait(arrival.addr());
-                if waiting.is_none() {
-                    break;
-                }
             }
-            // A change of the API server's view, or the time for another look at the processes.
-            let _ = timeout_at(deadline.min(now + interval), changes.changed()).await;
+            if waiting.is_none() || Instant::now() >= deadline {
+                return Ok(Err(self.unidentified(why)));
+            }
+            // A change of the API server's view, or the time for another scan.
+            let _ = timeout_at(deadline.min(Instant::now() + interval), changes.changed()).await;
             interval = (interval * 2).min(MAX_INTERVAL);
+            if timeout_at(deadline, identity.lookout.within(FIRST_INTERVAL)).await.is_err() {
+                return Ok(Err(self.unidentified(why)));
+            }
         }
-        Ok(Err(self.unidentified(why)))
     }
 
     fn unidentified(&self, why: Missing) -> Unidentified {
         self.identity.refused(&why);
         Unidentified { addr: self.arrival.addr(), why }
+    }
+}
+
+impl Identity {
+    /// Whom a connection was found to be of, if its pod still runs. One read of the pod's oldest process, so that the connection
+    /// ends with the pod, and not when that is noticed without requests.
+    fn still(&self, caller: &Caller) -> Result<Sender, Outdated> {
+        let runs = caller.pod.as_ref().is_none_or(|pod| self.sandboxes().is_alive(pod.uid));
+        if !runs {
+            caller.is_gone.store(true, Relaxed);
+        }
+        caller.sender()
     }
 }
 

@@ -15,11 +15,8 @@
 //!   processes began. It does not count, however late it ends: who waits for [`Lookout::since`] waits for the next.
 //! - **A look only proposes.** Whether a sandbox still lives and still has the address is read from the kernel when a client
 //!   is identified ([`Sandboxes::holders`]). An old look can make a pod unknown. But nobody becomes a pod that has ended, or
-//!   that has lost its address, while a look runs or after it.
-//! - **An address that was found to be a pod's stays the pod's for new connections** while the last look is recent and the
-//!   kernel confirms it. If a second pod takes the address of one that lives and keeps it, the next look notices. This is the
-//!   only use of a look that began before the connection. What it read is at most as old as that look took, and then
-//!   [`Look::is_recent`] allows; so it was when requests made each look themselves.
+//!   that has lost its address, while a look runs or after it. An address that a sandbox of some age has given itself is found
+//!   up to a second later; that of a new sandbox is found by the first look that finds the sandbox.
 //! - **A look that failed shows nothing.** [`Look::began`] stays that of the last one that succeeded.
 
 use std::future::{Future, pending, ready};

@@ -34,15 +34,14 @@ pub enum Attest {
     Kernel,
 }
 
-/// What is known about an address.
+/// What is known about an address, by a scan that began after the connection was accepted: a pod's processes are older than its
+/// connections, so it is among the holders.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     /// The address.
     pub addr: IpAddr,
     /// Live sandboxes that have it.
     pub holders: &'a [Sandbox],
-    /// Whether processes were looked for since the connection was accepted. The pod's own are older than its connections.
-    pub is_scanned: bool,
     /// Pods for which the API server reports it.
     pub reported: &'a [Arc<Pod>],
     /// Time since the API server was last heard from.
@@ -147,8 +146,6 @@ fn of_static_pod(reported: &[Arc<Pod>]) -> Option<NoOwner> {
 fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<Owner, NoOwner> {
     let pod = match evidence.reported {
         [] => return Err(Missing::Claim.into()),
-        // The pod that sent the request may have processes that were not found yet.
-        _ if !evidence.is_scanned => return Err(Missing::Claim.into()),
         // The address of a pod that ends may already be another's, of which nothing is known.
         [only] if only.has_identity() && !only.terminating => only,
         [only] => {

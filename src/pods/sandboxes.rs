@@ -5,16 +5,21 @@ use std::mem;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::PodUid;
 use super::host_proc::{HostProc, ProcError, Process, unless_ended};
-use super::scanner::{Age, Scanner, time_of};
+use super::scanner::{Age, SETTLED, Scanner, time_of};
 use crate::clock::BootTime;
 
 /// Addresses of a sandbox at most. A pod that may configure its network can have any number.
 const MAX_ADDRESSES: usize = 32;
+
+/// How often the addresses of a sandbox are read that have not changed for [`SETTLED`]. Each new connection needs a scan, which is
+/// to be short. It is for the pods that have come since the last one. An address that an older one gives itself can wait.
+const REREAD: Duration = Duration::from_secs(1);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
@@ -77,12 +82,36 @@ struct Known {
     /// The oldest process of the pod.
     anchor: Arc<Process>,
     addresses: SmallVec<[IpAddr; 2]>,
+    /// When they were read, and when they were first found to be these.
+    read: BootTime,
+    changed: BootTime,
     /// Whether it was ever seen to have an address, or could not be read. Some runtimes take a pod's addresses before they
     /// end its processes.
     had_addresses: bool,
 }
 
 impl Known {
+    fn new(anchor: Process) -> Self {
+        let never = BootTime::from_nanos(0);
+        Self { anchor: Arc::new(anchor), addresses: SmallVec::new(), read: never, changed: never, had_addresses: false }
+    }
+
+    /// Whether its addresses are to be read by a scan that begins now.
+    fn is_due(&self, now: BootTime) -> bool {
+        // Some runtimes start the sandbox first, and its network takes its time.
+        self.addresses.is_empty() || now.since(self.changed) < SETTLED || now.since(self.read) >= REREAD
+    }
+
+    fn has(&mut self, addresses: Vec<IpAddr>, now: BootTime) {
+        self.had_addresses |= !addresses.is_empty();
+        self.read = now;
+        if *self.addresses != *addresses {
+            self.changed = now;
+            self.addresses = addresses.into();
+            self.addresses.shrink_to_fit();
+        }
+    }
+
     /// Whether its anchor was not seen to have ended.
     fn may_be_alive(&self) -> bool {
         self.anchor.is_running().unwrap_or(true)
@@ -108,15 +137,12 @@ impl Sandboxes {
             return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
         };
         for (uid, anchor) in found.anchors {
-            sandboxes.insert(uid, Known { anchor: Arc::new(anchor), addresses: SmallVec::new(), had_addresses: false });
+            sandboxes.insert(uid, Known::new(anchor));
         }
-        for known in sandboxes.values_mut() {
+        let now = BootTime::now();
+        for known in sandboxes.values_mut().filter(|known| known.is_due(now)) {
             match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
-                Ok(addresses) => {
-                    known.had_addresses |= !addresses.is_empty();
-                    known.addresses = addresses.into();
-                    known.addresses.shrink_to_fit();
-                }
+                Ok(addresses) => known.has(addresses, now),
                 // Those that were known stay: `holders` does not believe them.
                 Err(_) => known.had_addresses = true,
             }
@@ -183,6 +209,18 @@ impl Sandboxes {
     /// The addresses of a pod, as of the last scan.
     pub fn addresses(&self, uid: PodUid) -> Vec<IpAddr> {
         self.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
+    }
+
+    /// The addresses that more than one sandbox had at the last scan.
+    pub fn contested(&self) -> Vec<IpAddr> {
+        let table = self.lock();
+        let mut addresses: Vec<IpAddr> = table.sandboxes.values().flat_map(|known| known.addresses.clone()).collect();
+        drop(table);
+        addresses.sort_unstable();
+        let mut contested: Vec<_> =
+            addresses.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        contested.dedup();
+        contested
     }
 
     /// Whether an address is of the node's own network, the one of process 1. Loopback is. Addresses that are newer than the

@@ -18,7 +18,7 @@ use super::host_proc::{HostProc, Listed, Network, Pid, Process, unless_ended};
 use crate::clock::BootTime;
 
 /// The age from which on a process stays in its pod and network, and an anchor is no forerunner of pause.
-const SETTLED: Duration = Duration::from_secs(10);
+pub(super) const SETTLED: Duration = Duration::from_secs(10);
 
 /// What is known of a process.
 #[derive(Debug, Clone, Copy)]

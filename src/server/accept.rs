@@ -123,6 +123,7 @@ where
             inbox: Inbox::default(),
             arrival,
             stacks: Arc::clone(&self.stacks),
+            memory: None,
             timeouts: self.timeouts,
             last_call: self.drain.last_call(),
             activity: Arc::clone(&activity),

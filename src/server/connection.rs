@@ -39,12 +39,14 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const PARK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One client's connection.
-pub(super) struct Connection<I, N> {
+pub(super) struct Connection<I, N: NewStack> {
     pub(super) io: I,
     /// Bytes that the client has sent and hyper has not read.
     pub(super) inbox: Inbox,
     pub(super) arrival: Arrival,
     pub(super) stacks: Arc<N>,
+    /// What its stacks share, since the first.
+    pub(super) memory: Option<N::Memory>,
     pub(super) timeouts: Timeouts,
     pub(super) last_call: LastCall,
     pub(super) activity: Arc<Activity>,
@@ -98,8 +100,9 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
                 Err(_) => return None,
             }
         };
-        let Self { io, inbox, arrival, stacks, timeouts, last_call, activity, place } = self;
-        let service = PerConnection { stack: stacks.new_stack(arrival), activity: Arc::clone(&activity) };
+        let Self { io, inbox, arrival, stacks, mut memory, timeouts, last_call, activity, place } = self;
+        let shared = memory.get_or_insert_with(|| stacks.remember(arrival));
+        let service = PerConnection { stack: stacks.new_stack(arrival, shared), activity: Arc::clone(&activity) };
         let mut http = http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             // Title case, as the real server writes them, for scripts that search curl's output for
@@ -131,7 +134,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
         if matches!(ended, Ended::Due(Due::Park)) {
             // At most an empty line, otherwise hyper would not be idle.
             inbox.put_back(&parts.read_buf);
-            return Some(Self { io, inbox, arrival, stacks, timeouts, last_call, activity, place });
+            return Some(Self { io, inbox, arrival, stacks, memory, timeouts, last_call, activity, place });
         }
         close(io, arrival.peer, &activity, ended).await;
         None

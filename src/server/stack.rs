@@ -1,6 +1,6 @@
 //! [`Stack`] and [`NewStack`]: what the server requires of the service that answers requests.
 //!
-//! A stack is made for each connection that serves requests, and cloned for each request.
+//! A stack is made for each connection that serves requests, and cloned for each request. It ends when the connection is parked.
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -26,23 +26,56 @@ where
     type Body = B;
 }
 
-/// Creates the stack of a connection. A parked connection has none.
+/// Creates the stack of a connection. A parked connection has none, and gets another one for its next request.
 pub trait NewStack {
     /// The service that answers requests.
     type Stack: Stack;
 
-    /// Creates the stack of a connection.
-    fn new_stack(&self, arrival: Arrival) -> Self::Stack;
+    /// What all stacks of a connection share. It is kept while the connection is parked, so it should be small.
+    type Memory: Send + Sync;
+
+    /// What a new connection's stacks will share. Called before the first one is created.
+    fn remember(&self, arrival: Arrival) -> Self::Memory;
+
+    /// Creates a stack of a connection.
+    fn new_stack(&self, arrival: Arrival, memory: &Self::Memory) -> Self::Stack;
 }
 
+/// Stacks that share nothing.
 impl<F, S> NewStack for F
 where
     F: Fn(Arrival) -> S,
     S: Stack,
 {
     type Stack = S;
+    type Memory = ();
 
-    fn new_stack(&self, arrival: Arrival) -> S {
+    fn remember(&self, _: Arrival) {}
+
+    fn new_stack(&self, arrival: Arrival, (): &()) -> S {
         self(arrival)
+    }
+}
+
+/// Stacks that share what the first function makes of a connection. The second one creates them.
+#[derive(Debug)]
+pub struct Remembering<R, F>(pub R, pub F);
+
+impl<R, M, F, S> NewStack for Remembering<R, F>
+where
+    R: Fn(Arrival) -> M,
+    M: Send + Sync,
+    F: Fn(Arrival, &M) -> S,
+    S: Stack,
+{
+    type Stack = S;
+    type Memory = M;
+
+    fn remember(&self, arrival: Arrival) -> M {
+        self.0(arrival)
+    }
+
+    fn new_stack(&self, arrival: Arrival, memory: &M) -> S {
+        self.1(arrival, memory)
     }
 }

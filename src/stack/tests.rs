@@ -162,7 +162,9 @@ async fn levels() -> (usize, usize) {
     let mock = Mock::start().await;
     let (http, metadata) = (Between::default(), Between::default());
     let (of_http, of_metadata) = (Arc::clone(&http.levels), Arc::clone(&metadata.levels));
-    drop(with_between(shared(&mock).await, http, metadata).new_stack(Arrival::now(([127, 0, 0, 1], 1).into())));
+    let (stacks, arrival) =
+        (with_between(shared(&mock).await, http, metadata), Arrival::now(([127, 0, 0, 1], 1).into()));
+    drop(stacks.new_stack(arrival, &stacks.remember(arrival)));
     (of_http.load(Relaxed), of_metadata.load(Relaxed))
 }
 

@@ -1,5 +1,5 @@
-//! No pod is ever taken for another: pods come and go, addresses pass from one to the next, and the API server knows little of
-//! it, late or never.
+//! No pod is ever taken for another: pods come and go, addresses pass from one to the next, some before the network of the one
+//! is gone, and the API server knows little of it, late or never. The proxy has the CPU time of its manifests.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,9 @@ use crate::google::Cloud;
 use crate::is_full_size;
 use crate::kube::pause;
 use crate::kubelet::{ACCOUNTS, Kubelet, account};
+use crate::limits::bounds;
 use crate::reporter::Reporter;
+use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
 use crate::tally::Tally;
 use crate::world::World;
@@ -59,7 +61,8 @@ fn no_pod_is_taken_for_another() {
     let mut world = World::new();
     let google = Cloud::start(&world, &mut world.server.admin());
     let flags = google.flags();
-    let _proxy = world.proxy(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let _proxy = world.proxy_in(Some(&group), &flags.iter().map(String::as_str).collect::<Vec<_>>());
     run(&mut world, Plan::chosen()).judge();
 }
 

@@ -28,6 +28,9 @@ const RELIC: Duration = Duration::from_secs(5);
 /// Of so many pods, one has a process that claims another's address.
 const IMPOSTORS: usize = 8;
 
+/// Of so many pods, one gives another's address to its own network.
+const SQUATTERS: usize = 40;
+
 /// What all threads of a kubelet share.
 pub struct Kubelet {
     pub node: Arc<Node>,
@@ -74,7 +77,7 @@ impl Kubelet {
                 slot.is_terminating = true;
                 slot.next = Instant::now() + random(GRACE);
             } else {
-                self.free(slot);
+                self.free(api, slot);
                 let next = self.slot(self.begin(api, slot.pod.address, addresses));
                 let old = std::mem::replace(slot, next);
                 old.pod.stop_asking();
@@ -105,22 +108,36 @@ impl Kubelet {
         if number.is_multiple_of(IMPOSTORS) && victim != address {
             pod.sandbox().claim(victim);
         }
+        if number.is_multiple_of(SQUATTERS) && victim != address {
+            pod.sandbox().squat(victim);
+        }
         pod
     }
 
     /// Takes a pod's address away, in one of the orders in which that happens.
-    fn free(&self, slot: &Slot) {
+    fn free(&self, api: &mut Client, slot: &Slot) {
         let pod = &slot.pod;
         // Its processes have ended before its sandbox does, or they have not.
         if fastrand::bool() {
             pod.stop_asking();
         }
-        if fastrand::bool() {
-            pod.kill();
-            pod.unplug();
-        } else {
-            pod.unplug();
-            self.reporter.after(random(RELIC), Event::Killed, pod);
+        match fastrand::u8(..3) {
+            0 => {
+                pod.kill();
+                pod.unplug();
+            }
+            1 => {
+                pod.unplug();
+                self.reporter.after(random(RELIC), Event::Killed, pod);
+            }
+            // The address is free, and its network still has it.
+            _ => {
+                if !slot.is_terminating {
+                    api.delete_pod(&pod.object, 30);
+                }
+                pod.stick();
+                self.reporter.after(random(RELIC), Event::Killed, pod);
+            }
         }
         if !slot.is_terminating && fastrand::bool() {
             self.reporter.after(Duration::ZERO, Event::Ended, pod);

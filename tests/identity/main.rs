@@ -18,7 +18,9 @@ mod doctor;
 mod environment;
 mod first;
 mod google;
+mod heirs;
 mod kubelet;
+mod limits;
 mod manifests;
 mod memory;
 mod naive;
@@ -68,6 +70,8 @@ fn main() -> ExitCode {
         ("naive", naive::TESTS),
         ("first", first::TESTS),
         ("dead", dead::TESTS),
+        ("heirs", heirs::TESTS),
+        ("limits", limits::TESTS),
         ("operators", operators::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),

@@ -110,7 +110,8 @@ fn a_busy_node_is_served_within_its_memory() {
     drop((open, with));
 }
 
-fn in_pod<T: Send + 'static>(pod: &Arc<Pod>, work: impl FnOnce(&Pod) -> T + Send + 'static) -> JoinHandle<T> {
+/// Does something on a thread in a pod's network, and does not wait for it.
+pub fn in_pod<T: Send + 'static>(pod: &Arc<Pod>, work: impl FnOnce(&Pod) -> T + Send + 'static) -> JoinHandle<T> {
     let pod = Arc::clone(pod);
     thread::spawn(move || pod.inside(work))
 }

@@ -206,6 +206,12 @@ impl Pod {
         self.sandbox().kill();
     }
 
+    /// Frees its address, which its network keeps.
+    pub fn stick(&self) {
+        self.begins_to_end();
+        self.sandbox().stick();
+    }
+
     /// Takes its network away.
     pub fn unplug(&self) {
         self.begins_to_end();

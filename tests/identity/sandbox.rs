@@ -167,6 +167,19 @@ impl Sandbox {
         }
     }
 
+    /// Takes its route away and leaves its address, as a network plugin does that frees the address and fails then.
+    pub fn stick(&mut self) {
+        if let Some(veth) = &self.veth {
+            self.node.namespace.ip(&format!("link set {veth} down"));
+        }
+    }
+
+    /// Gives itself another's address in its own network, as a pod may that has `NET_ADMIN`.
+    pub fn squat(&self, address: Address) {
+        let Address { v4, v6 } = address;
+        batch(&self.namespace, &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"));
+    }
+
     /// Takes its veth away, and its address with it. What has a connection is not told.
     pub fn unplug(&mut self) {
         if let Some(veth) = self.veth.take() {

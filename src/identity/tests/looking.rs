@@ -4,10 +4,12 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// How long a look takes that reads the processes when it begins. It rests for 200 ms then.
+/// How long a look takes that reads the processes when it begins, and how long it rests then.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// After this time without a look, one is needed.
+const REST: Duration = Duration::from_millis(200);
+
+/// After this time without a look, one begins at once.
 const OLD: Duration = Duration::from_millis(250);
 
 type Told = Result<Result<Sender, Unidentified>, Outdated>;
@@ -49,12 +51,25 @@ async fn who_is_known_is_answered_before_the_look_for_another_ends() {
     assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
     assert_eq!(node.connect("127.0.0.1").sender(), Ok((Principal::Node, None)));
     assert_eq!(node.identity.lookout.last(), before, "the look still runs");
-    // What was found before is too old for a new connection. It needs the look that runs, and not another one.
+    // A new connection needs a look that began after it was accepted, which is not the one that runs.
     assert_eq!(node.connect(ADDR).sender(), Ok((Principal::Unknown, None)));
     let began = Instant::now();
     assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Ok("p1".to_owned()));
-    assert_eq!(began.elapsed(), LOOK * 2 / 3);
+    assert_eq!(began.elapsed(), LOOK * 2 / 3 + REST + LOOK);
     assert_eq!(told(stranger.await.expect("no panic")), Err(Missing::Claim));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_began_after_a_connection_counts_however_long_ago_it_ended() {
+    let node = Node::slow();
+    let known = pod(1, "a", "app");
+    node.start(100, &known, ADDR);
+    node.identity.pods.apply(known);
+    let visitor = node.connect(ADDR);
+    node.look().await;
+    // As a process that is throttled.
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,7 +31,6 @@ struct Case {
     holders: &'static [u8],
     /// The one that began a second before the others.
     eldest: u8,
-    is_scanned: bool,
     reported: &'static [u8],
     known: Vec<Pod>,
     anchor: Anchor,
@@ -45,7 +44,6 @@ impl Default for Case {
         Self {
             holders: &[],
             eldest: 0,
-            is_scanned: true,
             reported: &[],
             known: vec![pod(1), pod(2), pod(3)],
             anchor: Anchor::None,
@@ -67,7 +65,6 @@ impl Case {
         let evidence = Evidence {
             addr: "10.8.0.5".parse().expect("an address"),
             holders: &holders,
-            is_scanned: self.is_scanned,
             reported: &reported,
             api_age: self.api_age,
             attest: self.attest,
@@ -184,11 +181,6 @@ fn the_api_server_alone_is_believed_about_a_pod_without_addresses_of_its_own() {
     for anchor in [Anchor::None, Anchor::Networked] {
         assert_eq!(Case { anchor, ..bare() }.missing(), doubt(Doubt::Contradicted));
     }
-    assert_eq!(
-        Case { is_scanned: false, ..bare() }.missing(),
-        Missing::Claim,
-        "the kernel may know better in a moment"
-    );
     assert_eq!(Case { reported: &[1, 2], ..bare() }.missing(), Missing::Decision { claims: 2 });
     assert_eq!(Case { reported: &[], ..bare() }.missing(), Missing::Claim);
 }

@@ -3,6 +3,7 @@ use std::net::Ipv6Addr;
 use std::os::unix::fs::symlink;
 
 use rustix::param::clock_ticks_per_second;
+use tokio::time::advance;
 
 use super::super::stat::tests::text as stat;
 use super::fake_proc::FakeProc;
@@ -100,18 +101,28 @@ fn a_process_that_nobody_waits_for_is_dead() {
     assert_eq!(sandboxes.scan().sandboxes, 0);
 }
 
-#[test]
-fn an_address_that_was_taken_away_is_not_held() {
+#[tokio::test(start_paused = true)]
+async fn the_addresses_of_a_sandbox_are_followed_at_once_until_they_settle_and_each_second_then() {
     let proc = FakeProc::new();
-    proc.network("a", &["10.8.0.5"]);
+    proc.network("a", &[]);
     proc.of_pod(20, 1000, A, "a");
     let sandboxes = proc.open();
+    let follows = |addr: &str| {
+        proc.network("a", &[addr]);
+        sandboxes.scan();
+        holders(&sandboxes, addr) == [uid(A)]
+    };
+    advance(SETTLED).await;
     sandboxes.scan();
-    proc.network("a", &["10.8.0.6"]);
-    assert!(holders(&sandboxes, "10.8.0.5").is_empty());
-    assert!(sandboxes.is_alive(uid(A)));
+    assert!(follows("10.8.0.5"), "its network was made late");
+    assert!(follows("10.8.0.6"), "it changes");
+    assert!(holders(&sandboxes, "10.8.0.5").is_empty() && sandboxes.is_alive(uid(A)));
+    advance(SETTLED).await;
     sandboxes.scan();
-    assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(A)], "a new address is found by the next scan");
+    assert!(!follows("10.8.0.7"), "it has settled");
+    assert!(holders(&sandboxes, "10.8.0.6").is_empty(), "what was read before is not believed");
+    advance(REREAD).await;
+    assert!(follows("10.8.0.7"));
 }
 
 #[test]

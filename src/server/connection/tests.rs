@@ -1,5 +1,7 @@
 //! One connection with paused time, over an in-memory pipe.
 
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, ready};
 
 use bytes::Bytes;
@@ -15,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::super::connections::{Admission, Connections, WaitFor};
 use super::super::reset::Reset;
 use super::super::socket::{Cuttable, LAST};
-use super::super::stack::Stack;
+use super::super::stack::{Remembering, Stack};
 use super::*;
 use crate::config::TIMEOUTS;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
@@ -59,13 +61,32 @@ fn connection_among<I, S: Stack>(
     stack: S,
     last_call: LastCall,
 ) -> Connection<I, impl NewStack<Stack = S> + use<I, S>> {
+    connection_with(connections, io, move |_| stack.clone(), last_call)
+}
+
+fn connection_with<I, N: NewStack>(
+    connections: &Arc<Connections>,
+    io: I,
+    stacks: N,
+    last_call: LastCall,
+) -> Connection<I, N> {
     let arrival = Arrival::now(([10, 0, 0, 9], 40000).into());
     let activity = Arc::new(Activity::new());
     let Admission::Place(place) = connections.admit(arrival, &activity, WaitFor::Nothing) else {
         panic!("there is room")
     };
-    let stacks = Arc::new(move |_| stack.clone());
-    Connection { io, inbox: Inbox::default(), arrival, stacks, timeouts: TIMEOUTS, last_call, activity, place }
+    let stacks = Arc::new(stacks);
+    Connection {
+        io,
+        inbox: Inbox::default(),
+        arrival,
+        stacks,
+        memory: None,
+        timeouts: TIMEOUTS,
+        last_call,
+        activity,
+        place,
+    }
 }
 
 impl Client {
@@ -435,6 +456,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
             inbox,
             arrival,
             stacks: Arc::new(move |_| stack),
+            memory: None,
             timeouts: TIMEOUTS,
             last_call,
             activity,
@@ -475,4 +497,35 @@ async fn a_request_waits_for_memory_until_its_timeout() {
     let ended = third.read(&mut [0; 16]).await.map_err(|error| error.kind());
     assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset));
     read_answers(&mut second, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stacks_share_is_made_once_and_outlives_parking() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+    let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+    let (io, _) = listener.accept().await.expect("a client");
+    let [shared, stacks] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
+    let (of_shared, of_stacks) = (Arc::clone(&shared), Arc::clone(&stacks));
+    let remember = move |_| of_shared.fetch_add(1, Relaxed);
+    let new_stack = move |_, number: &usize| {
+        of_stacks.fetch_add(1, Relaxed);
+        let answer = Bytes::from(format!("answer {number}"));
+        tower::service_fn(move |_: Request<Incoming>| {
+            let answer = answer.clone();
+            async move { Ok::<_, Reset>(Response::new(Full::new(answer))) }
+        })
+    };
+    let stack = Remembering(remember, new_stack);
+    let serving = connection_with(&connections(usize::MAX), io, stack, LastCall::default()).serve();
+    let serving = tokio::spawn(serving);
+    assert_eq!(shared.load(Relaxed), 0, "it has sent nothing");
+    for number in 1..=3 {
+        client.write_all(REQUEST).await.expect("the server reads");
+        let mut bytes = [0; 1024];
+        let read = client.read(&mut bytes).await.expect("the server writes");
+        assert!(bytes[..read].ends_with(b"answer 0"));
+        sleep(PARK_TIMEOUT * 2).await;
+        assert_eq!((shared.load(Relaxed), stacks.load(Relaxed)), (1, number));
+    }
+    serving.abort();
 }

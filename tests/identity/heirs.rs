@@ -1,0 +1,163 @@
+//! Whose a connection is when its pod ends, pauses, or leaves its address to another one.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::google::Cloud;
+use crate::is_full_size;
+use crate::kube::{Client, NODE, pause};
+use crate::limits::{CPU, bounds};
+use crate::namespace::Kept;
+use crate::operators::PAGES;
+use crate::pod::{Pod, Told};
+use crate::support::cgroup::Cgroup;
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck,
+    a_kept_connection_ends_with_its_pod,
+    a_connection_that_pauses_stays_its_pods,
+];
+
+/// How long after its sandbox an heir sends its first request, in milliseconds.
+const DELAYS: [u64; 5] = [0, 50, 100, 200, 300];
+
+/// A connection without a request for so long is parked.
+const PARKED: Duration = Duration::from_millis(1500);
+
+fn an_heir_is_never_taken_for_a_pod_whose_teardown_is_stuck() {
+    let turns = if is_full_size() { 40 } else { 3 };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    for account in ["old", "heir"] {
+        api.create_account("team-0", account);
+    }
+    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let flags = google.flags();
+    let _proxy = world.proxy_in(Some(&group), &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let world = &world;
+    let all_of = |number: u8, delay| {
+        let mut api = world.server.admin();
+        let heirs = (0..turns).map(|turn| format!("{turn}-{number}"));
+        heirs.flat_map(|name| inherit(world, &mut api, &name, number, delay)).collect::<Vec<_>>()
+    };
+    let told: Vec<Told> = thread::scope(|scope| {
+        let delays = (0..).zip(DELAYS.map(Duration::from_millis));
+        let threads: Vec<_> = delays.map(|(number, delay)| scope.spawn(move || all_of(number, delay))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let (mut right, mut refused, mut wrong) = (0, 0, Vec::new());
+    for told in told {
+        match told {
+            Told::Itself => right += 1,
+            Told::Unavailable | Told::Broken(_) => refused += 1,
+            Told::Somebody(what) | Told::Odd(what) => wrong.push(what),
+        }
+    }
+    println!("heirs at {CPU}m of a processor: {} wrong, {right} right, {refused} refused", wrong.len());
+    assert!(wrong.is_empty(), "{} wrong, as {:#?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+    assert!(right > 0, "no heir was ever served");
+}
+
+/// Lets an address pass on whose pod keeps its network. What the heir is told: on its first connection, on the same one later,
+/// and on another one once the old pod has ended.
+fn inherit(world: &World, api: &mut Client, name: &str, number: u8, delay: Duration) -> Vec<Told> {
+    let address = world.address(number);
+    let start = |api: &mut Client, account: &str| {
+        let object = api.create_pod("team-0", &format!("{account}-{name}"), account, NODE);
+        Pod::start(&world.node, object, address)
+    };
+    let old = start(api, "old");
+    become_known(&old);
+    // It is known, and the last scan is recent. Its network is torn down, and that gets stuck.
+    api.delete_pod(&old.object, 30);
+    old.inside(|pod| pod.connect().map(|mut connection| pod.ask_for_token(&mut connection)));
+    old.sandbox().stick();
+    let heir = start(api, "heir");
+    let mut told = heir.inside(move |pod| {
+        pause(delay);
+        let mut kept = pod.connect();
+        let mut ask = || kept.as_mut().map(|kept| [pod.ask_for_token(kept), pod.ask(kept)]);
+        let first = ask();
+        pause(Duration::from_millis(400));
+        first.into_iter().chain(ask()).flatten().collect::<Vec<_>>()
+    });
+    old.kill();
+    told.extend(heir.inside(|pod| pod.connect().map(|mut fresh| pod.ask_for_token(&mut fresh))));
+    api.delete_pod(&old.object, 0);
+    api.delete_pod(&heir.object, 0);
+    told
+}
+
+/// Returns when the proxy knows the pod. Its connection is kept.
+fn become_known(pod: &Arc<Pod>) -> Kept {
+    pod.inside(|pod| {
+        let began = Instant::now();
+        loop {
+            let mut connection = pod.connect().expect("the proxy listens");
+            match pod.ask(&mut connection) {
+                Told::Itself => return connection,
+                told => assert!(began.elapsed() < Duration::from_secs(20), "{pod} got {told:?}"),
+            }
+        }
+    })
+}
+
+fn a_kept_connection_ends_with_its_pod() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let _proxy = world.proxy(&[]);
+    for turn in 0..5 {
+        let pod = world.pod(&mut api, &format!("killed-{turn}"), world.address(turn));
+        let mut kept = become_known(&pod);
+        // Its network is still there when its processes are not.
+        pod.kill();
+        let told = pod.ask(&mut kept);
+        assert!(matches!(told, Told::Broken(_)), "{pod} has ended, and was told {told:?}");
+    }
+    // Its object is deleted at once (`kubectl delete --force`), and its processes live on.
+    let mut times: Vec<Duration> = (0..10)
+        .map(|turn| {
+            let pod = world.pod(&mut api, &format!("forced-{turn}"), world.address(turn));
+            let mut kept = become_known(&pod);
+            api.delete_pod(&pod.object, 0);
+            let began = Instant::now();
+            while matches!(pod.ask(&mut kept), Told::Itself) {
+                assert!(began.elapsed() < Duration::from_secs(20), "{pod} has no object, and is still served");
+            }
+            began.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    println!("after its object had gone, a pod was answered for {:.1?}, at most {:.1?}", times[5], times[9]);
+}
+
+fn a_connection_that_pauses_stays_its_pods() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let _proxy = world.proxy(&[]);
+    let pod = world.pod(&mut api, "pod", world.address(0));
+    let mut kept = become_known(&pod);
+    let identified = identifications(&world);
+    for _ in 0..3 {
+        pause(PARKED);
+        assert!(matches!(pod.ask(&mut kept), Told::Itself));
+    }
+    assert_eq!(identifications(&world), identified, "it was identified again");
+}
+
+/// How many clients the proxy has identified as pods by their processes.
+fn identifications(world: &World) -> u64 {
+    let metrics = world.node.namespace.curl(&format!("{PAGES}/metrics")).text;
+    let series = "metadata_proxy_identifications_total{result=\"kernel\"} ";
+    let count = metrics.lines().find_map(|line| line.strip_prefix(series));
+    count.expect("a series for each result").parse().expect("a number")
+}

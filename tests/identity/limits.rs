@@ -1,0 +1,137 @@
+//! Identity under the limit on CPU time that the manifests have: a process that is throttled sleeps most of the time.
+
+use std::io::ErrorKind;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::google::Cloud;
+use crate::is_full_size;
+use crate::kube::{NODE, pause};
+use crate::memory::in_pod;
+use crate::namespace::Kept;
+use crate::pod::{Pod, Told};
+use crate::support::cgroup::{Bounds, Cgroup};
+use crate::support::needs::{Test, tests};
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    a_herd_is_answered_under_the_limit_of_the_manifests,
+    pods_that_open_a_connection_for_each_request_are_answered,
+];
+
+/// Thousandths of a processor, as in `deploy/components/identity/daemonset.yaml`.
+pub const CPU: u32 = 100;
+
+/// Pods of a full node.
+const PODS: u8 = 110;
+
+/// Connections that each pod opens at once.
+const CONNECTIONS: usize = 5;
+
+/// From when on an answer is late.
+const LATE: Duration = Duration::from_millis(2500);
+
+/// A debug build needs more time for the same.
+pub fn bounds() -> Bounds {
+    let milliseconds = CPU / 10;
+    let cpu = if is_full_size() { milliseconds } else { 3 * milliseconds };
+    Bounds { memory: None, cpu: Some(cpu) }
+}
+
+fn a_herd_is_answered_under_the_limit_of_the_manifests() {
+    let runs = if is_full_size() { 5 } else { 1 };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    let pods: Vec<Arc<Pod>> = (0..PODS)
+        .map(|number| {
+            let account = format!("app-{number}");
+            api.create_account("team-0", &account);
+            let object = api.create_pod("team-0", &format!("pod-{number}"), &account, NODE);
+            Pod::start(&world.node, object, world.address(number))
+        })
+        .collect();
+    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let flags = google.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut failed = Vec::new();
+    for run in 0..runs {
+        let _proxy = world.proxy_in(Some(&group), &flags);
+        for herd in ["cold", "warm", "warm again"] {
+            let answers = herd_of(&pods, Pod::ask_for_token);
+            let slowest = answers.iter().map(|(_, time)| *time).max().unwrap_or_default();
+            let late = answers.iter().filter(|(_, time)| *time > LATE).count();
+            let others: Vec<_> = answers.iter().filter(|(told, _)| !matches!(told, Told::Itself)).collect();
+            println!(
+                "run {run}, {herd}: {} of {} not answered, {late} late, the slowest after {slowest:.1?}",
+                others.len(),
+                answers.len()
+            );
+            failed.extend(others.iter().map(|(told, time)| format!("run {run}, {herd}: {told:?} after {time:.1?}")));
+            assert!(!is_full_size() || late == 0, "{late} answers took longer than {LATE:?}");
+        }
+    }
+    assert!(failed.is_empty(), "{} not answered, as {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+}
+
+/// What all pods are told that open their connections at once, and after how long.
+fn herd_of(pods: &[Arc<Pod>], request: fn(&Pod, &mut Kept) -> Told) -> Vec<(Told, Duration)> {
+    let ready = Arc::new(Barrier::new(pods.len() * CONNECTIONS));
+    let ask = |pod: &Arc<Pod>| {
+        let ready = Arc::clone(&ready);
+        in_pod(pod, move |pod| {
+            ready.wait();
+            let began = Instant::now();
+            let told = pod.connect().map(|mut connection| request(pod, &mut connection));
+            (told.unwrap_or(Told::Broken(ErrorKind::ConnectionRefused)), began.elapsed())
+        })
+    };
+    let asking: Vec<_> = pods.iter().flat_map(|pod| [(); CONNECTIONS].map(|()| ask(pod))).collect();
+    let answers = asking.into_iter().map(|client| client.join().expect("no panic")).collect();
+    // What is throttled catches up.
+    pause(Duration::from_secs(1));
+    answers
+}
+
+/// How often each of these pods asks, on average, and for how long.
+const GAP: Duration = Duration::from_millis(500);
+const ASKING: Duration = Duration::from_secs(6);
+
+/// Of 100 answers to pods that are known, 99 must come within this time.
+const MOST: Duration = Duration::from_millis(250);
+
+fn pods_that_open_a_connection_for_each_request_are_answered() {
+    let world = World::new();
+    let mut api = world.server.admin();
+    api.create_account("team-0", "app-0");
+    let pods: Vec<Arc<Pod>> =
+        (0..20).map(|number| world.pod(&mut api, &format!("pod-{number}"), world.address(number))).collect();
+    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let _proxy = world.proxy_in(Some(&group), &[]);
+    herd_of(&pods, Pod::ask);
+    let asking: Vec<_> = pods.iter().map(|pod| in_pod(pod, ask_anew_and_again)).collect();
+    let answers: Vec<_> = asking.into_iter().flat_map(|pod| pod.join().expect("no panic")).collect();
+    let mut times: Vec<Duration> = answers.iter().map(|(_, time)| *time).collect();
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    let (number, p99) = (times.len(), at(99));
+    println!("{number} new connections of pods that are known: p50 {:.1?}, p99 {p99:.1?}, {:.1?}", at(50), at(100));
+    let failed: Vec<_> = answers.iter().filter(|(told, _)| !matches!(told, Told::Itself)).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert!(!is_full_size() || p99 <= MOST, "the 99th of 100 answers took {p99:?}");
+}
+
+/// What a pod is told that opens a connection for each request, and after how long.
+fn ask_anew_and_again(pod: &Pod) -> Vec<(Told, Duration)> {
+    let (mut answers, end) = (Vec::new(), Instant::now() + ASKING);
+    while Instant::now() < end {
+        pause(GAP.mul_f64(fastrand::f64() * 2.0));
+        let began = Instant::now();
+        let told = pod.connect().map(|mut connection| pod.ask(&mut connection));
+        answers.push((told.unwrap_or(Told::Broken(ErrorKind::ConnectionRefused)), began.elapsed()));
+    }
+    answers
+}
