@@ -77,6 +77,9 @@ impl Visitor {
                 Err(NoOwner::Outdated) => return Err(Outdated),
                 Err(NoOwner::Unidentified(missing)) => why = missing,
             }
+            if matches!(why, Missing::Pod { .. }) {
+                identity.pods.missed();
+            }
             let now = Instant::now();
             if now >= deadline {
                 break;
