@@ -23,6 +23,7 @@ mod manifests;
 mod memory;
 mod naive;
 mod operators;
+mod outage;
 mod pod;
 mod reporter;
 mod rights;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         ("first", first::TESTS),
         ("dead", dead::TESTS),
         ("operators", operators::TESTS),
+        ("outage", outage::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
         ("doctor", doctor::TESTS),
