@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Admin;
@@ -39,7 +40,7 @@ use crate::warm::WarmStart;
 pub struct App {
     config: Config,
     policy: Arc<LivePolicy>,
-    /// The doors to each address for pods.
+    /// The doors to each address for pods. Empty while another process serves pods there and this one cannot yet.
     doors: Vec<Vec<Door>>,
     admin: Door,
     redirect: Option<Redirect>,
@@ -69,6 +70,13 @@ pub enum StartError {
     /// A socket that was passed in `LISTEN_FDS` cannot be used.
     #[error("cannot use the sockets passed in LISTEN_FDS: {0}; pass listening TCP sockets, or none")]
     Inherit(io::Error),
+    /// Another process serves pods here, and this one could not take over.
+    #[error(
+        "the API server did not list this node's pods within {} s. Another process serves pods on this address and goes on; \
+         this one ends, to be started again",
+        SUCCESSION.as_secs()
+    )]
+    NotAble,
     /// The node's processes cannot be seen.
     #[error("--host-proc: {0}")]
     Proc(#[from] ProcError),
@@ -92,6 +100,13 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+/// How long a process may take to know the node's pods while another one serves them.
+///
+/// With host networking both have one port for operators, and the kernel lets either answer a probe. So a process that
+/// stayed would have its pod taken for ready by the answers of the one before it, which would then be stopped. Its own 503
+/// answers would have the pod before it taken for unready after three in a row, which take 10 s: it ends before that.
+const SUCCESSION: Duration = Duration::from_secs(8);
+
 impl App {
     /// Binds all sockets. Sockets passed by systemd replace `--addr`.
     ///
@@ -106,11 +121,14 @@ impl App {
         }
         let cannot = |addr, flag| move |error| StartError::Listen { addr, flag, error };
         let inherited = server::inherited().map_err(StartError::Inherit)?;
-        let doors = if inherited.is_empty() {
-            let bind = |addr: &SocketAddr| server::bind_queues(*addr, share).map_err(cannot(*addr, "--addr"));
-            config.addrs.iter().map(bind).collect::<Result<_, _>>()?
-        } else {
+        let is_successor =
+            share && config.identity.is_some() && config.addrs.iter().any(|addr| server::is_taken(*addr));
+        let doors = if !inherited.is_empty() {
             inherited.into_iter().map(|door| vec![door]).collect()
+        } else if is_successor {
+            Vec::new()
+        } else {
+            open_doors(&config)?
         };
         let addr = config.metrics_addr;
         let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
@@ -138,6 +156,9 @@ impl App {
 
     /// The addresses for pods. If the configured port is 0, with the assigned port.
     pub fn addrs(&self) -> io::Result<Vec<SocketAddr>> {
+        if self.doors.is_empty() {
+            return Ok(self.config.addrs.clone());
+        }
         self.doors.iter().filter_map(|doors| doors.first()).map(Door::local_addr).collect()
     }
 
@@ -163,8 +184,9 @@ impl App {
         Ok(())
     }
 
-    /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
+    /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout. Fails if another process
+    /// serves pods, and this one cannot.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
         #[cfg(feature = "workload-identity")]
         let cluster = self.cluster.clone();
         let identifying = self.identifying();
@@ -177,20 +199,29 @@ impl App {
         let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect, &registry).run()));
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
-        let accepting = serve_pods(doors, &shared);
         let mut background = start_background(&shared);
-        background.spawn(Arc::clone(&shared.door_probe).run(addrs));
         #[cfg(feature = "workload-identity")]
         if let Some(cluster) = cluster {
             following::follow(cluster, &shared, &mut background);
         }
 
-        shutdown.await;
+        let mut accepting = JoinSet::new();
+        let served = async {
+            let doors = if doors.is_empty() { take_over(&shared).await? } else { doors };
+            serve_pods(doors, &shared, &mut accepting);
+            background.spawn(Arc::clone(&shared.door_probe).run(addrs));
+            std::future::pending().await
+        };
+        let ended = tokio::select! {
+            () = shutdown => Ok(()),
+            ended = served => ended,
+        };
         drop(background);
         drain(&shared, accepting).await;
         // After the last request, and while metrics are still served.
         exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
+        ended
     }
 
     /// How pods are identified, and where their tokens come from. `None` if all of them act as the node.
@@ -204,13 +235,32 @@ impl App {
     }
 }
 
+/// Opens the doors to each address for pods.
+fn open_doors(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
+    let bind = |addr: &SocketAddr| {
+        let cannot = |error| StartError::Listen { addr: *addr, flag: "--addr", error };
+        server::bind_queues(*addr, config.reuse_port).map_err(cannot)
+    };
+    config.addrs.iter().map(bind).collect()
+}
+
+/// Opens the doors beside those of another process once the node's pods are known. Until then that process gets all
+/// connections, since it can serve them and this one cannot.
+async fn take_over(shared: &Shared) -> Result<Vec<Vec<Door>>, StartError> {
+    tracing::info!("another process serves pods; serving beside it once the node's pods are known");
+    if let Some(identity) = &shared.identity {
+        let known = identity.pods().known();
+        timeout(SUCCESSION, known).await.map_err(|_| StartError::NotAble)?;
+    }
+    open_doors(&shared.config)
+}
+
 /// Accepts connections of pods until the drain begins.
-fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>) -> JoinSet<()> {
+fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
     let config = &shared.config;
     let open = doors.iter().map(Vec::len).sum::<usize>();
     want_files(open + config.max_connections + config.max_in_flight + config.max_hanging);
     let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
-    let mut accepting = JoinSet::new();
     doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
     for (number, door) in doors.into_iter().flatten().enumerate() {
         let server = Server {
@@ -222,7 +272,6 @@ fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>) -> JoinSet<()> {
         accepting.spawn(server.run(number, door));
     }
     shared.readiness.serving();
-    accepting
 }
 
 /// Starts the tasks that end with the returned set.

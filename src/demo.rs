@@ -67,7 +67,7 @@ pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = 
         stop.await;
     }
     let _ = stop_proxy.send(());
-    proxy.await?;
+    proxy.await??;
     mock.stop().await;
     Ok(())
 }

@@ -124,7 +124,7 @@ async fn serve(config: Config) -> Outcome<()> {
         signals.next().await
     };
     tokio::select! {
-        () = running => Ok(()),
+        ended = running => Ok(ended?),
         signal = urged => Err(format!("received {signal} while draining: exited immediately and cut requests in flight").into()),
     }
 }

@@ -18,6 +18,8 @@ use crate::upstream::Health;
 pub enum State {
     /// Not serving yet, or warming up the cache.
     Starting,
+    /// Unable to identify pods, so that requests get 503. A new version that stays so does not replace the one before it.
+    Unable(String),
     /// Serving.
     Ready,
     /// Serving, but the last upstream request failed, or the proxy's own door does not answer. Still ready: no other node's
@@ -27,7 +29,8 @@ pub enum State {
     Draining,
 }
 
-/// Maximum time to wait for the warmup, so that a node without a metadata server can start.
+/// Maximum time to wait for the warmup, so that a node without a metadata server can start. The list of pods is waited for
+/// without end: without it every request is refused, and another process may be able to serve.
 const WARM_START: Duration = Duration::from_secs(10);
 
 /// The sources of the answer.
@@ -69,7 +72,11 @@ impl Readiness {
         let is_late = self.began.elapsed() >= WARM_START;
         if self.drain.has_begun() {
             State::Draining
-        } else if !self.serving.load(Ordering::Relaxed) || !(is_warm && self.knows_pods() || is_late) {
+        } else if !(is_late || is_warm && self.knows_pods()) {
+            State::Starting
+        } else if !self.knows_pods() {
+            State::Unable("identity: the API server has not yet listed this node's pods, which get 503".to_owned())
+        } else if !self.serving.load(Ordering::Relaxed) {
             State::Starting
         } else if let Some(trouble) = self.door.trouble() {
             State::Degraded(trouble)
@@ -97,6 +104,7 @@ impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Starting => f.write_str("starting"),
+            Self::Unable(reason) => write!(f, "unable: {reason}"),
             Self::Ready => f.write_str("ready"),
             Self::Degraded(reason) => write!(f, "degraded: {reason}"),
             Self::Draining => f.write_str("draining"),
@@ -106,7 +114,14 @@ impl std::fmt::Display for State {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::clock::BootTime;
+    use crate::identity::{CutFrom, Forget, Settings};
+    use crate::pods::owners::Attest;
+    use crate::pods::{FakeProc, Lookout};
+    use crate::telemetry::Registry;
 
     #[tokio::test(start_paused = true)]
     async fn a_start_without_a_metadata_server_is_degraded_after_ten_seconds() {
@@ -118,6 +133,53 @@ mod tests {
         assert!(matches!(readiness.state(), State::Degraded(_)));
         readiness.warm();
         assert_eq!(readiness.state(), State::Ready);
+    }
+
+    /// An identity to which the API server has listed nothing yet.
+    fn unlisted() -> (FakeProc, Arc<Identity>) {
+        let settings = Settings {
+            host_proc: PathBuf::new(),
+            state_dir: None,
+            attest: Attest::Prefer,
+            passthrough: Vec::new(),
+            federation: None,
+            #[cfg(feature = "workload-identity")]
+            cluster: crate::cluster::Settings {
+                node: "n".parse().expect("a name"),
+                credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
+            },
+        };
+        let proc = FakeProc::new();
+        let (cut_from, forget) = (CutFrom::new(|_, _| 0), Forget::new(|_| {}));
+        let lookout = Lookout::in_task(proc.open());
+        (proc, Identity::new(&settings, lookout, cut_from, forget, &Registry::default()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn with_identity_it_is_never_ready_before_the_first_list_of_pods() {
+        let (_proc, identity) = unlisted();
+        let readiness = Readiness::new(Arc::default(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
+        readiness.serving();
+        readiness.warm();
+        assert_eq!(readiness.state(), State::Starting);
+        for wait in [WARM_START, Duration::from_secs(3600)] {
+            tokio::time::sleep(wait).await;
+            assert!(matches!(readiness.state(), State::Unable(_)), "{}", readiness.state());
+            assert!(!readiness.state().is_ready());
+        }
+        identity.pods().replace([]);
+        assert_eq!(readiness.state(), State::Ready, "a node may have no pods");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_that_are_known_from_before_are_served_although_the_api_server_is_away() {
+        let (_proc, identity) = unlisted();
+        let readiness = Readiness::new(Arc::default(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
+        readiness.serving();
+        readiness.warm();
+        identity.pods().restore([], BootTime::now() - Duration::from_secs(600));
+        assert!(readiness.state().is_ready());
+        assert!(readiness.state().to_string().contains("silent for 600 s"), "{}", readiness.state());
     }
 
     #[tokio::test]

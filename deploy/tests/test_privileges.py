@@ -10,9 +10,9 @@ POD = {"hostNetwork", "priorityClassName", "toleration of everything"}
 PROXY = POD | {"runAsUser: 0", "NET_BIND_SERVICE"}
 REDIRECT = POD | {"runAsUser: 0", "NET_ADMIN"}
 SWITCH = {"the node's /proc/sys/net/ipv4/conf/all/route_localnet", "a writable mount"}
-IDENTITY = PROXY | {"the node's /proc"}
+IDENTITY = PROXY | {"the node's /proc", "a writable mount"}
 ACCOUNT = IDENTITY | {"a token of its account"}
-DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc"}
+DOCTOR = {"hostNetwork", "toleration of everything", "runAsUser: 0", "the node's /proc", "a writable mount"}
 # A pod like any other, which is never evicted.
 CANARY = {"priorityClassName", "toleration of everything"}
 KUBELET = IDENTITY | {"the node's /etc/kubernetes/kubelet.conf", "the node's /var/lib/kubelet/pki"}

@@ -46,7 +46,7 @@ gce-metadata-proxy
 /flagz                 flags with their current values; from this machine only
 /metrics               Prometheus metrics
 /healthz               200 while the process is alive; does not depend on the metadata server
-/readyz                200 if ready or degraded, 503 if starting or draining
+/readyz                200 if ready or degraded, 503 if starting, unable or draining
 /readyz?verbose        readiness as JSON
 /loglevel              log levels; from this machine: PUT /loglevel?levels=info,gce_metadata_proxy=debug
 ";

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::cluster::rights::{self, Report, Severity};
 use crate::cluster::{Cluster, RequestError};
 use crate::identity::{CredentialState, Identity};
-use crate::pods;
+use crate::pods::{self, Store, WatchEvent};
 use crate::shared::Shared;
 use crate::tokens::workload::{prefetch, renew};
 use crate::workloads;
@@ -21,6 +21,13 @@ const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
     let Some(identity) = &shared.identity else { return };
     let (pods, workloads) = (Arc::clone(identity.pods()), Arc::clone(identity.workloads()));
+    let dir = shared.config.identity.as_ref().and_then(|settings| settings.state_dir.as_ref());
+    if let Some(dir) = dir {
+        let store = Store::new(dir, cluster.node());
+        store.restore(&pods);
+        let pods = Arc::clone(&pods);
+        background.spawn(async move { match pods::keep(store, pods).await {} });
+    }
     if workloads.federation().is_some() {
         let cluster = cluster.clone();
         background.spawn(async move { match workloads::follow(cluster, workloads).await {} });
@@ -32,7 +39,12 @@ pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet
     }
     background.spawn(follow_rights(cluster.clone(), Arc::clone(identity)));
     // The log says what happens to the watch, and the metrics how old its news is.
-    background.spawn(async move { match pods::follow(cluster, pods, |_| {}).await {} });
+    let workloads = Arc::clone(identity.workloads());
+    let on = move |event: WatchEvent<'_>| match event {
+        WatchEvent::Listed { .. } | WatchEvent::Recovered => workloads.retry(),
+        WatchEvent::Skipped | WatchEvent::Failed { .. } => {}
+    };
+    background.spawn(async move { match pods::follow(cluster, pods, on).await {} });
 }
 
 /// Finds out what the credential may do. Only after the first list, or after some seconds without one: pods wait for that
@@ -41,7 +53,7 @@ async fn follow_rights(cluster: Cluster, identity: Arc<Identity>) {
     let (pods, audience) = (identity.pods(), identity.workloads().federation());
     let audience = audience.map(|federation| federation.token_audience().into());
     // Late or not, it goes on.
-    let _ = timeout(MAX_WAIT_FOR_LIST, pods.subscribe().wait_for(|_| pods.age().is_some())).await;
+    let _ = timeout(MAX_WAIT_FOR_LIST, pods.known()).await;
     match rights::follow(cluster, audience, |asked| judged(&identity, asked)).await {}
 }
 

@@ -80,6 +80,11 @@ pub(super) struct IdentityArgs {
     #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
     host_proc: Given<Text>,
 
+    /// Directory that outlives the process, such as an emptyDir of its pod. The pods that are known are kept there, so that a
+    /// restart while the API server is away knows them
+    #[arg(long, value_name = "DIR", env = "METADATA_PROXY_STATE_DIR")]
+    state_dir: Option<Given<Text>>,
+
     /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
     /// their own, as with gVisor. kernel: always its processes
     #[arg(
@@ -108,6 +113,7 @@ impl IdentityArgs {
         let acting = mistakes.value(self.impersonate_node);
         self.node.resolve(acting, mistakes);
         mistakes.value(self.attest);
+        mistakes.optional(self.state_dir);
         mistakes.list(self.passthrough);
         None
     }
@@ -118,12 +124,20 @@ impl IdentityArgs {
         let passthrough = mistakes.list(self.passthrough);
         let acting = mistakes.value(self.impersonate_node);
         let host_proc = mistakes.value(self.host_proc);
+        let state_dir = mistakes.optional(self.state_dir).map(Into::into);
         let federation = self.federation.resolve(mistakes);
         if self.node.is_nameless() {
             mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
         }
         let cluster = self.node.resolve(acting, mistakes);
-        Some(Settings { host_proc: host_proc?.into(), attest: attest?, passthrough, federation, cluster: cluster? })
+        Some(Settings {
+            host_proc: host_proc?.into(),
+            state_dir,
+            attest: attest?,
+            passthrough,
+            federation,
+            cluster: cluster?,
+        })
     }
 
     /// These flags as far as they were typed, and otherwise those before the subcommand.
@@ -134,6 +148,7 @@ impl IdentityArgs {
             node: self.node.or(before.node),
             impersonate_node: self.impersonate_node.or(before.impersonate_node),
             host_proc: self.host_proc.or(before.host_proc),
+            state_dir: either(self.state_dir, before.state_dir),
             attest: self.attest.or(before.attest),
             passthrough: if is_typed { self.passthrough } else { before.passthrough },
             federation: self.federation.or(before.federation),
@@ -159,6 +174,9 @@ impl IdentityArgs {
             host_proc: Given::from_value(
                 settings.map_or_else(|| HOST_PROC.to_owned(), |settings| settings.host_proc.display().to_string()),
             ),
+            state_dir: settings
+                .and_then(|settings| settings.state_dir.as_ref())
+                .map(|dir| Given::from_value(dir.display().to_string())),
             attest: Choice::from_value(settings.map(|settings| settings.attest).unwrap_or_default()),
             passthrough: settings
                 .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())

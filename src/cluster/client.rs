@@ -48,6 +48,15 @@ pub(super) struct Clients {
     settings: Settings,
     name: Name,
     current: Mutex<Current>,
+    /// Held while the next client is made.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+/// What a request does about a client that is due.
+enum Turn<'a> {
+    Use(Client),
+    /// It makes the next one. No other does until this is dropped.
+    Make(tokio::sync::MutexGuard<'a, ()>),
 }
 
 struct Current {
@@ -69,20 +78,25 @@ impl Current {
         let is_due = self.renew_at.is_some_and(|renew_at| Instant::now() >= renew_at);
         (!is_due).then(|| self.client.clone())
     }
+
+    /// The client, due or not, unless its credential was refused.
+    fn unless_refused(&self) -> Option<Client> {
+        (!self.is_refused).then(|| self.client.clone())
+    }
 }
 
 impl Clients {
     /// Makes the first client.
     pub(super) async fn new(settings: Settings, name: Name) -> Result<Self, ClusterError> {
         let current = current(&settings, name).await?;
-        Ok(Self { settings, name, current: Mutex::new(current) })
+        Ok(Self { settings, name, current: Mutex::new(current), renewing: tokio::sync::Mutex::default() })
     }
 
     /// A client that is never renewed.
     #[cfg(test)]
     pub(super) fn fixed(settings: Settings, client: Client) -> Self {
         let current = Current { renew_at: None, ..Current::new(String::new(), client) };
-        Self { settings, name: Name::Node, current: Mutex::new(current) }
+        Self { settings, name: Name::Node, current: Mutex::new(current), renewing: tokio::sync::Mutex::default() }
     }
 
     /// A client with the same credential that acts as nobody else, and as whom the others act.
@@ -103,10 +117,32 @@ impl Clients {
     /// A client with the present credential. While that cannot be read, the client with the one before, which may still
     /// be good; but not once it was refused.
     pub(super) async fn current(&self) -> Result<Client, ClusterError> {
-        if let Some(client) = self.lock().unless_due() {
-            return Ok(client);
+        match self.turn().await {
+            Turn::Use(client) => Ok(client),
+            Turn::Make(_renewing) => self.renewed(current(&self.settings, self.name).await),
         }
-        let renewed = current(&self.settings, self.name).await;
+    }
+
+    /// Whose turn it is to make the next client, if it is due. One request makes it, because each has a TLS configuration
+    /// and connections of its own. Others use the one before meanwhile, or wait if that was refused.
+    async fn turn(&self) -> Turn<'_> {
+        if let Some(client) = self.lock().unless_due() {
+            return Turn::Use(client);
+        }
+        let renewing = if let Ok(renewing) = self.renewing.try_lock() {
+            renewing
+        } else {
+            if let Some(client) = self.lock().unless_refused() {
+                return Turn::Use(client);
+            }
+            self.renewing.lock().await
+        };
+        // Another request may just have made it.
+        let made = self.lock().unless_due();
+        made.map_or(Turn::Make(renewing), Turn::Use)
+    }
+
+    fn renewed(&self, renewed: Result<Current, ClusterError>) -> Result<Client, ClusterError> {
         let mut current = self.lock();
         match renewed {
             Ok(renewed) => *current = renewed,
@@ -198,4 +234,67 @@ pub(super) fn connect(config: Config) -> Result<Client, kube::Error> {
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn client() -> Client {
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            Err::<http::Response<Body>, _>(std::io::Error::other("no"))
+        });
+        Client::new(service, "default")
+    }
+
+    fn clients() -> Arc<Clients> {
+        let settings =
+            Settings { node: "n".parse().expect("a name"), credential: Credential::OwnAccount(Acting::AsItsNode) };
+        let clients = Clients::fixed(settings, client());
+        clients.lock().renew_at = Some(Instant::now());
+        Arc::new(clients)
+    }
+
+    /// How many clients are made for 50 requests at once, and how long these take.
+    async fn made(clients: &Arc<Clients>) -> (u32, Duration) {
+        let (made, began) = (Arc::new(AtomicU32::new(0)), Instant::now());
+        let mut asking = JoinSet::new();
+        for _ in 0..50 {
+            let (clients, made) = (Arc::clone(clients), Arc::clone(&made));
+            asking.spawn(async move {
+                match clients.turn().await {
+                    Turn::Use(_) => true,
+                    Turn::Make(_renewing) => {
+                        made.fetch_add(1, Relaxed);
+                        sleep(Duration::from_secs(1)).await;
+                        clients.renewed(Ok(Current::new("https://k".to_owned(), client()))).is_ok()
+                    }
+                }
+            });
+        }
+        assert_eq!(asking.join_all().await, [true; 50]);
+        (made.load(Relaxed), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_at_once_make_one_client() {
+        let clients = clients();
+        assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
+        assert_eq!(clients.server(), "https://k");
+        assert_eq!(made(&clients).await, (0, Duration::ZERO), "it is good for minutes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_credential_is_used_by_nobody_while_the_next_is_read() {
+        let clients = clients();
+        clients.refused();
+        assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
+        assert!(!clients.lock().is_refused);
+    }
 }

@@ -11,6 +11,8 @@ use crate::workloads::Federation;
 pub struct Settings {
     /// The node's own `/proc`.
     pub host_proc: PathBuf,
+    /// Where the pods that are known are kept for the next process. `None` if they are not.
+    pub state_dir: Option<PathBuf>,
     /// Whether the API server alone may say which pod has an address.
     pub attest: Attest,
     /// Accounts whose pods act as the node.

@@ -76,6 +76,9 @@ impl Visitor {
                 Err(NoOwner::Outdated) => return Err(Outdated),
                 Err(NoOwner::Unidentified(why)) => why,
             };
+            if matches!(why, Missing::Pod { .. }) {
+                identity.pods.missed();
+            }
             if waiting.is_none() {
                 waiting = identity.let_wait(arrival.addr());
             }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::{Pod, PodUid};
 use crate::clock::BootTime;
@@ -17,6 +17,8 @@ pub struct Pods {
     inner: Mutex<Inner>,
     /// The number of changes so far.
     changes: watch::Sender<u64>,
+    /// Notified while requests wait for a pod that the API server has not reported.
+    missed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -28,7 +30,7 @@ struct Inner {
 
 impl Default for Pods {
     fn default() -> Self {
-        Self { inner: Mutex::default(), changes: watch::Sender::new(0) }
+        Self { inner: Mutex::default(), changes: watch::Sender::new(0), missed: Notify::new() }
     }
 }
 
@@ -39,6 +41,16 @@ impl Pods {
         inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
         inner.heard = Some(BootTime::now());
         self.changed();
+    }
+
+    /// Has it know pods from before the process began, of which the API server was last heard then. Not after a list.
+    pub fn restore(&self, pods: impl IntoIterator<Item = Pod>, heard: BootTime) {
+        let mut inner = self.lock();
+        if inner.heard.is_none() {
+            inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+            inner.heard = Some(heard);
+            self.changed();
+        }
     }
 
     /// Records a pod that was added or modified.
@@ -94,6 +106,30 @@ impl Pods {
     /// The number of pods.
     pub fn count(&self) -> usize {
         self.lock().pods.len()
+    }
+
+    /// When the API server was last heard from. `None` before the first list.
+    pub fn last_heard(&self) -> Option<BootTime> {
+        self.lock().heard
+    }
+
+    /// Waits for the first list, or for pods from before the process began.
+    pub async fn known(&self) {
+        let mut changes = self.subscribe();
+        while self.last_heard().is_none() {
+            // The sender is in `self`.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Records that a request waits for a pod that the API server has not reported.
+    pub fn missed(&self) {
+        self.missed.notify_waiters();
+    }
+
+    /// Waits for the next such request.
+    pub async fn is_missed(&self) {
+        self.missed.notified().await;
     }
 
     /// Time since the API server was last heard from. `None` before the first list.

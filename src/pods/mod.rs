@@ -17,6 +17,8 @@ mod pod;
 mod sandboxes;
 mod scanner;
 mod stat;
+#[cfg(feature = "workload-identity")]
+mod store;
 mod uid;
 #[cfg(feature = "workload-identity")]
 mod watch;
@@ -28,6 +30,8 @@ pub use lookout::{Look, Lookout};
 pub use object::read;
 pub use pod::Pod;
 pub use sandboxes::{Anchor, Sandbox, Sandboxes, Scanned};
+#[cfg(feature = "workload-identity")]
+pub use store::{Store, keep};
 pub use uid::PodUid;
 #[cfg(feature = "workload-identity")]
 pub use watch::{WatchEvent, follow};

@@ -79,6 +79,12 @@ pub fn bind_queues(addr: SocketAddr, share: bool) -> io::Result<Vec<Door>> {
     Ok(doors)
 }
 
+/// Whether another process listens on this address.
+pub fn is_taken(addr: SocketAddr) -> bool {
+    // Without sharing, the kernel allows a single listener.
+    addr.port() != 0 && listen(addr, false).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
 /// The listening sockets passed by systemd in `LISTEN_FDS`, each with a single queue. The first call takes ownership of
 /// them.
 pub fn inherited() -> io::Result<Vec<Door>> {
@@ -252,6 +258,16 @@ mod tests {
             queued.push(here);
         }
         assert_eq!((queued.iter().max(), queued.iter().sum()), (Some(&1), 254));
+    }
+
+    #[tokio::test]
+    async fn an_address_is_taken_while_another_listens_there() {
+        let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), true).expect("a port");
+        let addr = doors[0].local_addr().expect("bound");
+        assert!(is_taken(addr));
+        drop(doors);
+        assert!(!is_taken(addr));
+        assert!(!is_taken((Ipv4Addr::LOCALHOST, 0).into()), "any port is free");
     }
 
     #[tokio::test]

@@ -118,6 +118,15 @@ impl Account {
         is_due && self.want()
     }
 
+    /// Wants it to be read if it never could be.
+    pub(super) fn want_if_unread(&self) -> bool {
+        let is_unread = {
+            let state = self.state.borrow();
+            matches!(state.known, Known::Nothing) && state.failure.is_some()
+        };
+        is_unread && self.want()
+    }
+
     /// Begins to read it, if that is wanted.
     pub(super) fn begin(&self) -> bool {
         self.state.send_if_modified(|state| {

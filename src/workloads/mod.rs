@@ -229,6 +229,14 @@ impl Workloads {
         }
     }
 
+    /// Wants the accounts that could never be read to be read now, because the API server answers again.
+    pub fn retry(&self) {
+        let unread = self.lock().accounts.values().filter(|account| account.want_if_unread()).count();
+        if unread > 0 {
+            self.wanted.notify_one();
+        }
+    }
+
     /// Forgets the accounts that none of these pods has, and returns their numbers and those that were replaced. The
     /// pods are listed while no account can get a number, so none that is in use is forgotten.
     pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {

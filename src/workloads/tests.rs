@@ -103,6 +103,27 @@ async fn a_request_waits_until_its_account_was_read_through_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_account_that_could_never_be_read_is_read_once_the_api_server_is_back() {
+    let workloads = Workloads::default();
+    let (_, unread) = account(&workloads, 1, "a", "app");
+    for _ in 0..8 {
+        let reading = wanted(&workloads).await;
+        Workloads::unread(&reading, "the API server is away");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        workloads.tend(BootTime::now());
+    }
+    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    let began = Instant::now();
+    workloads.retry();
+    let reading = wanted(&workloads).await;
+    workloads.found(&reading, "u1", &LINKED);
+    assert_eq!(began.elapsed(), Duration::ZERO, "not after the pause");
+    assert!(workloads.link(unread).await.is_ok());
+    workloads.retry();
+    assert!(!is_any_wanted(&workloads), "one that is known has time");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_does_not_wait_for_longer_than_its_deadline() {
     let workloads = Workloads::default();
     let (_, number) = account(&workloads, 1, "a", "app");

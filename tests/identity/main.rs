@@ -25,6 +25,7 @@ mod manifests;
 mod memory;
 mod naive;
 mod operators;
+mod outage;
 mod pod;
 mod quiet;
 mod reporter;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         ("heirs", heirs::TESTS),
         ("limits", limits::TESTS),
         ("operators", operators::TESTS),
+        ("outage", outage::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
         ("doctor", doctor::TESTS),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -55,14 +55,18 @@ impl World {
 
     /// The same in a control group.
     pub fn proxy_in(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
+        self.start(group, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+    }
+
+    /// The flags of a proxy that hears of pods through [`World::watch`].
+    fn by_kubeconfig(&self) -> [String; 4] {
         let kubeconfig = self.server.node_kubeconfig(self.watch.addr());
-        let fixed = [
-            &format!("--kubeconfig={}", kubeconfig.display()),
-            &format!("--node-name={NODE}"),
-            "--workload-identity",
-            "--host-proc=/proc",
-        ];
-        self.start(group, None, &[&fixed, args].concat())
+        [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--node-name={NODE}"),
+            "--workload-identity".to_owned(),
+            "--host-proc=/proc".to_owned(),
+        ]
     }
 
     /// The proxy with a token of its own account, which it finds where Kubernetes mounts it.
@@ -82,9 +86,25 @@ impl World {
         self.start(None, None, &[])
     }
 
+    /// Another one, beside the proxy and with its upstream. It may be unable to serve.
+    pub fn beside(&self, args: &[&str]) -> Process {
+        self.spawn(None, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
+    }
+
+    /// The status of the proxy's `/readyz`.
+    pub fn readyz(&self) -> u16 {
+        self.node.namespace.curl("http://127.0.0.1:989/readyz").status
+    }
+
     fn start(&self, group: Option<&Cgroup>, account: Option<&Path>, args: &[&str]) -> Proxy {
         let mock = Process::start(&self.node.namespace, &["mock", "--addr", UPSTREAM]);
         mock.line("mock metadata server on");
+        let process = self.spawn(group, account, args);
+        let written_before = process.line("cache warmed up");
+        Proxy { process, written_before, _mock: mock }
+    }
+
+    fn spawn(&self, group: Option<&Cgroup>, account: Option<&Path>, args: &[&str]) -> Process {
         let addrs = self.node.network.node().both().map(|ip| SocketAddr::from((ip, PORT)).to_string()).join(",");
         let fixed = [&format!("--addr={addrs}"), &format!("--upstream=http://{UPSTREAM}"), "--log=info"];
         let binary = binary();
@@ -109,9 +129,7 @@ impl World {
         let addr = self.watch.addr();
         command.env("KUBERNETES_SERVICE_HOST", addr.ip().to_string());
         command.env("KUBERNETES_SERVICE_PORT", addr.port().to_string());
-        let process = Process::spawn(command.args(fixed).args(args));
-        process.line("cache warmed up");
-        Proxy { process, _mock: mock }
+        Process::spawn(command.args(fixed).args(args))
     }
 
     /// Creates a pod's object and makes its sandbox. The API server is told no address.
@@ -124,6 +142,8 @@ impl World {
 /// A proxy, and the mock that is its upstream. Both end with this value.
 pub struct Proxy {
     process: Process,
+    /// What it wrote before its cache was warm.
+    pub written_before: Vec<String>,
     _mock: Process,
 }
 
@@ -153,6 +173,11 @@ impl Proxy {
     /// What it has logged.
     pub fn written(&self) -> Vec<String> {
         self.process.written()
+    }
+
+    /// Ends it as a kubelet does. Its upstream goes on.
+    pub fn end(&mut self) -> ExitStatus {
+        self.process.end()
     }
 
     /// Waits for a line of its log.

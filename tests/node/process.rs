@@ -83,8 +83,20 @@ impl Process {
 
     /// Ends it as a kubelet does.
     pub fn terminate(mut self) -> ExitStatus {
+        self.end()
+    }
+
+    /// The same, for one that is a part of something.
+    pub fn end(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it has not been waited for");
         self.child.wait().expect("it can be waited for")
+    }
+
+    /// Its exit code, if it has ended.
+    #[allow(dead_code, reason = "each test binary uses a part of it")]
+    pub fn has_ended(&mut self) -> Option<i32> {
+        let status = self.child.try_wait().expect("it can be waited for")?;
+        Some(status.code().expect("it was not killed"))
     }
 
     /// Runs it to its end.

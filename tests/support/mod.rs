@@ -12,7 +12,7 @@ mod wire;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gce_metadata_proxy::app::App;
+use gce_metadata_proxy::app::{App, StartError};
 use gce_metadata_proxy::config::Config;
 use gce_metadata_proxy::mock::{Fault, Handle};
 use gce_metadata_proxy::upstream::Upstream;
@@ -79,7 +79,7 @@ pub struct Proxy {
     pub addr: SocketAddr,
     pub metrics_addr: SocketAddr,
     stop: oneshot::Sender<()>,
-    running: JoinHandle<()>,
+    running: JoinHandle<Result<(), StartError>>,
 }
 
 impl Proxy {
@@ -120,7 +120,7 @@ impl Proxy {
     /// Stops it and waits until it has ended.
     pub async fn stop(self) {
         let _ = self.stop.send(());
-        self.running.await.expect("the proxy does not panic");
+        self.running.await.expect("the proxy does not panic").expect("it could serve");
     }
 }
 

@@ -251,6 +251,43 @@ async fn a_server_that_is_away_is_asked_again_with_pauses() {
     assert_eq!(told[20..], ["listed 0", "recovered"]);
 }
 
+/// Requests within this time of an outage, in which this is done with each and a pod is missed all the time or never.
+async fn attempts(seconds: u64, fail: fn(Asked), is_missed: bool) -> u32 {
+    let mut scene = Scene::new();
+    let (pods, mut count) = (Arc::clone(&scene.pods), 0);
+    let missing = async {
+        loop {
+            sleep(Duration::from_millis(200)).await;
+            if is_missed {
+                pods.missed();
+            }
+        }
+    };
+    let answering = async {
+        loop {
+            fail(scene.fake.asked().await);
+            count += 1;
+        }
+    };
+    let _ = timeout(Duration::from_secs(seconds), async { tokio::join!(missing, answering) }).await;
+    count
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_pod_is_missed_a_server_that_is_away_is_tried_each_second() {
+    let seldom = attempts(100, drop, false).await;
+    assert!((20..50).contains(&seldom), "{seldom}");
+    let often = attempts(100, drop, true).await;
+    // A pause is 0.5 to 1 s, and until the next sign up to 0.2 s more.
+    assert!((83..=210).contains(&often), "{often}");
+    for status in [429, 503] {
+        let refuse: fn(Asked) =
+            if status == 429 { |asked| asked.refuse(429, "no") } else { |asked| asked.refuse(503, "no") };
+        let refused = attempts(100, refuse, true).await;
+        assert!((20..50).contains(&refused), "a server that refuses is not pressed: {refused}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_hangs_is_given_up() {
     // Before the response.
@@ -354,7 +391,7 @@ async fn a_server_that_never_ends_the_list_is_asked_for_one() {
 
 #[test]
 fn pauses_double_up_to_some_seconds() {
-    let pauses = |jitter| [1, 2, 3, 6, 7, 40, u32::MAX].map(|failures| pause(failures, jitter).as_millis());
+    let pauses = |jitter| [1, 2, 3, 6, 7, 40, u32::MAX].map(|failures| pause(failures, BACK_OFF.1, jitter).as_millis());
     assert_eq!(pauses(0.0), [50, 100, 200, 1600, 2500, 2500, 2500]);
     assert_eq!(pauses(1.0), [100, 200, 400, 3200, 5000, 5000, 5000]);
 }

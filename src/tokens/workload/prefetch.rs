@@ -118,11 +118,7 @@ async fn until(moment: Option<BootTime>) {
 /// The accounts of the pods that the API server lists first.
 async fn running(source: &WorkloadSource) -> HashSet<AccountKey> {
     let pods = &source.means.pods;
-    let mut changes = pods.subscribe();
-    while pods.age().is_none() {
-        // The sender is in `pods`.
-        let _ = changes.changed().await;
-    }
+    pods.known().await;
     let pods = pods.all();
     pods.iter().filter(|pod| !pod.ended).map(|pod| (Arc::clone(&pod.namespace), Arc::clone(&pod.account))).collect()
 }

@@ -68,6 +68,8 @@
   value: {{ join "," .Values.identity.passthrough | quote }}
 - name: METADATA_PROXY_PREFETCH
   value: {{ .Values.identity.prefetch | quote }}
+- name: METADATA_PROXY_STATE_DIR
+  value: /var/lib/gce-metadata-proxy
 {{- end }}
 
 {{- define "identity.volumeMounts" -}}
@@ -82,6 +84,9 @@
 - name: empty
   mountPath: /host/proc/sys
   readOnly: true
+- name: state
+  # The only place that the container can write to.
+  mountPath: /var/lib/gce-metadata-proxy
 {{- if eq .Values.identity.access "kubelet" }}
 # Where they are on the node, because the kubeconfig and a symbolic link name the certificate by its path there.
 - name: kubelet-kubeconfig
@@ -113,6 +118,11 @@
 # Over the node's /proc/sys, because a read-only mount does not make the mounts in it read-only, and whoever can
 # write to /proc/sys/fs/binfmt_misc can run programs on the node.
 - name: empty
+  emptyDir: {}
+# Which pods are known, by UID: namespace, name and account, nothing secret. It outlives the container and a restart of
+# the node, so that a proxy that starts while the API server is away knows the pods that run. It ends with the pod, so that
+# a new version must reach the API server itself before it replaces the one that runs.
+- name: state
   emptyDir: {}
 {{- if eq .Values.identity.access "kubelet" }}
 - name: kubelet-kubeconfig

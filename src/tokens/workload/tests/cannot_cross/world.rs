@@ -83,6 +83,7 @@ pub(super) struct World {
 fn settings() -> Settings {
     Settings {
         host_proc: PathBuf::new(),
+        state_dir: None,
         attest: Attest::Prefer,
         passthrough: Vec::new(),
         federation: Some(federation()),
