@@ -11,9 +11,9 @@ use crate::scene::{is_emulated, is_full_size};
 use crate::support::request;
 use crate::visit::{self, connect, visit};
 
-/// How long they may take. An emulated processor is many times slower.
+/// How long they may take. An emulated processor is many times slower, and at CI size other tests run on the same processors.
 fn patience() -> Duration {
-    Duration::from_secs(if is_emulated() { 30 } else { 10 })
+    Duration::from_secs(if is_full_size() && !is_emulated() { 10 } else { 30 })
 }
 
 /// How long the processor time of a proxy at rest is measured, at full size, and the most of it that it may use.
