@@ -12,7 +12,7 @@
 //! left, to another that still waits. Joining a watch is always allowed: watchers are limited by their
 //! connections. If all watches are taken, a client that has clearly fewer than the largest client replaces the
 //! oldest watch of that client, whose watchers get 503. Only a watch for which no other client waits can be
-//! replaced. All other clients get 503, after [`REFUSAL_DELAY`]: a pod with hundreds of addresses that repeats its requests
+//! replaced. All other clients get 503, after ten seconds: a pod with hundreds of addresses that repeats its requests
 //! at once would take the processor from others. They hold a connection meanwhile, as watchers do.
 //!
 //! # What a watch costs
