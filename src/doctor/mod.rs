@@ -105,7 +105,7 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
     Report::new(findings, &name, identity.as_deref())
 }
 
-/// Asks the running proxy whom it takes the pod for.
+/// Asks the running proxy which pod it sees.
 async fn ask_proxy(proxy: SocketAddr, patient: Option<&Patient>, deadline: Deadline) -> Finding {
     let Some(patient) = patient else {
         return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", "it is not known which");

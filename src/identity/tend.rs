@@ -69,7 +69,7 @@ impl Identity {
         }
     }
 
-    /// Decides anew about the addresses of known pods that another one had as well when this scan began.
+    /// Decides again about the addresses of known pods that another one had as well when this scan began.
     fn settle_claims(&self, began: BootTime) {
         for addr in self.sandboxes().contested() {
             if !self.lock().contains_key(&addr) {

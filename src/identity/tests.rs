@@ -87,7 +87,7 @@ impl Node {
         self.start_at(50, pid, pod, addr);
     }
 
-    /// The same at so many clock ticks after boot.
+    /// The same for a number of clock ticks after boot.
     fn start_at(&self, ticks: u64, pid: u32, pod: &Pod, addr: &str) {
         let network = format!("of-{pid}");
         self.proc.network(&network, &[addr]);

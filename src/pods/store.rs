@@ -5,7 +5,7 @@
 //! matter: a pod has others after the node has started again. They are believed as long as those of a watch that is silent
 //! (`owners::MAX_API_AGE`), and not at all after the node has started again.
 //!
-//! The file has nothing secret. Whoever may write it decides which account a pod of this node has until the API server
+//! The file has nothing secret. A process that may write it decides which account a pod of this node has until the API server
 //! lists its pods; so a file that others than the proxy's user may write is not read.
 
 use std::cmp::Reverse;
@@ -36,7 +36,7 @@ const VERSION: u32 = 1;
 /// Maximum size of the file. A pod takes up to about 1,200 bytes, and a node has 110 by default.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Maximum pods in the file. Those that have existed longest are kept: whoever creates pods without end for this node does
+/// Maximum pods in the file. Those that have existed longest are kept: a tenant that creates pods without end for this node does
 /// not push out those that run.
 const MAX_PODS: usize = 512;
 

@@ -68,7 +68,7 @@ struct States<K> {
     full_until: Option<Instant>,
 }
 
-/// So many kinds are remembered that there is no place for this one.
+/// The maximum number of kinds is remembered, and this is another one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 

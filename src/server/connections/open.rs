@@ -18,8 +18,7 @@ use crate::shares::{Availability, Client, Shares};
 /// read immediately.
 pub(super) const UNREAD_DELAY: Duration = Duration::from_millis(5);
 
-/// While others hold anything, the client that holds most gets nothing of the last one in so many places, and of the last
-/// such part of the memory.
+/// While others hold anything, the client that holds most leaves this part (1/16) of the places and of the memory to them.
 const RESERVED_PART: usize = 16;
 
 #[derive(Debug)]
