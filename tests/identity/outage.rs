@@ -63,6 +63,11 @@ impl Load {
         Self { clients: pods.iter().map(client).collect(), is_over, answered, failed }
     }
 
+    /// How many were answered until now.
+    fn answered(&self) -> u64 {
+        self.answered.load(Relaxed)
+    }
+
     /// How many were answered, and what failed.
     fn end(self) -> (u64, Vec<String>) {
         self.is_over.store(true, Relaxed);
@@ -100,6 +105,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
     let start = |world: &World| world.beside(&["--reuse-port", &other_pages]);
     // As a kubelet does, it is started again.
     for _ in 0..2 {
+        let answered_before = load.answered();
         let mut next = start(&world);
         let mut answers = 0;
         let began = Instant::now();
@@ -115,6 +121,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
         println!("a new process without pods ends after {took:.1?}; {answers} times it said that it is not ready");
         assert_eq!(next.has_ended(), Some(1));
         assert!(next.written().join("\n").contains("Another process serves pods"));
+        assert!(load.answered() > answered_before, "no pod asked while the new process was there");
     }
 
     world.server.restart();
@@ -132,12 +139,7 @@ fn a_rolling_update_stands_still_while_the_api_server_is_away() {
         "a rolling update without an API server: {answered} requests of known pods answered, {} failed",
         failed.len()
     );
-    assert!(
-        failed.is_empty() && answered > 1000,
-        "{answered} answered, {} failed: {:#?}",
-        failed.len(),
-        failed.first()
-    );
+    assert!(failed.is_empty(), "{answered} answered, {} failed: {:#?}", failed.len(), failed.first());
     drop(next);
 }
 
