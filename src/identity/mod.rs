@@ -105,6 +105,7 @@ impl Identity {
         forget: Forget,
         registry: &Registry,
     ) -> Arc<Self> {
+        lookout.export(registry);
         let identity = Arc::new(Self {
             attest: settings.attest,
             passthrough: settings.passthrough.clone(),

@@ -10,6 +10,9 @@
 //! and the parts that both have in common are missing, often `kubepods` itself: `/../../pod<uid>/<container>`.
 //!
 //! Only the outermost part that names a pod counts. A pod may make groups of any name below its own, and cannot leave it.
+//!
+//! Others may make groups, too: a user of the node below `user.slice`, and a container of another runtime below its own, if the
+//! group was given to them. So `kubepods` counts only where the kubelet makes it ([`Root`]).
 
 use super::PodUid;
 
@@ -26,31 +29,77 @@ enum Part {
     Other,
 }
 
-/// The pod of a process, given the text of its `cgroup` file. In version 1 there is a path for each hierarchy: `None` if they
-/// name different pods.
-pub(super) fn pod_of(text: &[u8]) -> Option<PodUid> {
-    let mut pods = text.split(|byte| *byte == b'\n').filter_map(path_of).filter_map(pod_in);
-    let pod = pods.next()?;
-    pods.all(|other| other == pod).then_some(pod)
+/// Where the kubelet of this node makes its groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Root {
+    /// The names above `kubepods` in the reader's own path. `None` if its path does not show them, because it is in no pod or in a
+    /// cgroup namespace of its own.
+    above: Option<Vec<Box<[u8]>>>,
+}
+
+impl Root {
+    /// Learns it from the text of the reader's own `cgroup` file.
+    pub(super) fn of_reader(text: &[u8]) -> Self {
+        let anywhere = Self::default();
+        let own = text.split(|byte| *byte == b'\n').filter_map(path_of).find(|path| anywhere.pod_in(path).is_some());
+        let above =
+            |path: &[u8]| names(path).take_while(|name| Part::of(name) != Part::Kubepods).map(Into::into).collect();
+        Self { above: own.filter(|path| !is_relative(path)).map(above) }
+    }
+
+    /// The pod of a process, given the text of its `cgroup` file. In version 1 there is a path for each hierarchy: `None` if
+    /// they name different pods.
+    pub(super) fn pod_of(&self, text: &[u8]) -> Option<PodUid> {
+        let mut pods = text.split(|byte| *byte == b'\n').filter_map(path_of).filter_map(|path| self.pod_in(path));
+        let pod = pods.next()?;
+        pods.all(|other| other == pod).then_some(pod)
+    }
+
+    fn pod_in(&self, path: &[u8]) -> Option<PodUid> {
+        let is_relative = is_relative(path);
+        let visible = || names(path).skip_while(|name| Part::of(name) == Part::Hidden);
+        let mut parts = visible().map(Part::of).peekable();
+        let is_below = is_relative && matches!(parts.peek(), Some(Part::Class | Part::Pod(_)));
+        if !is_below {
+            let above = parts.by_ref().position(|part| part == Part::Kubepods)?;
+            if !self.is_kubelets(visible().take(above), is_relative) {
+                return None;
+            }
+        }
+        match (parts.next()?, parts.next()) {
+            (Part::Pod(uid), _) | (Part::Class, Some(Part::Pod(uid))) => Some(uid),
+            _ => None,
+        }
+    }
+
+    /// Whether the kubelet may have made `kubepods` below these names.
+    fn is_kubelets<'a>(&self, mut above: impl Iterator<Item = &'a [u8]>, is_relative: bool) -> bool {
+        match &self.above {
+            Some(own) if !is_relative => above.eq(own.iter().map(AsRef::as_ref)),
+            // A reader in a pod has the names above in common with other pods, so they are hidden. Only systemd makes slices.
+            _ if is_relative => above.all(|name| name.ends_with(b".slice") && !is_delegated(name)),
+            _ => !above.any(is_delegated),
+        }
+    }
+}
+
+/// Whether systemd lets others make groups below the one of this name.
+fn is_delegated(name: &[u8]) -> bool {
+    let is_services = |name: &[u8]| name.starts_with(b"user@") && name.ends_with(b".service");
+    matches!(name, b"user.slice" | b"machine.slice") || is_services(name)
+}
+
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+}
+
+fn is_relative(path: &[u8]) -> bool {
+    names(path).next() == Some(b"..")
 }
 
 /// The path in a line such as `4:cpu,cpuacct:/kubepods`. Paths may contain colons.
 fn path_of(line: &[u8]) -> Option<&[u8]> {
     line.splitn(3, |byte| *byte == b':').nth(2)
-}
-
-fn pod_in(path: &[u8]) -> Option<PodUid> {
-    let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).map(Part::of).peekable();
-    let is_relative = parts.peek() == Some(&Part::Hidden);
-    let mut parts = parts.skip_while(|part| *part == Part::Hidden).peekable();
-    let is_below = is_relative && matches!(parts.peek(), Some(Part::Class | Part::Pod(_)));
-    if !is_below {
-        parts.find(|part| *part == Part::Kubepods)?;
-    }
-    match (parts.next()?, parts.next()) {
-        (Part::Pod(uid), _) | (Part::Class, Some(Part::Pod(uid))) => Some(uid),
-        _ => None,
-    }
 }
 
 impl Part {
@@ -97,6 +146,17 @@ mod tests {
 
     fn uid(text: &str) -> Option<PodUid> {
         PodUid::parse(text)
+    }
+
+    /// As a reader sees it that is in no pod.
+    fn pod_of(text: &[u8]) -> Option<PodUid> {
+        Root::default().pod_of(text)
+    }
+
+    /// As a reader at another path sees it.
+    fn pod_seen_from(own: &str, path: &str) -> Option<PodUid> {
+        let own = Root::of_reader(format!("1:name=systemd:/\n0::{}\n", own.replace("OTHER", OTHER)).as_bytes());
+        own.pod_of(format!("0::{}\n", path.replace("UID", UID)).as_bytes())
     }
 
     /// `UID` and `U_I_D` stand for the UID of the pod.
@@ -156,6 +216,47 @@ mod tests {
             "/../0123abcd/podUID",
         ] {
             assert_eq!(pod_at(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn groups_that_others_may_make_are_of_no_pod() {
+        for path in [
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/kubepods/podUID/x",
+            "/user.slice/kubepods/burstable/podUID",
+            "/machine.slice/machine-a.scope/kubepods.slice/kubepods-podU_I_D.slice",
+            "/../../../../user.slice/user-1000.slice/user@1000.service/kubepods/podUID",
+            "/../../../../user.slice/kubepods.slice/kubepods-podU_I_D.slice",
+            "/../../../docker/0123abcd/kubepods/podUID",
+            "/../../../../system.slice/docker-0123abcd.scope/kubepods/podUID",
+        ] {
+            assert_eq!(pod_at(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_reader_in_a_pod_knows_where_pods_are() {
+        for above in ["", "/kubelet", "/docker/0123abcd/kubelet", "/system.slice/docker-0123abcd.scope"] {
+            let own = format!("{above}/kubepods/burstable/podOTHER/9876");
+            for class in ["", "/burstable", "/besteffort"] {
+                let path = format!("{above}/kubepods{class}/podUID/0123");
+                assert_eq!(pod_seen_from(&own, &path), uid(UID), "{path} from {own}");
+            }
+            for path in ["/docker/f00/kubepods/podUID", "/x/kubepods/podUID", "/user.slice/kubepods/podUID"] {
+                assert_eq!(pod_seen_from(&own, path), None, "{path} from {own}");
+                assert_eq!(pod_seen_from(&own, &format!("{above}{path}")), None, "{above}{path} from {own}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_that_cannot_see_where_it_is_believes_the_usual_places() {
+        for own in ["/", "/system.slice/gce-metadata-proxy.service"] {
+            for path in
+                ["/kubepods/podUID", "/docker/0123/kubelet/kubepods/podUID", "/../../podUID", "/node-1/kubepods/podUID"]
+            {
+                assert_eq!(pod_seen_from(own, path), uid(UID), "{path} from {own}");
+            }
         }
     }
 

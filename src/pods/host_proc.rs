@@ -115,6 +115,8 @@ pub(super) struct HostProc {
     dir: PathBuf,
     /// The node's network.
     network: Network,
+    /// Where the groups of pods are.
+    root: cgroup::Root,
 }
 
 impl HostProc {
@@ -138,19 +140,24 @@ impl HostProc {
             });
         }
         let network = network_in(&init).map_err(|error| ProcError::File { path: init.join("net/fib_trie"), error })?;
-        let proc = Self { dir: dir.to_owned(), network };
+        // As this process sees itself: through that `/proc`, whose paths it is to compare with.
+        let own = fs::read(dir.join("self/cgroup")).unwrap_or_default();
+        let proc = Self { dir: dir.to_owned(), network, root: cgroup::Root::of_reader(&own) };
         let is_self = fs::read_link(dir.join("self")).is_ok_and(|own| own == Path::new("1"));
         let pod = proc.pod_of(INIT).map_err(|error| ProcError::File { path: init.join("cgroup"), error })?;
         if is_self || pod.is_some() { Err(ProcError::OfContainer(dir.to_owned())) } else { Ok(proc) }
     }
 
-    /// All processes.
-    pub(super) fn list(&self) -> io::Result<Vec<Listed>> {
+    /// All processes. Fails if there are more than `at_most`.
+    pub(super) fn list(&self, at_most: usize) -> io::Result<Vec<Listed>> {
         let mut listed = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
                 listed.push(Listed { pid: Pid(pid), inode: entry.ino() });
+            }
+            if listed.len() > at_most {
+                return Err(io::Error::other("too many processes"));
             }
         }
         Ok(listed)
@@ -168,7 +175,7 @@ impl HostProc {
     pub(super) fn pod_of(&self, pid: Pid) -> io::Result<Option<PodUid>> {
         let mut text = Vec::new();
         File::open(self.of(pid).join("cgroup"))?.take(CGROUP_MAX).read_to_end(&mut text)?;
-        Ok(cgroup::pod_of(&text))
+        Ok(self.root.pod_of(&text))
     }
 
     /// The network of a process.

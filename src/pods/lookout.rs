@@ -27,18 +27,27 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{Sandboxes, Scanned};
 use crate::clock::BootTime;
+use crate::telemetry::histogram::{Histogram, TIME_BOUNDS};
+use crate::telemetry::{Registry, table};
 
-/// Looks take at most one part in so many of the time.
-const MAX_SHARE: u32 = 20;
+/// Scans take at most one part in so many of a processor's time.
+const SHARE: u32 = 20;
 
-/// But a new pod is looked for at least this often, however long a look takes on a busy node.
+/// But whoever waits for a scan waits no longer than this for its beginning: a client of a pod that was known before, and one of
+/// a pod that was not, which no scan before can show.
 const MAX_REST: Duration = Duration::from_millis(200);
+const MAX_REST_OF_NEW: Duration = Duration::from_millis(100);
+
+/// However long a scan takes, the next one begins no sooner than after so many times its cost. So scans take a fifth of a
+/// processor at most, also where a pod makes them long.
+const MIN_REST: u32 = 4;
 
 /// A look that runs for longer is reported, since no request waits for longer. With 30,000 new processes one takes about a
 /// second.
@@ -51,10 +60,22 @@ const STACK: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Lookout {
     sandboxes: Arc<Sandboxes>,
-    /// A look is wanted that begins at this moment or later.
-    wanted: watch::Sender<BootTime>,
+    wanted: watch::Sender<Wanted>,
     last: watch::Receiver<Look>,
     running: Arc<Running>,
+    times: Arc<Times>,
+}
+
+/// How long looks took.
+type Times = Histogram<{ TIME_BOUNDS.len() }>;
+
+/// Which look is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// One that begins at this moment or later.
+    by_anybody: BootTime,
+    /// The same, for clients that cannot be known by any look before.
+    by_new: BootTime,
 }
 
 /// The last look at the node's processes.
@@ -66,12 +87,13 @@ pub struct Look {
     pub tried: BootTime,
     ended: BootTime,
     failed: Option<Failure>,
+    found: Scanned,
 }
 
 /// Why a look shows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    #[error("the node's processes cannot be listed (--host-proc)")]
+    #[error("the node's processes cannot be listed (--host-proc), or are more than 200,000")]
     Unlisted,
     #[error("a scan of the node's processes panicked, which is a bug of the proxy; standard error has its message")]
     Panicked,
@@ -83,15 +105,17 @@ type Running = AtomicU64;
 /// Looks whenever it is asked to.
 #[derive(Debug)]
 pub(super) struct Looker {
-    wanted: watch::Receiver<BootTime>,
+    wanted: watch::Receiver<Wanted>,
     last: watch::Sender<Look>,
     running: Arc<Running>,
+    times: Arc<Times>,
 }
 
 impl Look {
     const NEVER: Self = {
         let never = BootTime::from_nanos(0);
-        Self { began: never, tried: never, ended: never, failed: None }
+        let found = Scanned { processes: 0, new: 0, sandboxes: 0, unreadable: 0, cost: Duration::ZERO };
+        Self { began: never, tried: never, ended: never, failed: None, found }
     };
 
     /// Whether it ended within this time, or rests.
@@ -99,9 +123,19 @@ impl Look {
         BootTime::now().since(self.ended) < max_age.max(self.rest())
     }
 
-    /// How long no other one begins after its end. After a failure, the longest time.
+    /// How long no other one begins after its end.
     fn rest(&self) -> Duration {
-        (self.ended.since(self.began) * MAX_SHARE).min(MAX_REST)
+        self.rest_of(MAX_REST)
+    }
+
+    /// The same, if a client waits that no look before can show.
+    fn rest_before_new(&self) -> Duration {
+        self.rest_of(MAX_REST_OF_NEW)
+    }
+
+    fn rest_of(&self, longest: Duration) -> Duration {
+        let cost = self.found.cost;
+        if self.failed.is_some() { longest } else { (cost * SHARE).min(longest.max(cost * MIN_REST)) }
     }
 }
 
@@ -111,18 +145,28 @@ impl Lookout {
         let (lookout, looker) = Self::new(sandboxes);
         let sandboxes = Arc::clone(&lookout.sandboxes);
         let runtime = runtime::Builder::new_current_thread().enable_time().build()?;
-        let look = move || ready(unless_panicked(|| sandboxes.scan()));
+        let look = move || ready(unless_panicked(|| measured(|| sandboxes.scan())));
         let run = move || runtime.block_on(looker.run(look));
         thread::Builder::new().name("processes".to_owned()).stack_size(STACK).spawn(run)?;
         Ok(lookout)
     }
 
     pub(super) fn new(sandboxes: Sandboxes) -> (Self, Looker) {
-        let (wanted, of_wanted) = watch::channel(BootTime::from_nanos(0));
+        let (wanted, of_wanted) = watch::channel(Wanted { by_anybody: Look::NEVER.tried, by_new: Look::NEVER.tried });
         let (of_last, last) = watch::channel(Look::NEVER);
         let running = Arc::<Running>::default();
-        let looker = Looker { wanted: of_wanted, last: of_last, running: Arc::clone(&running) };
-        (Self { sandboxes: Arc::new(sandboxes), wanted, last, running }, looker)
+        let times = Arc::new(Times::new(&TIME_BOUNDS));
+        let looker =
+            Looker { wanted: of_wanted, last: of_last, running: Arc::clone(&running), times: Arc::clone(&times) };
+        (Self { sandboxes: Arc::new(sandboxes), wanted, last, running, times }, looker)
+    }
+
+    /// Shows in the metrics how long looks take, and what they find.
+    pub fn export(&self, registry: &Registry) {
+        let times = Arc::clone(&self.times);
+        registry.observe_times(&table::IDENTITY_SCAN_DURATION, move || times.snapshot());
+        let last = self.last.clone();
+        registry.observe(&table::IDENTITY_PROCESSES, move || Some(last.borrow().found.processes as u64));
     }
 
     /// What the last look found.
@@ -147,13 +191,13 @@ impl Lookout {
         }
         let asked = BootTime::now();
         let oldest = asked - max_age + Duration::from_nanos(1);
-        self.want(oldest);
+        self.want(Wanted { by_anybody: oldest, by_new: Look::NEVER.tried });
         self.next(|look| look.tried >= oldest || look.ended >= asked).await
     }
 
     /// A look that began at this moment or later, once it has ended. If it failed, [`Look::began`] is older.
     pub async fn since(&self, moment: BootTime) -> Look {
-        self.want(moment);
+        self.want(Wanted { by_anybody: moment, by_new: moment });
         self.next(|look| look.tried >= moment).await
     }
 
@@ -172,11 +216,12 @@ impl Lookout {
         }
     }
 
-    fn want(&self, moment: BootTime) {
+    fn want(&self, more: Wanted) {
         self.wanted.send_if_modified(|wanted| {
-            let is_later = moment > *wanted;
-            *wanted = moment.max(*wanted);
-            is_later
+            let before = *wanted;
+            wanted.by_anybody = before.by_anybody.max(more.by_anybody);
+            wanted.by_new = before.by_new.max(more.by_new);
+            *wanted != before
         });
     }
 
@@ -198,21 +243,25 @@ impl Looker {
         F: Future<Output = Result<Scanned, Failure>>,
     {
         let mut last = Look::NEVER;
-        while self.wanted.wait_for(|moment| *moment > last.tried).await.is_ok() {
+        while self.wanted.wait_for(|wanted| wanted.by_anybody > last.tried).await.is_ok() {
             let tried = BootTime::now();
             self.running.store(tried.as_nanos(), Relaxed);
-            let failed = match look().await {
-                Ok(Scanned { processes: 0, .. }) => Some(Failure::Unlisted),
-                Ok(_) => None,
-                Err(failure) => Some(failure),
+            let (found, failed) = match look().await {
+                Ok(found @ Scanned { processes: 0, .. }) => (found, Some(Failure::Unlisted)),
+                Ok(found) => (found, None),
+                Err(failure) => (Scanned::default(), Some(failure)),
             };
             self.running.store(0, Relaxed);
             report(last.failed, failed);
             // Nothing was learned by one that failed, so nothing may rely on it.
             let began = if failed.is_none() { tried } else { last.began };
-            last = Look { began, tried, ended: BootTime::now(), failed };
+            last = Look { began, tried, ended: BootTime::now(), failed, found };
+            self.times.record(last.ended.since(tried));
             self.last.send_replace(last);
-            sleep(last.rest()).await;
+            sleep(last.rest_before_new()).await;
+            // Also over if nobody can want one any more.
+            let new = self.wanted.wait_for(|wanted| wanted.by_new > last.tried);
+            let _ = timeout(last.rest().saturating_sub(last.rest_before_new()), new).await;
         }
     }
 }
@@ -226,6 +275,14 @@ fn report(before: Option<Failure>, now: Option<Failure>) {
         (Some(_), None) => tracing::info!("the node's processes can be seen again"),
         _ => {}
     }
+}
+
+/// Measures what a look costs. A limit on the processor makes it take several times as long, and costs nothing.
+fn measured(look: impl FnOnce() -> Scanned) -> Scanned {
+    let time = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+    let began = time();
+    let found = look();
+    Scanned { cost: time().saturating_sub(began), ..found }
 }
 
 /// A hostile process must not end all looks by a bug. The one that panicked shows nothing.

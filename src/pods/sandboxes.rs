@@ -50,9 +50,9 @@ pub struct Sandbox {
 pub enum Anchor {
     /// No live process of it in a network of its own.
     None,
-    /// A live process in a network that has addresses, or had some.
+    /// A live process in a network that has addresses, or had some when it was complete.
     Networked,
-    /// A live process in a network that was never seen to have any, as of a sandboxed runtime.
+    /// A live process in a network that has none, and had none but at its beginning, as of a sandboxed runtime.
     Bare(Sandbox),
 }
 
@@ -67,6 +67,8 @@ pub struct Scanned {
     pub sandboxes: usize,
     /// Processes that run and could not be read, and `/proc` itself. They are tried again by the next scan.
     pub unreadable: usize,
+    /// Time of the processor that it took, as far as that was measured.
+    pub cost: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -85,10 +87,17 @@ struct Known {
     /// When they were read, and when they were first found to be these.
     read: BootTime,
     changed: BootTime,
-    /// Whether it was ever seen to have an address, or could not be read. Some runtimes take a pod's addresses before they
-    /// end its processes.
+    /// Whether it was seen to have an address when it was complete, or could not be read. Some runtimes take a pod's addresses
+    /// before they end its processes: then the address may be another pod's, and the API server's word does not count.
     had_addresses: bool,
 }
+
+/// From this age on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the network
+/// plugin has put them there: some tenths of a second later, on a busy node some seconds.
+const COMPLETE: Duration = Duration::from_secs(10);
+
+/// At this age it must have been seen without addresses, if it ever had some. When a pod that is older loses them, it ends.
+const SEEN_WITHOUT: Duration = Duration::from_secs(60);
 
 impl Known {
     fn new(anchor: Process) -> Self {
@@ -103,7 +112,9 @@ impl Known {
     }
 
     fn has(&mut self, addresses: Vec<IpAddr>, now: BootTime) {
-        self.had_addresses |= !addresses.is_empty();
+        let age = now.since(time_of(self.anchor.start));
+        let has_lost_them = !self.addresses.is_empty() && addresses.is_empty();
+        self.had_addresses |= !addresses.is_empty() && age >= COMPLETE || has_lost_them && age >= SEEN_WITHOUT;
         self.read = now;
         if *self.addresses != *addresses {
             self.changed = now;
@@ -155,6 +166,7 @@ impl Sandboxes {
             new: found.new,
             sandboxes: sandboxes.len(),
             unreadable: found.unreadable,
+            cost: Duration::ZERO,
         };
         let mut table = self.lock();
         let before = mem::replace(&mut table.sandboxes, sandboxes);
@@ -200,7 +212,7 @@ impl Sandboxes {
     pub fn anchor(&self, uid: PodUid) -> Anchor {
         let Some(known) = self.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
         match known.anchor.is_running() {
-            Ok(true) if known.had_addresses => Anchor::Networked,
+            Ok(true) if known.had_addresses || !known.addresses.is_empty() => Anchor::Networked,
             Ok(true) => Anchor::Bare(Sandbox { uid, began: time_of(known.anchor.start) }),
             _ => Anchor::None,
         }

@@ -9,6 +9,7 @@ use prometheus::proto::{Metric, MetricFamily};
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder};
 
 use super::export::{Exported, Value};
+use super::histogram::Snapshot;
 use super::labels::Label;
 use super::process;
 use super::table::{self, Row};
@@ -90,6 +91,11 @@ impl Registry {
             let value = |value| vec![(Vec::new(), Value::Gauge(value as f64))];
             vec![(row, read().map(value).unwrap_or_default())]
         }));
+    }
+
+    /// Registers a histogram of durations without labels, which is counted elsewhere.
+    pub fn observe_times(&self, row: &'static Row, read: impl Fn() -> Snapshot + Send + Sync + 'static) {
+        self.export(Exported::new(&[row], move || vec![(row, vec![(Vec::new(), Value::Histogram(read()))])]));
     }
 
     pub(super) fn export(&self, exported: Exported) {

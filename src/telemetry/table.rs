@@ -50,6 +50,11 @@ table! {
         "Pods of this node that the API server reports. Absent without --workload-identity.";
     IDENTITY_SANDBOXES = "metadata_proxy_identity_sandboxes" []
         "Live pods with a network of their own, as the kernel shows them. Absent without --workload-identity.";
+    IDENTITY_PROCESSES = "metadata_proxy_identity_processes" []
+        "Processes of the node, as the last scan listed them. Absent without --workload-identity.";
+    IDENTITY_SCAN_DURATION = "metadata_proxy_identity_scan_duration_seconds" []
+        "Duration of scans of the node's processes. A pod's first connection waits for one. Absent without \
+         --workload-identity.";
     IDENTITY_API_AGE = "metadata_proxy_identity_api_age_seconds" []
         "Seconds since the API server was last heard from. Absent without --workload-identity, and before its first list.";
     IDENTITY_CUT = "metadata_proxy_identity_cut_connections_total" []

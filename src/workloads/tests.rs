@@ -53,6 +53,21 @@ fn a_number_is_forgotten_with_the_last_pod_and_never_used_again() {
     assert!(![first, kept].contains(&again));
 }
 
+/// With a pass over all accounts for each pod this takes minutes.
+#[test]
+fn thousands_of_accounts_are_checked_against_thousands_of_pods() {
+    let workloads = Workloads::default();
+    let pods: Vec<_> =
+        (0..3_000).map(|number| Arc::new(pod(1, "a-namespace-of-a-tenant", &format!("account-{number}")))).collect();
+    for pod in &pods {
+        workloads.of_pod(pod);
+    }
+    for _ in 0..100 {
+        assert_eq!(workloads.retain(|| pods.clone()), []);
+    }
+    assert_eq!(workloads.retain(|| pods[1..].to_vec()).len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_account_that_changes_gets_another_number_and_the_old_one_is_forgotten() {
     let workloads = Workloads::default();

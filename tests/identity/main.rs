@@ -13,6 +13,7 @@
 mod cgroups;
 mod churn;
 mod clients;
+mod crowd;
 mod dead;
 mod doctor;
 mod environment;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         ("environment", environment::TESTS),
         ("naive", naive::TESTS),
         ("first", first::TESTS),
+        ("crowd", crowd::TESTS),
         ("dead", dead::TESTS),
         ("heirs", heirs::TESTS),
         ("limits", limits::TESTS),

@@ -1,5 +1,6 @@
 //! [`Sandbox`]: what a container runtime and a network plugin make for a pod, in their order.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, Stdio};
@@ -127,6 +128,11 @@ impl Sandbox {
         ));
     }
 
+    /// A process of the pod runs this script, which has no single quotes, and what that starts is in the pod.
+    pub fn script(&mut self, script: &str) {
+        self.run(&format!("sh -c '({script}) & exec \"$@\"' sh"));
+    }
+
     /// Starts a process that sleeps in the pod, by way of a command that becomes it. Like a container's first process, it
     /// joins the control group while it is still in the runtime's network, then the pod's network, then becomes what it is.
     fn run(&mut self, by_way_of: &str) {
@@ -142,6 +148,12 @@ impl Sandbox {
         let read = child.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut line));
         self.processes.push(child);
         assert_eq!(line, "started\n", "{read:?}");
+    }
+
+    /// The number of its processes that this value does not end.
+    pub fn others(&self) -> usize {
+        let file = self.group.doors().next().expect("there is a group");
+        fs::read_to_string(file).expect("it is there").lines().count() - self.processes.len()
     }
 
     /// The ID of `pause`.

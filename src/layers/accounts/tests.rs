@@ -65,6 +65,24 @@ impl Scene {
 
 const PASSED: (u16, String) = (299, String::new());
 
+#[tokio::test(start_paused = true)]
+async fn an_account_is_read_again_only_for_requests_about_it() {
+    let scene = Scene::annotated(Some(GOOGLE));
+    for (path, is_read) in [
+        ("/computeMetadata/v1/project/project-id", false),
+        ("/computeMetadata/v1/instance/id", false),
+        (&*format!("{ROOT}/default/token"), true),
+    ] {
+        for _ in 0..3 {
+            scene.ask(scene.request(path)).await.expect("an answer");
+            tokio::time::sleep(Duration::from_secs(61)).await;
+        }
+        scene.workloads.tend(crate::clock::BootTime::now());
+        let wanted = tokio::time::timeout(Duration::from_secs(1), scene.workloads.wanted()).await;
+        assert_eq!(wanted.is_ok(), is_read, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_pod_sees_its_own_account_by_all_of_its_names() {
     let linked = Scene::annotated(Some(GOOGLE));

@@ -23,7 +23,8 @@ impl Lookout {
                 if time > Duration::ZERO {
                     sleep(time).await;
                 }
-                Ok(scanned)
+                // It waits for the processor most of the time.
+                Ok(Scanned { cost: time / 6, ..scanned })
             }
         }));
         lookout
@@ -39,7 +40,7 @@ impl Lookout {
             let found = found();
             async move {
                 sleep(time).await;
-                found
+                found.map(|found| Scanned { cost: time, ..found })
             }
         }));
         (Arc::new(lookout), looking)
@@ -102,25 +103,76 @@ async fn all_who_come_while_a_look_runs_and_need_one_that_began_later_share_the_
     assert_eq!(looks.load(Relaxed), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn looks_rest_for_as_long_as_they_may_take_of_the_time() {
-    for (time, rest) in [(LOOK, LOOK * MAX_SHARE), (Duration::from_secs(1), MAX_REST)] {
-        let began = Arc::<Mutex<Vec<Instant>>>::default();
-        let beginnings = Arc::clone(&began);
-        let (lookout, _looking) = Lookout::finding(time, move || {
-            beginnings.lock().expect("no panic").push(Instant::now());
-            all_well()
-        });
-        for _ in 0..3 {
-            let look = lookout.since(BootTime::now()).await;
+/// When looks that take this long begin, if a client waits for each: one that may be known by an older look, or a new one.
+async fn beginnings(time: Duration, is_new: bool) -> Vec<Duration> {
+    let began = Arc::<Mutex<Vec<Instant>>>::default();
+    let beginnings = Arc::clone(&began);
+    let (lookout, _looking) = Lookout::finding(time, move || {
+        beginnings.lock().expect("no panic").push(Instant::now());
+        all_well()
+    });
+    for _ in 0..4 {
+        if is_new {
+            lookout.since(BootTime::now()).await;
+        } else {
+            let look = lookout.within(Duration::ZERO).await;
             // While it rests it counts as recent, since there is no newer one.
-            sleep(rest * 9 / 10).await;
+            sleep(look.rest() * 9 / 10).await;
             assert_eq!(lookout.within(Duration::ZERO).await, look);
+            sleep(look.rest() / 10).await;
         }
-        let began = began.lock().expect("no panic");
-        for pair in began.windows(2) {
-            assert_eq!((pair[1] - pair[0]).as_millis(), (time + rest).as_millis());
+    }
+    let began = began.lock().expect("no panic");
+    began.windows(2).map(|pair| (pair[1] - pair[0]).saturating_sub(time)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_rest_for_as_long_as_they_may_take_of_the_time_and_less_before_a_new_client() {
+    let short = Duration::from_millis(20);
+    let long = Duration::from_secs(1);
+    for (time, is_new, rest) in [
+        (LOOK, false, LOOK * SHARE),
+        (LOOK, true, LOOK * SHARE),
+        (short, false, MAX_REST),
+        (short, true, MAX_REST_OF_NEW),
+        (long, false, long * MIN_REST),
+        (long, true, long * MIN_REST),
+    ] {
+        for rested in beginnings(time, is_new).await {
+            // Timers have milliseconds.
+            assert!(rested.abs_diff(rest) <= Duration::from_millis(2), "{time:?}, {is_new}: {rested:?}");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_waits_for_the_processor_rests_by_what_it_cost() {
+    let (lookout, looker) = Lookout::new(FakeProc::new().open());
+    tokio::spawn(looker.run(move || async {
+        sleep(Duration::from_secs(1)).await;
+        Ok(Scanned { processes: 1, cost: LOOK, ..Scanned::default() })
+    }));
+    let look = lookout.since(BootTime::now()).await;
+    assert_eq!(look.rest(), LOOK * SHARE);
+    assert_eq!(look.ended.since(look.tried).as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_show_how_long_looks_took_and_what_they_found() {
+    let (lookout, _looking) =
+        Lookout::finding(Duration::from_millis(20), || Ok(Scanned { processes: 7, ..Scanned::default() }));
+    let registry = Registry::default();
+    lookout.export(&registry);
+    for _ in 0..2 {
+        lookout.since(BootTime::now()).await;
+    }
+    let text = registry.render();
+    for line in [
+        "metadata_proxy_identity_scan_duration_seconds_bucket{le=\"0.01\"} 0",
+        "metadata_proxy_identity_scan_duration_seconds_bucket{le=\"0.03\"} 2",
+        "metadata_proxy_identity_processes 7",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
     }
 }
 

@@ -5,9 +5,11 @@ use std::os::unix::fs::symlink;
 use rustix::param::clock_ticks_per_second;
 use tokio::time::advance;
 
+use super::super::scanner::BUDGET;
 use super::super::stat::tests::text as stat;
 use super::fake_proc::FakeProc;
 use super::*;
+use crate::clock::suspend;
 
 const A: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";
 const B: &str = "11111111-2222-3333-4444-555555555555";
@@ -29,6 +31,10 @@ fn just_now() -> u64 {
     BootTime::now().as_nanos() / (1_000_000_000 / clock_ticks_per_second())
 }
 
+fn found(processes: usize, new: usize, sandboxes: usize, unreadable: usize) -> Scanned {
+    Scanned { processes, new, sandboxes, unreadable, cost: Duration::ZERO }
+}
+
 #[test]
 fn a_sandbox_has_its_addresses_of_both_families() {
     let proc = FakeProc::new();
@@ -37,7 +43,7 @@ fn a_sandbox_has_its_addresses_of_both_families() {
     proc.of_pod(21, 1240, A, "a");
     let sandboxes = proc.open();
     assert_eq!(sandboxes.count(), 0);
-    assert_eq!(sandboxes.scan(), Scanned { processes: 3, new: 3, sandboxes: 1, unreadable: 0 });
+    assert_eq!(sandboxes.scan(), found(3, 3, 1, 0));
     for addr in ["10.8.0.5", "::ffff:10.8.0.5", "fd00:b::5"] {
         assert_eq!(holders(&sandboxes, addr), [uid(A)], "{addr}");
     }
@@ -222,13 +228,158 @@ fn an_older_process_takes_over() {
     let proc = FakeProc::new();
     proc.network("a", &["10.8.0.5"]);
     proc.network("claimed", &["10.8.0.99"]);
-    proc.of_pod(21, 1500, A, "claimed");
+    // Both began while the first scan listed processes, and it had passed the ID of the older one.
+    let now = just_now();
+    proc.of_pod(21, now + 1, A, "claimed");
     let sandboxes = proc.open();
     sandboxes.scan();
-    proc.of_pod(20, 1000, A, "a");
+    proc.of_pod(20, now, A, "a");
     sandboxes.scan();
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
     assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+}
+
+/// A pod's process whose files but `cgroup` cannot be read, whoever reads them.
+fn unreadable_but_for_its_pod(proc: &FakeProc, pid: u32, pod: &str) {
+    proc.of_pod(pid, 1500, pod, "claimed");
+    let file = proc.dir.join(format!("{pid}/stat"));
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("a free name");
+}
+
+#[test]
+fn of_a_new_process_of_a_settled_pod_only_the_group_is_read() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc.of_pod(20, 1000, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    unreadable_but_for_its_pod(&proc, 21, A);
+    assert_eq!(sandboxes.scan(), found(3, 1, 1, 0));
+    assert_eq!(sandboxes.scan(), found(3, 0, 1, 0), "it is not read again");
+    // Nor does it succeed the anchor, once it can be read.
+    fs::remove_dir(proc.dir.join("21/stat")).expect("it is empty");
+    fs::write(proc.dir.join("21/stat"), stat(21, b"sh", 'S', 1500)).expect("a temporary file");
+    proc.end(20);
+    for _ in 0..3 {
+        assert_eq!(sandboxes.scan().sandboxes, 0);
+        proc.renew(21);
+    }
+}
+
+#[test]
+fn who_could_not_be_read_at_first_may_be_older_than_a_settled_anchor() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc.of_pod(20, 1000, A, "a");
+    proc.of_pod(21, 1500, A, "claimed");
+    let file = proc.dir.join("20/cgroup");
+    let text = fs::read(&file).expect("it is there");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir(&file).expect("a free name");
+    let sandboxes = proc.open();
+    for _ in 0..3 {
+        assert_eq!(sandboxes.scan().unreadable, 1);
+    }
+    fs::remove_dir(&file).expect("it is empty");
+    fs::write(&file, text).expect("a temporary file");
+    sandboxes.scan();
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+}
+
+#[test]
+fn a_pod_with_more_processes_than_a_scan_reads_is_unknown_until_all_are_read() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    proc.network("b", &["10.8.0.6"]);
+    let pids = 20..20 + u32::try_from(2 * BUDGET).expect("few");
+    for pid in pids.clone() {
+        proc.of_pod(pid, 2000 + u64::from(pid), A, "claimed");
+    }
+    // The oldest is read last, by whatever order the directory has: there is one for each.
+    proc.of_pod(9, 1000, A, "a");
+    proc.of_pod(10, 1000, B, "b");
+    let sandboxes = proc.open();
+    for _ in 0..2 {
+        assert_eq!(sandboxes.scan().sandboxes, 1);
+        assert!(holders(&sandboxes, "10.8.0.99").is_empty(), "a process that is not the oldest claims an address");
+        assert_eq!(holders(&sandboxes, "10.8.0.6"), [uid(B)], "another pod pays for it");
+    }
+    assert_eq!(sandboxes.scan(), found(pids.len() + 3, 0, 2, 0));
+    assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    assert!(holders(&sandboxes, "10.8.0.99").is_empty());
+}
+
+#[test]
+fn a_pod_that_is_known_stays_so_however_many_processes_it_starts() {
+    let proc = FakeProc::new();
+    proc.network("a", &["10.8.0.5"]);
+    proc.network("claimed", &["10.8.0.99"]);
+    let now = just_now();
+    proc.of_pod(9, now, A, "a");
+    let sandboxes = proc.open();
+    sandboxes.scan();
+    for pid in 20..20 + u32::try_from(2 * BUDGET).expect("few") {
+        proc.of_pod(pid, now + 1, A, "claimed");
+    }
+    for new in [2 * BUDGET, 0] {
+        assert_eq!(sandboxes.scan(), found(2 * BUDGET + 2, new, 1, 0));
+        assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
+    }
+    proc.end(9);
+    assert_eq!(sandboxes.scan().sandboxes, 0, "none of them succeeds");
+}
+
+#[test]
+fn a_process_that_nobody_waits_for_is_read_once() {
+    let proc = FakeProc::new();
+    proc.process(20, 1000, "/system.slice/cron.service", "node");
+    fs::write(proc.dir.join("20/stat"), stat(20, b"sh", 'Z', 1000)).expect("a temporary file");
+    let sandboxes = proc.open();
+    assert_eq!(sandboxes.scan().new, 2);
+    assert_eq!(sandboxes.scan().new, 0);
+}
+
+/// What is known of a pod that was seen at some ages, with an address or without.
+fn anchor_seen(seen: &[(u64, bool)]) -> Anchor {
+    let proc = FakeProc::new();
+    proc.network("a", &[]);
+    proc.of_pod(20, just_now(), A, "a");
+    let sandboxes = proc.open();
+    let mut age = 0;
+    for (at, has_address) in seen {
+        suspend(Duration::from_secs(at - age));
+        age = *at;
+        let addresses: &[&str] = if *has_address { &["10.8.0.5"] } else { &[] };
+        proc.network("a", addresses);
+        sandboxes.scan();
+    }
+    sandboxes.anchor(uid(A))
+}
+
+#[test]
+fn who_had_addresses_only_at_the_beginning_is_bare_and_who_lost_them_later_is_not() {
+    for (seen, is_bare) in [
+        (&[(1, false)][..], true),
+        // gVisor, seen between the network plugin and its start.
+        (&[(1, true), (2, false)], true),
+        (&[(1, true), (40, false), (80, false)], true),
+        (&[(1, true)], false),
+        // The runtime takes the addresses of a pod that ends.
+        (&[(1, true), (11, true), (12, false)], false),
+        (&[(300, true), (301, false), (302, false)], false),
+        // Nobody saw when it lost them.
+        (&[(1, true), (300, false), (301, false)], false),
+        // A pod gives itself one.
+        (&[(1, false), (20, true)], false),
+    ] {
+        let anchor = anchor_seen(seen);
+        assert_eq!(matches!(anchor, Anchor::Bare(_)), is_bare, "{seen:?}: {anchor:?}");
+    }
 }
 
 #[test]
@@ -287,7 +438,7 @@ fn a_process_that_enters_its_pod_late_is_found() {
     proc.move_to(20, &format!("/kubepods/pod{A}"));
     assert_eq!(sandboxes.scan().sandboxes, 0, "it is still in the network of the node");
     proc.enter(20, "a");
-    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 0, sandboxes: 1, unreadable: 0 });
+    assert_eq!(sandboxes.scan(), found(2, 0, 1, 0));
     assert_eq!(holders(&sandboxes, "10.8.0.5"), [uid(A)]);
 }
 
@@ -299,9 +450,9 @@ fn only_new_and_young_processes_are_read() {
     let sandboxes = proc.open();
     sandboxes.scan();
     proc.move_to(20, &format!("/kubepods/pod{A}"));
-    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 0, sandboxes: 0, unreadable: 0 });
+    assert_eq!(sandboxes.scan(), found(2, 0, 0, 0));
     proc.renew(20);
-    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 1, sandboxes: 1, unreadable: 0 });
+    assert_eq!(sandboxes.scan(), found(2, 1, 1, 0));
 }
 
 #[test]
@@ -314,10 +465,10 @@ fn what_cannot_be_read_is_counted_and_tried_again() {
     fs::remove_file(&file).expect("it is there");
     fs::create_dir(&file).expect("a free name");
     let sandboxes = proc.open();
-    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 2, sandboxes: 0, unreadable: 1 });
+    assert_eq!(sandboxes.scan(), found(2, 2, 0, 1));
     fs::remove_dir(&file).expect("it is empty");
     fs::write(&file, text).expect("a temporary file");
-    assert_eq!(sandboxes.scan(), Scanned { processes: 2, new: 1, sandboxes: 1, unreadable: 0 });
+    assert_eq!(sandboxes.scan(), found(2, 1, 1, 0));
 }
 
 #[test]

@@ -1,0 +1,184 @@
+//! A pod with thousands of processes costs itself time, and no other pod, under the limits of the manifests.
+
+use std::fs::{self, OpenOptions};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::google::Cloud;
+use crate::is_full_size;
+use crate::kube::{NODE, pause};
+use crate::pod::{Pod, Told};
+use crate::support::cgroup::{Bounds, Cgroup};
+use crate::support::needs::{Test, tests};
+use crate::tokens::linked_accounts;
+use crate::world::World;
+
+/// The tests of this module.
+pub const TESTS: &[Test] = tests![
+    others_do_not_notice_a_pod_of_10_000_processes,
+    others_do_not_notice_a_pod_whose_4_000_processes_live_briefly
+];
+
+/// What the manifest lets the proxy use with identity on.
+const LIMITS: Bounds = Bounds { memory: Some(32 << 20), cpu: Some(10) };
+
+/// Pods that are known before, and pods that begin meanwhile.
+const KNOWN: u8 = 10;
+const NEW: u8 = 25;
+
+/// From this age on a pod's processes are not read as those of one that begins.
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// Processes wait until a FIFO is opened. There are so many FIFOs, with as many processes each.
+const FIFOS: usize = 10;
+
+/// Where processes of a pod wait. They end with this value.
+struct Crowd {
+    dir: PathBuf,
+    pod: Arc<Pod>,
+}
+
+impl Crowd {
+    /// So many processes. If they live briefly, a tenth of them ends and begins at a time, as fast as the machine allows.
+    fn start(world: &World, pod: &Arc<Pod>, number: usize, is_brief: bool) -> Self {
+        let dir = world.server.dir().join("crowd");
+        fs::create_dir_all(&dir).expect("target/tmp can be written");
+        for fifo in 0..FIFOS {
+            assert!(Command::new("mkfifo").arg(dir.join(fifo.to_string())).status().expect("coreutils").success());
+        }
+        let place = dir.display();
+        let crew = format!("i=0; while [ $i -lt {} ]; do : <$0 & i=$((i+1)); done; wait", number / FIFOS);
+        let all = (0..FIFOS).map(|fifo| fifo.to_string()).collect::<Vec<_>>().join(" ");
+        let again = if is_brief { "[ ! -e stop ]" } else { "false" };
+        let script = format!(
+            "cd {place}; begin() {{ sh -c \"$crew\" $1 & }}; crew=\"{}\"; for k in {all}; do begin $k; done; \
+             while {again}; do for k in {all}; do exec 3<>$k; exec 3>&-; begin $k; sleep 0.1; done; done; wait",
+            crew.replace('$', "\\$")
+        );
+        pod.sandbox().script(&script);
+        Self { dir, pod: Arc::clone(pod) }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        fs::write(self.dir.join("stop"), "").expect("it is there");
+        let open = |fifo: usize| OpenOptions::new().read(true).write(true).open(self.dir.join(fifo.to_string()));
+        let open: Vec<_> = (0..FIFOS).map(open).collect();
+        let began = Instant::now();
+        while self.pod.sandbox().others() > 0 && began.elapsed() < Duration::from_secs(60) {
+            pause(Duration::from_millis(50));
+        }
+        drop(open);
+    }
+}
+
+fn others_do_not_notice_a_pod_of_10_000_processes() {
+    others_do_not_notice(10_000, false);
+}
+
+fn others_do_not_notice_a_pod_whose_4_000_processes_live_briefly() {
+    others_do_not_notice(4_000, true);
+}
+
+fn others_do_not_notice(number: usize, is_brief: bool) {
+    // A debug build takes several times as long for each.
+    let number = if is_full_size() { number } else { number / 10 };
+    let world = World::new();
+    let mut api = world.server.admin();
+    let google = Cloud::start(&world, &mut api);
+    linked_accounts(&mut api, &google, 1);
+    // A debug build is larger.
+    let memory = LIMITS.memory.map(|bytes| if is_full_size() { bytes } else { 4 * bytes });
+    let group = Cgroup::new(Bounds { memory, ..LIMITS }).expect("groups are needed");
+    let flags = google.flags();
+    let _proxy = world.proxy_in(Some(&group), &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut pod = |name: &str, address: u8| {
+        let object = api.create_pod("team-0", name, "app-0", NODE);
+        Pod::start(&world.node, object, world.address(address))
+    };
+    let known: Vec<Arc<Pod>> = (0..KNOWN).map(|number| pod(&format!("known-{number}"), number)).collect();
+    let hostile = pod("hostile", KNOWN);
+    for pod in known.iter().chain([&hostile]) {
+        first_token(pod);
+    }
+    pause(SETTLED);
+    let crowd = Crowd::start(&world, &hostile, number, is_brief);
+    // Of those that live briefly, some are about to begin.
+    while hostile.sandbox().others() < number * 3 / 4 {
+        pause(Duration::from_millis(20));
+    }
+
+    let is_over = Arc::new(AtomicBool::new(false));
+    let asking: Vec<_> = known.iter().map(|pod| keep_asking(pod, &is_over)).collect();
+    let new: Vec<Answer> = (0..NEW)
+        .map(|number| {
+            pause(Duration::from_millis(200));
+            first_token(&pod(&format!("new-{number}"), KNOWN + 1 + number))
+        })
+        .collect();
+    is_over.store(true, Relaxed);
+    let known: Vec<Answer> = asking.into_iter().flat_map(|asking| asking.join().expect("no panic")).collect();
+    println!("{} processes of a pod", hostile.sandbox().others());
+    drop(crowd);
+    let usage = group.usage().expect("it has a limit");
+    let refused = [say("a known pod's new connection", known), say("a new pod's first token", new)];
+    println!("peak {} KiB, throttled as {LIMITS:?}", usage.peak >> 10);
+    assert_eq!((refused, usage.killed), ([0, 0], 0));
+}
+
+/// What a pod was told, and after which time.
+type Answer = (Duration, Told);
+
+/// A pod asks for its token as soon as it runs.
+fn first_token(pod: &Arc<Pod>) -> Answer {
+    pod.inside(|pod| {
+        let began = Instant::now();
+        loop {
+            let answer = ask(pod);
+            // A connection of the clock tick in which the pod's first process began may be of the pod before it.
+            let is_of_pod_before = matches!(answer.1, Told::Broken(_)) && began.elapsed() < Duration::from_millis(100);
+            if !is_of_pod_before {
+                return answer;
+            }
+        }
+    })
+}
+
+/// A pod asks on new connections.
+fn keep_asking(pod: &Arc<Pod>, is_over: &Arc<AtomicBool>) -> thread::JoinHandle<Vec<Answer>> {
+    let (pod, is_over) = (Arc::clone(pod), Arc::clone(is_over));
+    thread::spawn(move || {
+        pod.inside(move |pod| {
+            let mut answers = Vec::new();
+            while !is_over.load(Relaxed) {
+                answers.push(ask(pod));
+                pause(Duration::from_millis(300));
+            }
+            answers
+        })
+    })
+}
+
+/// A token by a new connection. From a thread that is in the pod's network.
+fn ask(pod: &Pod) -> Answer {
+    let began = Instant::now();
+    let told = pod.ask_for_token(&mut pod.connect().expect("the proxy listens"));
+    (began.elapsed(), told)
+}
+
+/// Prints how long answers took, and returns how many were none.
+fn say(what: &str, answers: Vec<Answer>) -> usize {
+    let (mut times, refused): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|(_, told)| matches!(told, Told::Itself));
+    times.sort_unstable_by_key(|(time, _)| *time);
+    let at = |percent: usize| times.get(times.len() * percent / 100).or(times.last()).map(|(time, _)| *time);
+    println!("{what}: {} answered, p50 {:.1?}, p99 {:.1?}; refused: {refused:.1?}", times.len(), at(50), at(99));
+    refused.len()
+}
