@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::crowd::Crowd;
 use crate::google::Cloud;
 use crate::is_full_size;
-use crate::kube::pause;
+use crate::kube::{NODE, pause};
 use crate::kubelet::{ACCOUNTS, Kubelet, account};
 use crate::limits::bounds;
+use crate::pod::Pod;
 use crate::reporter::Reporter;
 use crate::support::cgroup::Cgroup;
 use crate::support::needs::{Test, tests};
@@ -24,6 +26,9 @@ pub const TESTS: &[Test] = tests![no_pod_is_taken_for_another];
 
 /// Threads that begin and end pods.
 const WORKERS: usize = 2;
+
+/// Processes of a pod that begin and end all the time.
+const FORKS: usize = 400;
 
 /// How long the API server is away.
 const AWAY: Duration = Duration::from_secs(3);
@@ -63,7 +68,14 @@ fn no_pod_is_taken_for_another() {
     let flags = google.flags();
     let group = Cgroup::new(bounds()).expect("groups are needed");
     let _proxy = world.proxy_in(Some(&group), &flags.iter().map(String::as_str).collect::<Vec<_>>());
-    run(&mut world, Plan::chosen()).judge();
+    let plan = Plan::chosen();
+    // A neighbour that makes each scan longer.
+    let mut api = world.server.admin();
+    api.create_account("crowd", "app");
+    let object = api.create_pod("crowd", "crowd", "app", NODE);
+    let neighbour = Pod::start(&world.node, object, world.address(plan.pods));
+    let _crowd = Crowd::start(&world, &neighbour, FORKS, true);
+    run(&mut world, plan).judge();
 }
 
 /// Lets pods come and go until their clients have asked enough of the proxy that listens on the node.

@@ -35,18 +35,18 @@ const NEW: u8 = 25;
 /// From this age on a pod's processes are not read as those of one that begins.
 const SETTLED: Duration = Duration::from_secs(11);
 
-/// Processes wait until a FIFO is opened. There are so many FIFOs, with as many processes each.
+/// FIFOs until whose opening processes wait, each the same number.
 const FIFOS: usize = 10;
 
 /// Where processes of a pod wait. They end with this value.
-struct Crowd {
+pub struct Crowd {
     dir: PathBuf,
     pod: Arc<Pod>,
 }
 
 impl Crowd {
-    /// So many processes. If they live briefly, a tenth of them ends and begins at a time, as fast as the machine allows.
-    fn start(world: &World, pod: &Arc<Pod>, number: usize, is_brief: bool) -> Self {
+    /// This number of processes. If they live briefly, a tenth of them ends and begins at a time, ten times a second at most.
+    pub fn start(world: &World, pod: &Arc<Pod>, number: usize, is_brief: bool) -> Self {
         let dir = world.server.dir().join("crowd");
         fs::create_dir_all(&dir).expect("target/tmp can be written");
         for fifo in 0..FIFOS {
