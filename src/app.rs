@@ -22,7 +22,7 @@ use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
-use crate::pods::{Lookout, ProcError, Sandboxes};
+use crate::pods::{ProcError, Sandboxes, Scans};
 use crate::policy::{LivePolicy, LoadError, Reloaded};
 use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Door, Drain, Server};
@@ -44,7 +44,7 @@ pub struct App {
     doors: Vec<Vec<Door>>,
     admin: Door,
     redirect: Option<Redirect>,
-    lookout: Option<Lookout>,
+    scans: Option<Scans>,
     #[cfg(feature = "workload-identity")]
     cluster: Option<Cluster>,
     #[cfg(feature = "workload-identity")]
@@ -134,7 +134,7 @@ impl App {
         let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
-        let lookout = sandboxes.map(Lookout::start).transpose().map_err(StartError::Thread)?;
+        let scans = sandboxes.map(Scans::start).transpose().map_err(StartError::Thread)?;
         #[cfg(feature = "workload-identity")]
         let google = {
             let federation = identity.and_then(|settings| settings.federation.as_ref());
@@ -145,7 +145,7 @@ impl App {
             doors,
             admin,
             redirect: None,
-            lookout,
+            scans,
             #[cfg(feature = "workload-identity")]
             cluster: None,
             #[cfg(feature = "workload-identity")]
@@ -226,9 +226,9 @@ impl App {
 
     /// How pods are identified, and where their tokens come from. `None` if all of them act as the node.
     fn identifying(&mut self) -> Option<Identifying> {
-        let lookout = self.lookout.take()?;
+        let scans = self.scans.take()?;
         Some(Identifying {
-            lookout,
+            scans,
             #[cfg(feature = "workload-identity")]
             exchange: self.cluster.clone().zip(self.google.take()),
         })

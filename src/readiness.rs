@@ -120,7 +120,7 @@ mod tests {
     use crate::clock::BootTime;
     use crate::identity::{CutFrom, Forget, Settings};
     use crate::pods::owners::Attest;
-    use crate::pods::{FakeProc, Lookout};
+    use crate::pods::{FakeProc, Scans};
     use crate::telemetry::Registry;
 
     #[tokio::test(start_paused = true)]
@@ -151,8 +151,8 @@ mod tests {
         };
         let proc = FakeProc::new();
         let (cut_from, forget) = (CutFrom::new(|_, _| 0), Forget::new(|_| {}));
-        let lookout = Lookout::in_task(proc.open());
-        (proc, Identity::new(&settings, lookout, cut_from, forget, &Registry::default()))
+        let scans = Scans::in_task(proc.open());
+        (proc, Identity::new(&settings, scans, cut_from, forget, &Registry::default()))
     }
 
     #[tokio::test(start_paused = true)]

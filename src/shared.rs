@@ -19,7 +19,7 @@ use crate::layers::token_cache::{Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 #[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
-use crate::pods::Lookout;
+use crate::pods::Scans;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
 use crate::room::{CutUnread, Room};
@@ -39,7 +39,7 @@ use crate::upstream::{Forward, Health, Named, Upstream, UpstreamClient, Upstream
 #[derive(Debug)]
 pub struct Identifying {
     /// What the kernel says.
-    pub lookout: Lookout,
+    pub scans: Scans,
     /// Who exchanges tokens. `None` if pods have none.
     #[cfg(feature = "workload-identity")]
     pub exchange: Option<(Cluster, Google)>,
@@ -232,7 +232,7 @@ impl Identified {
             }
             store_to_clear.forget_all_of(principal);
         });
-        let identity = Identity::new(settings, identifying.lookout, cut_from, forget, registry);
+        let identity = Identity::new(settings, identifying.scans, cut_from, forget, registry);
         store.know_accounts(identity.workloads());
         Self {
             identity: Some(identity),

@@ -22,7 +22,7 @@ use gce_metadata_proxy::metadata::token::AccessToken;
 use gce_metadata_proxy::metadata::{CommonPath, MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
 #[cfg(feature = "workload-identity")]
-use gce_metadata_proxy::pods::{Lookout, Sandboxes};
+use gce_metadata_proxy::pods::{Sandboxes, Scans};
 use gce_metadata_proxy::policy::LivePolicy;
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::server::{Arrival, NewStack, Stack};
@@ -68,8 +68,8 @@ pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Bod
         "--cluster-uri=https://container.googleapis.com/v1/projects/shop/locations/l/clusters/c",
     ];
     let sandboxes = Sandboxes::open(Path::new("/proc")).expect("a /proc");
-    let lookout = Lookout::start(sandboxes).expect("a thread");
-    let identifying = Identifying { lookout, exchange: None };
+    let scans = Scans::start(sandboxes).expect("a thread");
+    let identifying = Identifying { scans, exchange: None };
     let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PEER.port());
     new_stack(&stacks_of(&flags, Some(identifying)).await, peer)
 }

@@ -28,7 +28,7 @@ pub(super) struct KnownPod {
     pub(super) calling: Arc<CallingPod>,
 }
 
-/// As whom a client acts.
+/// The identity with which a client acts.
 #[derive(Debug)]
 pub(super) enum Role {
     Node,
@@ -36,7 +36,7 @@ pub(super) enum Role {
 }
 
 impl Caller {
-    /// As whom it acts now: an account's number changes with its annotations.
+    /// Its current principal: an account's number changes with its annotations.
     pub(super) fn principal(&self) -> Principal {
         match &self.role {
             Role::Node => Principal::Node,

@@ -101,7 +101,7 @@ impl Identity {
             whois.said("API server", self.api_says_nothing());
             return whois.without("none; its requests get 503");
         };
-        if timeout(MAX_WAIT, self.lookout.since(BootTime::now())).await.is_err() {
+        if timeout(MAX_WAIT, self.scans.since(BootTime::now())).await.is_err() {
             whois.said("kernel", "its processes could not be looked at in time; what follows may be old");
         }
         whois.said("API server", reported(pod));

@@ -3,14 +3,14 @@
 //! [`Identity`] knows the clients of all connections, [`Visitor`] the client of one. [`pods`](crate::pods) decides.
 //!
 //! A pod is identified at its first request on a connection, by a scan of the processes that began after the connection was
-//! accepted. The connection is then its own until the pod ends, also while it is parked: a connection cannot change hands,
-//! only an address can. When an address does, its connections are reset. An address that a second pod has as well is nobody's,
-//! unless the API server says whose it is.
+//! accepted. The connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a
+//! connection cannot. When an address changes hands, its connections are reset. While two pods have an address, it is attributed
+//! to neither, unless the API server says which of them has it.
 //!
-//! No connection is attributed by an older scan, although most addresses are still the pod's that had them last. A pod may keep
-//! its network while the address is another's already: its teardown got stuck, or it gave itself the address before. Nothing
-//! that is known of the older pod shows that. Neither a `deletionTimestamp`, which may be reported late, nor the kernel's word
-//! that it has the address. Only who looks for the younger one can know that there is none.
+//! An older scan attributes no connection, although most addresses still belong to the pod that had them last. A pod may keep its
+//! network after its address has passed to another pod: its teardown got stuck, or it gave itself the address. The state of the
+//! older pod does not show that: a `deletionTimestamp` may be reported late, and the kernel confirms that it has the address.
+//! Only a scan can show that there is no younger pod.
 
 mod caller;
 mod credential;
@@ -33,7 +33,7 @@ use serde::Serialize;
 use crate::clock::BootTime;
 use crate::metadata::{CallingPod, Missing};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
-use crate::pods::{Lookout, Pod, Pods, Sandboxes};
+use crate::pods::{Pod, Pods, Sandboxes, Scans};
 use crate::server::Arrival;
 use crate::telemetry::labels::Label;
 use crate::telemetry::{Registry, table};
@@ -58,7 +58,7 @@ pub struct Identity {
     attest: Attest,
     passthrough: Vec<AccountName>,
     /// What the kernel says.
-    lookout: Lookout,
+    scans: Scans,
     /// What the API server says.
     pods: Arc<Pods>,
     /// The accounts of pods.
@@ -98,18 +98,12 @@ pub struct Summary {
 
 impl Identity {
     /// Knows no pod yet: [`Identity::pods`] is to be filled.
-    pub fn new(
-        settings: &Settings,
-        lookout: Lookout,
-        cut_from: CutFrom,
-        forget: Forget,
-        registry: &Registry,
-    ) -> Arc<Self> {
-        lookout.export(registry);
+    pub fn new(settings: &Settings, scans: Scans, cut_from: CutFrom, forget: Forget, registry: &Registry) -> Arc<Self> {
+        scans.export(registry);
         let identity = Arc::new(Self {
             attest: settings.attest,
             passthrough: settings.passthrough.clone(),
-            lookout,
+            scans,
             pods: Arc::default(),
             workloads: Arc::new(Workloads::new(settings.federation.clone())),
             callers: Mutex::default(),
@@ -148,13 +142,13 @@ impl Identity {
 
     fn look_up(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
         let addr = arrival.addr();
-        // First, because a pod can give itself the node's address, but not send from it. It needs no look: the kernel is asked.
+        // First, because a pod can give itself the node's address, but not send from it. It needs no scan: the kernel is asked.
         if self.sandboxes().is_of_node(addr) {
             return Ok(Arc::clone(&self.node));
         }
         // Before what it found. Its age does not matter: a throttled process may read this long after the scan has ended.
-        if self.lookout.last().began < arrival.accepted {
-            return Err(Missing::Look.into());
+        if self.scans.last().began < arrival.accepted {
+            return Err(Missing::Scan.into());
         }
         match self.owner(arrival) {
             Ok(owner) => Ok(self.caller(addr, &owner)),
@@ -165,7 +159,7 @@ impl Identity {
         }
     }
 
-    /// Who has the address of a connection, as of the last scan. That must have begun after the connection was accepted.
+    /// The owner of a connection's address, as of the last scan, which must have begun after the connection was accepted.
     fn owner(&self, arrival: Arrival) -> Result<Owner, NoOwner> {
         let addr = arrival.addr();
         let (holders, reported) = (self.sandboxes().holders(addr), self.pods.with_address(addr));
@@ -217,7 +211,7 @@ impl Identity {
         self.passthrough.iter().any(is_its)
     }
 
-    /// Takes an address away from the pod that was known to have it, if another one has it as well and nobody says whose it is.
+    /// Takes an address away from a known pod if another one has it as well and the API server does not decide between them.
     /// Resets its connections from before this moment.
     fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
         if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
@@ -238,7 +232,7 @@ impl Identity {
 
     /// What the kernel says.
     fn sandboxes(&self) -> &Sandboxes {
-        self.lookout.sandboxes()
+        self.scans.sandboxes()
     }
 
     /// What is known about pods, in numbers.
@@ -255,21 +249,21 @@ impl Identity {
                 let seconds = age.as_secs();
                 Some(format!("identity: the API server has been silent for {seconds} s; new pods get 503"))
             }
-            Some(_) => self.lookout.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
+            Some(_) => self.scans.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }
     }
 
-    /// The pods that the API server reports. Whoever follows it writes here.
+    /// The pods that the API server reports.
     pub fn pods(&self) -> &Arc<Pods> {
         &self.pods
     }
 
-    /// The accounts of this node's pods. Whoever reads them writes here.
+    /// The accounts of this node's pods.
     pub fn workloads(&self) -> &Arc<Workloads> {
         &self.workloads
     }
 
-    /// What the proxy's credential for the API server was found to allow. Whoever finds that out writes here.
+    /// The rights of the proxy's credential for the API server.
     pub fn credential(&self) -> &CredentialBoard {
         &self.credential
     }

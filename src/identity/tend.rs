@@ -25,15 +25,15 @@ impl Identity {
         loop {
             tokio::select! {
                 _ = changes.changed() => self.expect_pods(),
-                // Who has their addresses now is to be known soon.
-                _ = self.lookout.since(BootTime::now()), if !left.is_empty() => {}
+                // Their addresses may have new owners.
+                _ = self.scans.since(BootTime::now()), if !left.is_empty() => {}
                 () = sleep(VERIFY_INTERVAL) => {}
             }
             self.verify(&mut left);
         }
     }
 
-    /// Has the accounts of new pods read, so that their first request need not wait for it.
+    /// Requests the accounts of new pods, so that their first request need not wait for it.
     fn expect_pods(&self) {
         for pod in self.pods.all() {
             if pod.has_identity() && !self.is_passed_through(&pod) {
@@ -42,8 +42,8 @@ impl Identity {
         }
     }
 
-    /// Forgets the pods that have ended, and resets their connections. `left`: the addresses whose connections are still to
-    /// be reset, and when it was noticed that their pod has ended.
+    /// Forgets the pods that have ended, and resets their connections. `left`: addresses with connections that are still to be
+    /// reset, and when the end of their pod was noticed.
     fn verify(&self, left: &mut Vec<(IpAddr, BootTime)>) {
         let now = BootTime::now();
         self.lock().retain(|addr, caller| {
@@ -54,36 +54,36 @@ impl Identity {
             }
             lives
         });
-        let look = self.lookout.last();
+        let scan = self.scans.last();
         left.retain(|(addr, noticed)| {
-            // Connections that were accepted before the look, and before a sandbox that it found, are of the pod that has
-            // ended. Later ones may be of a pod that was not found yet.
+            // Connections that were accepted before the scan, and before a sandbox that it found, belong to the pod that has
+            // ended. Later ones may belong to a pod that was not found yet.
             let next = self.sandboxes().holders(*addr).iter().map(|next| next.began + owners::TICK).min();
-            self.cut(*addr, next.unwrap_or(look.began).min(look.began));
-            look.began < *noticed
+            self.cut(*addr, next.unwrap_or(scan.began).min(scan.began));
+            scan.began < *noticed
         });
-        self.settle_claims(look.began);
+        self.settle_claims(scan.began);
         self.workloads.tend(now);
         for number in self.workloads.retain(|| self.pods.all()) {
             (self.forget.0)(Principal::Workload(number));
         }
     }
 
-    /// Decides again about the addresses of known pods that another one had as well when this scan began.
+    /// Decides again about addresses of known pods that another pod had as well when this scan began.
     fn settle_claims(&self, began: BootTime) {
         for addr in self.sandboxes().contested() {
             if !self.lock().contains_key(&addr) {
                 continue;
             }
             match self.owner(Arrival { peer: (addr, 0).into(), accepted: BootTime::now() }) {
-                // It resets the connections of another one that was known to have it.
+                // It resets the connections of the pod that had it before.
                 Ok(owner) => drop(self.caller(addr, &owner)),
                 Err(why) => self.disown(addr, &why, began),
             }
         }
     }
 
-    /// Whether a pod still runs and has this address, as far as the last look saw it.
+    /// Whether a pod still runs and had this address at the last scan.
     fn lives(&self, known: &KnownPod, addr: IpAddr) -> bool {
         let Some(pod) = self.pods.get(known.uid).filter(|pod| pod.has_network()) else { return false };
         let has_address = match known.by {

@@ -1,6 +1,6 @@
 //! Pods that come and go, on a `/proc` of files and with a view of the API server that the test makes.
 
-mod looking;
+mod scanning;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::workloads::{Annotations, Federation};
 
 const ADDR: &str = "10.8.0.5";
 
-/// Within this time, an unknown pod's processes are looked for twice.
+/// Within this time, an unknown pod's processes are scanned twice.
 const FIRST_LOOKS: Duration = Duration::from_millis(60);
 
 /// A running pod.
@@ -51,10 +51,10 @@ struct Node {
 
 impl Node {
     fn new(attest: Attest) -> Self {
-        Self::with(attest, None, Lookout::in_task)
+        Self::with(attest, None, Scans::in_task)
     }
 
-    fn with(attest: Attest, federation: Option<Federation>, lookout: fn(Sandboxes) -> Lookout) -> Self {
+    fn with(attest: Attest, federation: Option<Federation>, scans: fn(Sandboxes) -> Scans) -> Self {
         let proc = FakeProc::new();
         let (cuts, forgotten) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicUsize>::default());
         let (of_cuts, of_forgotten) = (Arc::clone(&cuts), Arc::clone(&forgotten));
@@ -77,7 +77,7 @@ impl Node {
                 credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
             },
         };
-        let identity = Identity::new(&settings, lookout(proc.open()), cut_from, forget, &Registry::default());
+        let identity = Identity::new(&settings, scans(proc.open()), cut_from, forget, &Registry::default());
         identity.pods.replace([]);
         Self { proc, identity, cuts, forgotten }
     }
@@ -100,16 +100,16 @@ impl Node {
         Visitor::new(Arc::clone(&self.identity), Arrival::now(peer))
     }
 
-    /// Looks at the processes.
-    async fn look(&self) {
+    /// Scans the processes.
+    async fn scan(&self) {
         // What began in this moment is not to be missed.
         sleep(Duration::from_millis(1)).await;
-        self.identity.lookout.since(BootTime::now()).await;
+        self.identity.scans.since(BootTime::now()).await;
     }
 
-    /// The client of a connection, by another look.
+    /// The client of a connection, by another scan.
     async fn sender(&self, visitor: &Visitor) -> Result<Sender, Outdated> {
-        self.look().await;
+        self.scan().await;
         visitor.sender()
     }
 
@@ -131,7 +131,7 @@ async fn pods_are_told_apart_by_account_and_connections_stay_theirs() {
         node.identity.pods.apply(pod.clone());
     }
     let connections = ["10.8.0.1", "10.8.0.2", "fd00::3", "::ffff:10.8.0.1"].map(|addr| node.connect(addr));
-    node.look().await;
+    node.scan().await;
     let senders = connections.each_ref().map(|visitor| visitor.sender().expect("not outdated"));
     assert_eq!(senders.each_ref().map(name), ["p1", "p2", "p3", "p1"]);
     let principals = senders.each_ref().map(|(principal, _)| *principal);
@@ -160,7 +160,7 @@ async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_
     let thief = pod(1, "a", "app");
     node.start(100, &thief, "10.128.0.2");
     node.identity.pods.apply(thief);
-    node.look().await;
+    node.scan().await;
     assert_eq!(node.connect("10.128.0.2").sender(), Ok((Principal::Node, None)));
 }
 
@@ -254,8 +254,8 @@ async fn connections_end_when_another_pod_has_their_address_as_well() {
     let cuts = node.cuts();
     node.start_at(60, 101, &new, ADDR);
     // A scan for anybody shows it.
-    node.look().await;
-    let scanned = node.identity.lookout.last().began;
+    node.scan().await;
+    let scanned = node.identity.scans.last().began;
     sleep(VERIFY_INTERVAL).await;
     assert_eq!(kept.sender(), Err(Outdated));
     assert_eq!(node.cuts.lock().expect("no panic")[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
@@ -281,7 +281,7 @@ async fn a_pod_that_gives_itself_a_reported_address_cuts_nothing() {
     let cuts = node.cuts();
     let tending = tokio::spawn(Arc::clone(&node.identity).tend());
     node.start(101, &squatter, ADDR);
-    node.look().await;
+    node.scan().await;
     sleep(VERIFY_INTERVAL * 2).await;
     assert_eq!((kept.sender().as_ref().map(name), node.cuts()), (Ok("p1"), cuts));
     assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
@@ -296,10 +296,10 @@ async fn the_first_request_after_a_pod_has_ended_is_refused_without_a_scan() {
     node.identity.pods.apply(ended);
     let kept = node.connect(ADDR);
     assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
-    let look = node.identity.lookout.last();
+    let scan = node.identity.scans.last();
     node.proc.end(100);
     assert_eq!(kept.sender(), Err(Outdated));
-    assert_eq!(node.identity.lookout.last(), look);
+    assert_eq!(node.identity.scans.last(), scan);
 }
 
 #[tokio::test(start_paused = true)]
@@ -356,7 +356,7 @@ async fn after_two_seconds_the_answer_says_what_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_api_server_alone_is_not_believed_before_processes_were_looked_for() {
+async fn the_api_server_alone_is_not_believed_before_processes_were_scanned() {
     let node = Node::new(Attest::Prefer);
     // Sandboxed: it has processes in a network without addresses.
     let bare = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
@@ -366,13 +366,13 @@ async fn the_api_server_alone_is_not_believed_before_processes_were_looked_for()
     let (_, found) = node.sender(&node.connect(ADDR)).await.expect("not outdated");
     assert_eq!(found.map(|pod| (pod.name.to_string(), pod.evidence)), Some(("p1".to_owned(), "api")));
 
-    // Its address has passed to a pod whose processes are newer than the last look.
+    // Its address has passed to a pod whose processes are newer than the last scan.
     let new = pod(2, "b", "other");
     node.start(101, &new, ADDR);
     node.identity.pods.apply(new);
     sleep(Duration::from_millis(1)).await;
     let ambiguous = node.connect(ADDR);
-    assert_eq!(ambiguous.sender(), Ok((Principal::Unknown, None)), "it is known of the other, and the look is older");
+    assert_eq!(ambiguous.sender(), Ok((Principal::Unknown, None)), "it is known of the other, and the scan is older");
     assert_eq!(node.sender(&ambiguous).await, Ok((Principal::Unknown, None)), "either may have it");
     node.proc.end(100);
     assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
@@ -474,7 +474,7 @@ fn accounts_have_a_namespace_and_a_name() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_stays_its_pods_when_the_account_changes() {
-    let node = Node::with(Attest::Prefer, Some(elsewhere()), Lookout::in_task);
+    let node = Node::with(Attest::Prefer, Some(elsewhere()), Scans::in_task);
     let known = pod(1, "a", "app");
     node.start(100, &known, ADDR);
     let tending = tokio::spawn(Arc::clone(&node.identity).tend());

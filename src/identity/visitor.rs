@@ -59,13 +59,13 @@ impl Visitor {
 
     /// Waits until the client is known, up to two seconds: for the API server to report its pod, or for its processes.
     ///
-    /// Any number of requests may wait for the scan that begins after their connection was accepted: it ends soon, and most
-    /// clients are known then. Only a few may wait longer.
+    /// Any number of requests may wait for the scan that begins after their connection was accepted: it ends soon, and shows
+    /// most clients. Only a few may wait longer.
     pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
         let Self { identity, arrival, .. } = self;
         let deadline = Instant::now() + MAX_WAIT;
-        if timeout_at(deadline, identity.lookout.since(arrival.accepted)).await.is_err() {
-            return Ok(Err(self.unidentified(Missing::Look)));
+        if timeout_at(deadline, identity.scans.since(arrival.accepted)).await.is_err() {
+            return Ok(Err(self.unidentified(Missing::Scan)));
         }
         let mut waiting = None;
         let mut changes = identity.pods.subscribe();
@@ -88,7 +88,7 @@ impl Visitor {
             // A change of the API server's view, or the time for another scan.
             let _ = timeout_at(deadline.min(Instant::now() + interval), changes.changed()).await;
             interval = (interval * 2).min(MAX_INTERVAL);
-            if timeout_at(deadline, identity.lookout.within(FIRST_INTERVAL)).await.is_err() {
+            if timeout_at(deadline, identity.scans.within(FIRST_INTERVAL)).await.is_err() {
                 return Ok(Err(self.unidentified(why)));
             }
         }
@@ -101,8 +101,8 @@ impl Visitor {
 }
 
 impl Identity {
-    /// Whom a connection was found to be of, if its pod still runs. One read of the pod's oldest process, so that the connection
-    /// ends with the pod, and not when that is noticed without requests.
+    /// The sender on a connection that was identified before, if its pod still runs. Reads the pod's oldest process, so that the
+    /// connection ends with the pod and not at the next check.
     fn still(&self, caller: &Caller) -> Result<Sender, Outdated> {
         let runs = caller.pod.as_ref().is_none_or(|pod| self.sandboxes().is_alive(pod.uid));
         if !runs {

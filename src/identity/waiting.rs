@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError};
 
 use super::Identity;
 
-/// Maximum requests that wait to be identified after the look at the processes did not show whose they are, in all and of one
-/// address: as many as a client library sends at its start. Above half of the maximum an address may have one: a few that stay unknown must not cost a pod that
-/// has just started its first request.
+/// Maximum requests that wait to be identified after a scan did not show their pod, in all and for each address: as many as a
+/// client library sends at its start. Above half of the maximum an address may have one, so that a few addresses that stay unknown
+/// leave room for a pod that has just started.
 pub(super) const MAX_WAITING: usize = 100;
 pub(super) const MAX_WAITING_OF_ONE: usize = 8;
 
@@ -31,8 +31,7 @@ impl Drop for Waiting {
 }
 
 impl Identity {
-    /// Lets a request from this address wait, if not too many do. Each takes memory and looks again and again, and an address
-    /// that stays unknown must not take the places of pods that are about to be known.
+    /// Lets a request from this address wait, if not too many do. Each takes memory and asks again for a scan.
     pub(super) fn let_wait(self: &Arc<Self>, addr: IpAddr) -> Option<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = waiting.values().sum();

@@ -70,7 +70,7 @@ pub enum Missing {
     #[error(
         "the proxy could not scan the node's processes since this connection was opened; see the proxy's log and /readyz"
     )]
-    Look,
+    Scan,
     /// Neither the kernel nor the API server names a pod.
     #[error("no process on this node has it in a pod's network, and the API server reports no pod with it")]
     Claim,

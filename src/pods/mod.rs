@@ -9,13 +9,13 @@ mod fib_trie;
 mod host_proc;
 mod if_inet6;
 mod known;
-mod lookout;
 #[cfg(feature = "workload-identity")]
 mod object;
 pub mod owners;
 mod pod;
 mod sandboxes;
 mod scanner;
+mod scans;
 mod stat;
 #[cfg(feature = "workload-identity")]
 mod store;
@@ -25,11 +25,11 @@ mod watch;
 
 pub use host_proc::ProcError;
 pub use known::Pods;
-pub use lookout::{Look, Lookout};
 #[cfg(feature = "workload-identity")]
 pub use object::read;
 pub use pod::Pod;
 pub use sandboxes::{Anchor, Sandbox, Sandboxes, Scanned};
+pub use scans::{Scan, Scans};
 #[cfg(feature = "workload-identity")]
 pub use store::{Store, keep};
 pub use uid::PodUid;

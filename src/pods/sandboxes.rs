@@ -24,7 +24,7 @@ const REREAD: Duration = Duration::from_secs(1);
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
 ///
 /// All methods block for as long as the kernel takes to write the files that they read: some microseconds each. A scan reads
-/// files of all sandboxes and of all new processes, and takes milliseconds; [`Lookout`](super::Lookout) does it on a thread of
+/// files of all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) does it on a thread of
 /// its own. Others do not wait for it: until it ends, they answer from what the scan before found.
 #[derive(Debug)]
 pub struct Sandboxes {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gce_metadata_proxy::clock::BootTime;
-use gce_metadata_proxy::pods::{Lookout, Sandboxes, Scanned};
+use gce_metadata_proxy::pods::{Sandboxes, Scanned, Scans};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
@@ -63,7 +63,7 @@ fn a_look_at_a_full_node_finds_all_pods_and_says_what_it_took() {
     let _new = Others::start(10);
     let scanned = say("with ten new processes", 1, &sandboxes);
     assert!(scanned.sandboxes >= usize::from(PODS) && scanned.processes >= PROCESSES, "{scanned:?}");
-    let turns = turns_during_the_first_look(&Lookout::start(sandboxes_anew()).expect("a thread"));
+    let turns = turns_during_the_first_look(&Scans::start(sandboxes_anew()).expect("a thread"));
     assert!(turns > 0, "the event loop stood still");
 }
 
@@ -72,12 +72,12 @@ fn sandboxes_anew() -> Sandboxes {
 }
 
 /// How often an event loop like the proxy's turns while the longest look runs, the one that reads all.
-fn turns_during_the_first_look(lookout: &Lookout) -> u32 {
+fn turns_during_the_first_look(scans: &Scans) -> u32 {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (mut turns, mut longest) = (0, Duration::ZERO);
     let began = Instant::now();
     runtime.block_on(async {
-        let mut look = pin!(lookout.since(BootTime::now()));
+        let mut look = pin!(scans.since(BootTime::now()));
         let mut turned = Instant::now();
         loop {
             tokio::select! {

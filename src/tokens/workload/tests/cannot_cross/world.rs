@@ -27,7 +27,7 @@ use crate::layers::identify;
 use crate::layers::token_cache::{self, Audit, Store, TokenRow, Tokens};
 use crate::metadata::{MetadataPath, Principal, Query, Request};
 use crate::pods::owners::{Attest, TICK};
-use crate::pods::{FakeProc, Lookout, Pod};
+use crate::pods::{FakeProc, Pod, Scans};
 use crate::reply::{self, Body};
 use crate::server::Arrival;
 use crate::telemetry::Registry;
@@ -108,8 +108,8 @@ impl World {
             }
             of_store.forget_all_of(principal);
         });
-        let lookout = Lookout::in_task(proc.open());
-        let identity = Identity::new(&settings(), lookout, CutFrom::new(|_, _| 0), forget, &registry);
+        let scans = Scans::in_task(proc.open());
+        let identity = Identity::new(&settings(), scans, CutFrom::new(|_, _| 0), forget, &registry);
         identity.pods().replace([]);
         let (workloads, (fake, cluster)) = (Arc::clone(identity.workloads()), Fake::new("n"));
         store.know_accounts(&workloads);

@@ -1,22 +1,22 @@
-//! Looks at the processes that take their time: what is answered meanwhile, and what is not.
+//! Slow scans: which clients are answered meanwhile.
 
 use tokio::task::JoinHandle;
 
 use super::*;
 
-/// How long a look takes that reads the processes when it begins, and how long it rests then.
-const LOOK: Duration = Duration::from_millis(300);
+/// The duration of a scan that reads the processes when it begins, and the rest after it.
+const SCAN: Duration = Duration::from_millis(300);
 
 const REST: Duration = Duration::from_millis(200);
 
-/// After this time without a look, one begins at once.
+/// After this time without a scan, the next begins at once.
 const OLD: Duration = Duration::from_millis(250);
 
 type Told = Result<Result<Sender, Unidentified>, Outdated>;
 
 impl Node {
     fn slow() -> Self {
-        Self::with(Attest::Prefer, None, |sandboxes| Lookout::slow(sandboxes, LOOK))
+        Self::with(Attest::Prefer, None, |sandboxes| Scans::slow(sandboxes, SCAN))
     }
 
     fn wait(&self, addr: &str) -> JoinHandle<Told> {
@@ -24,11 +24,11 @@ impl Node {
         tokio::spawn(async move { visitor.wait().await })
     }
 
-    /// Somebody nobody knows comes, and a look begins for him.
-    async fn begin_a_look(&self) -> JoinHandle<Told> {
+    /// A scan begins for an unknown client.
+    async fn begin_a_scan(&self) -> JoinHandle<Told> {
         sleep(OLD).await;
         let waiting = self.wait("10.9.9.9");
-        sleep(LOOK / 3).await;
+        sleep(SCAN / 3).await;
         waiting
     }
 }
@@ -38,7 +38,7 @@ fn told(told: Told) -> Result<String, Missing> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_known_is_answered_before_the_look_for_another_ends() {
+async fn a_known_client_is_answered_before_the_scan_for_another_ends() {
     let node = Node::slow();
     let known = pod(1, "a", "app");
     node.start(100, &known, ADDR);
@@ -46,49 +46,49 @@ async fn who_is_known_is_answered_before_the_look_for_another_ends() {
     let visitor = node.connect(ADDR);
     assert_eq!(told(visitor.wait().await), Ok("p1".to_owned()));
 
-    let before = node.identity.lookout.last();
-    let stranger = node.begin_a_look().await;
+    let before = node.identity.scans.last();
+    let stranger = node.begin_a_scan().await;
     assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
     assert_eq!(node.connect("127.0.0.1").sender(), Ok((Principal::Node, None)));
-    assert_eq!(node.identity.lookout.last(), before, "the look still runs");
-    // A new connection needs a look that began after it was accepted, which is not the one that runs.
+    assert_eq!(node.identity.scans.last(), before, "the scan still runs");
+    // A new connection needs a scan that began after it was accepted, not the running one.
     assert_eq!(node.connect(ADDR).sender(), Ok((Principal::Unknown, None)));
     let began = Instant::now();
     assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Ok("p1".to_owned()));
-    assert_eq!(began.elapsed(), LOOK * 2 / 3 + REST + LOOK);
+    assert_eq!(began.elapsed(), SCAN * 2 / 3 + REST + SCAN);
     assert_eq!(told(stranger.await.expect("no panic")), Err(Missing::Claim));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_began_after_a_connection_counts_however_long_ago_it_ended() {
+async fn a_scan_that_began_after_a_connection_counts_however_long_ago_it_ended() {
     let node = Node::slow();
     let known = pod(1, "a", "app");
     node.start(100, &known, ADDR);
     node.identity.pods.apply(known);
     let visitor = node.connect(ADDR);
-    node.look().await;
+    node.scan().await;
     // As a process that is throttled.
     sleep(Duration::from_secs(10)).await;
     assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_ran_when_a_connection_came_does_not_say_whose_it_is() {
+async fn a_scan_that_ran_when_a_connection_came_does_not_identify_it() {
     let node = Node::slow();
     // It lives on and keeps its address, which another one has as well.
     let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
     node.start(100, &old, ADDR);
     node.identity.pods.apply(old);
     node.identity.pods.apply(new.clone());
-    let stranger = node.begin_a_look().await;
+    let stranger = node.begin_a_scan().await;
     node.start(101, &new, ADDR);
     let answer = node.wait(ADDR).await.expect("no panic");
-    assert_eq!(told(answer), Err(Missing::Decision { claims: 2 }), "the look that ran knew the old one only");
+    assert_eq!(told(answer), Err(Missing::Decision { claims: 2 }), "the running scan knew the old one only");
     stranger.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_passes_on_during_a_look_is_not_the_old_pods_any_more() {
+async fn an_address_that_passes_on_during_a_scan_is_not_the_old_pods_any_more() {
     let node = Node::slow();
     let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
     node.start(100, &old, ADDR);
@@ -96,7 +96,7 @@ async fn an_address_that_passes_on_during_a_look_is_not_the_old_pods_any_more() 
     node.identity.pods.apply(new.clone());
     let before = node.connect(ADDR);
     assert_eq!(told(before.wait().await), Ok("p1".to_owned()));
-    let stranger = node.begin_a_look().await;
+    let stranger = node.begin_a_scan().await;
     node.proc.end(100);
     node.start(101, &new, ADDR);
     let answer = node.wait(ADDR).await.expect("no panic");
@@ -106,13 +106,13 @@ async fn an_address_that_passes_on_during_a_look_is_not_the_old_pods_any_more() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_takes_too_long_is_given_up_and_the_answer_says_so() {
-    let node = Node::with(Attest::Prefer, None, |sandboxes| Lookout::slow(sandboxes, Duration::from_secs(60)));
+async fn a_scan_that_takes_too_long_is_given_up_and_the_answer_says_so() {
+    let node = Node::with(Attest::Prefer, None, |sandboxes| Scans::slow(sandboxes, Duration::from_secs(60)));
     let known = pod(1, "a", "app");
     node.start(100, &known, ADDR);
     node.identity.pods.apply(known);
     let began = Instant::now();
-    assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Err(Missing::Look));
+    assert_eq!(told(node.wait(ADDR).await.expect("no panic")), Err(Missing::Scan));
     assert_eq!(began.elapsed(), Duration::from_secs(2));
     assert_eq!(node.identity.degraded(), None);
     let text = node.identity.explain("a", "p1").await;
