@@ -42,7 +42,7 @@ fn judge(exchange: &Exchange) -> Option<Finding> {
         "dangerous" => Verdict::Unprotected,
         _ => Verdict::Trouble,
     };
-    let advice = "as each sentence says; docs/identity.md#rights has the three ways";
+    let advice = "as each sentence says; docs/identity-operations.md#rights has the three ways";
     Some(Finding {
         check: "credential",
         verdict,

@@ -66,7 +66,7 @@ const CLOSE: &str = "if the redirect leaves it open on purpose, let this check k
                      network policy must block this";
 const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
                      neither metadata nor the node's secrets";
-const NO_OWN_TOKEN: &str = "do what the sentence says; docs/identity.md#when-pods-get-no-tokens has more";
+const NO_OWN_TOKEN: &str = "do what the sentence says; docs/identity-operations.md#when-pods-get-no-tokens has more";
 const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
 
 pub(super) fn proxied(exchange: &Exchange) -> Finding {

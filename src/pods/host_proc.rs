@@ -16,6 +16,9 @@ use super::{PodUid, cgroup, fib_trie, if_inet6};
 /// Bytes of a `cgroup` file at most: a path of 4,096 bytes in each of the hierarchies that there can be.
 const CGROUP_MAX: u64 = 64 << 10;
 
+/// Bytes of most of them. In version 1 there are 13 paths, each with a pod's UID and a container's ID.
+const CGROUP_USUAL: usize = 4 << 10;
+
 /// Bytes of a file of a pod's network at most. A pod that may configure its network can add routes without end, and would
 /// slow down every scan. What comes later in the file is ignored; this harms the pod alone.
 const POD_NETWORK_MAX: u64 = 256 << 10;
@@ -173,7 +176,8 @@ impl HostProc {
 
     /// The pod that a process is of.
     pub(super) fn pod_of(&self, pid: Pid) -> io::Result<Option<PodUid>> {
-        let mut text = Vec::new();
+        // Room for nearly every file, so that it is read at once: a scan may read thousands.
+        let mut text = Vec::with_capacity(CGROUP_USUAL);
         File::open(self.of(pid).join("cgroup"))?.take(CGROUP_MAX).read_to_end(&mut text)?;
         Ok(self.root.pod_of(&text))
     }

@@ -42,11 +42,11 @@ const SHARE: u32 = 20;
 
 /// The longest rests before a scan that a client waits for: one whose pod an earlier scan may show, and one whose pod none can.
 const MAX_REST: Duration = Duration::from_millis(200);
-const MAX_REST_OF_NEW: Duration = Duration::from_millis(100);
+const MAX_REST_OF_NEW: Duration = Duration::from_millis(50);
 
-/// The shortest rest, as a multiple of the cost of the scan before. So scans take a fifth of a processor at most, also where a pod
-/// makes them long.
-const MIN_REST: u32 = 4;
+/// The shortest rest, as a multiple of the cost of the scan before. So scans take a quarter of a processor at most, also where a
+/// pod makes them long.
+const MIN_REST: u32 = 3;
 
 /// A scan that runs for longer is reported, since no request waits for longer. With 30,000 new processes one takes about a
 /// second.

@@ -26,7 +26,7 @@ pub const TESTS: &[Test] = tests![
 ];
 
 /// What the manifest lets the proxy use with identity on.
-const LIMITS: Bounds = Bounds { memory: Some(32 << 20), cpu: Some(10) };
+const LIMITS: Bounds = Bounds { memory: Some(32 << 20), cpu: Some(50) };
 
 /// Pods that are known before, and pods that begin meanwhile.
 const KNOWN: u8 = 10;
