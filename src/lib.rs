@@ -43,6 +43,7 @@
 //! | whether an overloaded request is reset or answered | [`layers::rescue`] |
 //! | how a connection is reset | `server::socket` |
 //! | the clock for token lifetimes | [`clock`] |
+//! | how long to wait after failures | [`backoff`] |
 //! | which values are kept, and how often they are refreshed | [`layers::leaves::Leaf`] |
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
 //! | which token is evicted | `layers::token_cache::store` |
@@ -86,6 +87,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod backoff;
 pub mod cgroup;
 pub mod check;
 pub mod cli;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::time::{Instant, sleep};
 
+use crate::backoff::Backoff;
 use crate::cluster::{self, Cluster, Failure, NodeName, RequestError};
 use crate::http_client::{HttpClient, Limits};
 
@@ -23,8 +24,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is logged that the proxy is not ready.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time until the next try to remove the taint, which doubles up to the second value.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Time until the next attempt to remove the taint.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 4096 };
 
@@ -103,27 +104,28 @@ async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<Found, RequestE
 struct Retry<'a> {
     node: &'a NodeName,
     key: &'a TaintKey,
-    wait: Duration,
+    failures: u32,
 }
 
 impl<'a> Retry<'a> {
     fn new(node: &'a NodeName, key: &'a TaintKey) -> Self {
-        Self { node, key, wait: RETRY.0 }
+        Self { node, key, failures: 0 }
     }
 
     /// Says what failed, and waits longer each time.
     async fn after(&mut self, error: &RequestError) {
         if error.failure() == Failure::Refused(StatusCode::CONFLICT) {
             tracing::info!(node = %self.node, "the node has changed since it was read; trying again");
-            return sleep(RETRY.0).await;
+            return sleep(BACK_OFF.wait(1, 0.0)).await;
         }
+        self.failures = self.failures.saturating_add(1);
+        let wait = BACK_OFF.wait(self.failures, 0.0);
         tracing::error!(
             node = %self.node, taint = %self.key, %error,
             "cannot remove the startup taint, so no pod is scheduled on this node; trying again in {} s",
-            self.wait.as_secs()
+            wait.as_secs()
         );
-        sleep(self.wait).await;
-        self.wait = (self.wait * 2).min(RETRY.1);
+        sleep(wait).await;
     }
 }
 
