@@ -59,6 +59,7 @@
 //! | what commands other than the proxy serve to operators | [`pages`] |
 //! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected, once or all the time | [`check`] |
+//! | how findings of both are shown | [`finding`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
@@ -103,6 +104,7 @@ pub mod door_probe;
 pub mod error;
 pub mod explain;
 pub mod failure;
+pub mod finding;
 pub mod flights;
 pub mod http_client;
 pub mod identity;
