@@ -1,5 +1,6 @@
 //! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
+mod files;
 #[cfg(feature = "workload-identity")]
 mod following;
 
@@ -29,11 +30,12 @@ use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
 use crate::stack;
 use crate::telemetry::Registry;
-use crate::telemetry::otlp;
 #[cfg(feature = "workload-identity")]
 use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
 use crate::warm::WarmStart;
+
+pub use files::allow_files;
 
 /// A proxy with bound sockets that is not serving yet.
 #[derive(Debug)]
@@ -67,9 +69,6 @@ pub enum StartError {
     /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
-    /// A socket that was passed in `LISTEN_FDS` cannot be used.
-    #[error("cannot use the sockets passed in LISTEN_FDS: {0}; pass listening TCP sockets, or none")]
-    Inherit(io::Error),
     /// Another process serves pods here, and this one could not take over.
     #[error(
         "the API server did not list this node's pods within {} s. Another process serves pods on this address and goes on; \
@@ -108,7 +107,7 @@ fn remedy(error: &io::Error) -> &'static str {
 const SUCCESSION: Duration = Duration::from_secs(8);
 
 impl App {
-    /// Binds all sockets. Sockets passed by systemd replace `--addr`.
+    /// Binds all sockets.
     ///
     /// # Panics
     ///
@@ -120,16 +119,9 @@ impl App {
             want_migration();
         }
         let cannot = |addr, flag| move |error| StartError::Listen { addr, flag, error };
-        let inherited = server::inherited().map_err(StartError::Inherit)?;
         let is_successor =
             share && config.identity.is_some() && config.addrs.iter().any(|addr| server::is_taken(*addr));
-        let doors = if !inherited.is_empty() {
-            inherited.into_iter().map(|door| vec![door]).collect()
-        } else if is_successor {
-            Vec::new()
-        } else {
-            open_doors(&config)?
-        };
+        let doors = if is_successor { Vec::new() } else { open_doors(&config)? };
         let addr = config.metrics_addr;
         let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
         let identity = config.identity.as_ref();
@@ -193,9 +185,8 @@ impl App {
         let addrs = self.addrs().unwrap_or_default();
         let Self { config, policy, doors, admin, redirect, .. } = self;
         let registry = Registry::of_this_process();
-        let (tracer, exporter) = otlp::start(&config.otlp, &registry);
-        let shared =
-            Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry.clone(), tracer, identifying);
+        let pressure = Arc::new(Pressure::of_this_process());
+        let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect, &registry).run()));
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
@@ -218,8 +209,6 @@ impl App {
         };
         drop(background);
         drain(&shared, accepting).await;
-        // After the last request, and while metrics are still served.
-        exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
         ended
     }
@@ -259,7 +248,7 @@ async fn take_over(shared: &Shared) -> Result<Vec<Vec<Door>>, StartError> {
 fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
     let config = &shared.config;
     let open = doors.iter().map(Vec::len).sum::<usize>();
-    want_files(open + config.max_connections + config.max_in_flight + config.max_hanging);
+    files::want(open + config.max_connections + config.max_in_flight + config.max_hanging);
     let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
     doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
     for (number, door) in doors.into_iter().flatten().enumerate() {
@@ -339,22 +328,6 @@ fn want_migration() {
             "net.ipv4.tcp_migrate_req is 0: connections that are being opened may be reset when another process takes over \
              with --reuse-port; set it to 1 on the node"
         );
-    }
-}
-
-/// Raises the open file limit to what the limits need: one per client and upstream connection, and a few
-/// others.
-fn want_files(connections: usize) {
-    let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
-    match rlimit::increase_nofile_limit(wanted) {
-        Ok(allowed) if allowed >= wanted => {}
-        Ok(allowed) => tracing::warn!(
-            allowed,
-            wanted,
-            "the open file limit is too low for --max-connections, --max-in-flight and --max-hanging; raise the hard limit \
-             (ulimit -Hn) or lower the flags"
-        ),
-        Err(error) => tracing::warn!(%error, wanted, "cannot raise the open file limit"),
     }
 }
 

@@ -43,6 +43,7 @@
 //! | whether an overloaded request is reset or answered | [`layers::rescue`] |
 //! | how a connection is reset | `server::socket` |
 //! | the clock for token lifetimes | [`clock`] |
+//! | how long to wait after failures | [`backoff`] |
 //! | which values are kept, and how often they are refreshed | [`layers::leaves::Leaf`] |
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
 //! | which token is evicted | `layers::token_cache::store` |
@@ -58,10 +59,10 @@
 //! | what commands other than the proxy serve to operators | [`pages`] |
 //! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected, once or all the time | [`check`] |
+//! | how findings of both are shown | [`finding`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | when a filter begins and ends | [`layers::latency`] |
-//! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
-//! | which requests are traced, and what is exported | [`telemetry::otlp`] |
+//! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
 //! | names, labels and help of metrics | [`telemetry::table`] |
 //! | histogram buckets | [`telemetry::histogram`] |
 //! | names of flags and environment variables | [`cli`] |
@@ -86,6 +87,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod backoff;
 pub mod cgroup;
 pub mod check;
 pub mod cli;
@@ -101,6 +103,7 @@ pub mod door_probe;
 pub mod error;
 pub mod explain;
 pub mod failure;
+pub mod finding;
 pub mod flights;
 pub mod http_client;
 pub mod identity;

@@ -8,6 +8,7 @@ use http::StatusCode;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
+use crate::backoff::Backoff;
 use crate::layers::leaves::{Leaf, Leaves, Lifetime};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::CommonPath;
@@ -17,7 +18,7 @@ use crate::tokens::{NoToken, Sources, TokenKey, TokenSource};
 use crate::workloads::Names;
 
 /// Initial and maximum interval between attempts.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// The warmup of all caches.
 #[derive(Debug)]
@@ -73,16 +74,16 @@ impl<T: TokenSource> WarmStart<T> {
     }
 
     async fn fetch_token(self: Arc<Self>) {
-        let mut pauses = pauses();
+        let mut failures = 0;
         while !self.has_token().await {
-            sleep(pauses()).await;
+            failed(&mut failures).await;
         }
     }
 
     async fn fetch(self: Arc<Self>, leaf: Leaf) {
-        let mut pauses = pauses();
+        let mut failures = 0;
         while !self.leaves.warm(leaf).await {
-            sleep(pauses()).await;
+            failed(&mut failures).await;
         }
         self.learn(leaf);
     }
@@ -130,14 +131,10 @@ impl<T: TokenSource> WarmStart<T> {
     }
 }
 
-/// The intervals between attempts, one per call.
-fn pauses() -> impl FnMut() -> Duration {
-    let mut next = BACK_OFF.0;
-    move || {
-        let pause = next;
-        next = (next * 2).min(BACK_OFF.1);
-        pause
-    }
+/// Counts a failure, and waits until the next attempt.
+async fn failed(failures: &mut u32) {
+    *failures = failures.saturating_add(1);
+    sleep(BACK_OFF.wait(*failures, 0.0)).await;
 }
 
 #[cfg(test)]
@@ -230,7 +227,11 @@ mod tests {
             (CommonPath::ProjectId, 0) => 404,
             _ => 200,
         });
-        assert_eq!(duration(&warm).await, DELAY + BACK_OFF.0 + DELAY, "the zone did not wait for the project");
+        assert_eq!(
+            duration(&warm).await,
+            DELAY + BACK_OFF.wait(1, 0.0) + DELAY,
+            "the zone did not wait for the project"
+        );
         assert_eq!(asked.lock().expect("no panic").len(), 1 + Leaf::all().count() + 2);
     }
 

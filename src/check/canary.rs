@@ -8,13 +8,14 @@ use tokio::time::sleep;
 
 use super::heads;
 use super::pages::Pages;
+use crate::backoff::Jitter;
 use crate::pages::{self, ListenError};
 use crate::redirect::Routes;
 use crate::telemetry::Registry;
 
-/// The part of the interval by which each wait differs at random, so that the canaries of a cluster do not ask its DNS server
+/// Of the interval, so that the canaries of a cluster do not ask its DNS server
 /// all at once.
-const JITTER: f64 = 0.1;
+const JITTER: Jitter = Jitter(0.9, 1.1);
 
 /// What checks repeatedly.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Canary {
         let _serving = tokio::spawn(pages::serve(door, move |path| shown.answer(path)));
         loop {
             found.show(&heads(&self.open).await);
-            sleep(self.interval.mul_f64(1.0 + JITTER * (2.0 * fastrand::f64() - 1.0))).await;
+            sleep(JITTER.of(self.interval, fastrand::f64())).await;
         }
     }
 }

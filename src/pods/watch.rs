@@ -9,6 +9,7 @@ use http::StatusCode;
 use tokio::time::{sleep, timeout};
 
 use super::{Pod, PodUid, Pods, object};
+use crate::backoff::{Backoff, Jitter};
 use crate::cluster::{Cluster, Event, Events, Failure, PodObject, RequestError, Since};
 
 /// Maximum time for a list that comes as events. It is as long as a whole list may take that is requested as such.
@@ -16,7 +17,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Initial and maximum pause between attempts. Pods that start while the API server is away are unknown until the watch
 /// goes on, so the maximum is short; the jitter keeps the nodes of a cluster apart.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with(Jitter(0.5, 1.0));
 
 /// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod
 /// is known within a second after the API server is back. Few nodes of a cluster have one: while the API server is away, no
@@ -65,9 +66,9 @@ pub async fn follow(cluster: Cluster, pods: Arc<Pods>, on: impl Fn(WatchEvent<'_
 
 /// Waits until the next attempt.
 async fn rest(pods: &Pods, failures: u32, is_away: bool) {
-    let jitter = fastrand::f64();
-    let longest = pause(failures, BACK_OFF.1, jitter);
-    let shortest = if is_away { pause(failures, MAX_PAUSE_IF_MISSED, jitter) } else { longest };
+    let random = fastrand::f64();
+    let longest = BACK_OFF.wait(failures, random);
+    let shortest = if is_away { BACK_OFF.up_to(MAX_PAUSE_IF_MISSED).wait(failures, random) } else { longest };
     sleep(shortest).await;
     let _ = timeout(longest.saturating_sub(shortest), pods.is_missed()).await;
 }
@@ -248,12 +249,6 @@ fn loses_events(failure: Failure) -> bool {
 /// A version that a watch can go on from. Without one, it would silently begin anywhere.
 fn versioned(version: String) -> Result<String, RequestError> {
     if version.is_empty() { Err(RequestError::Invalid("no resourceVersion".to_owned())) } else { Ok(version) }
-}
-
-/// The pause after this many attempts without an event, at least 1, which is at most `longest`. `jitter` is in 0..1.
-fn pause(failures: u32, longest: Duration, jitter: f64) -> Duration {
-    let doubled = BACK_OFF.0.saturating_mul(1 << (failures.max(1) - 1).min(16));
-    doubled.min(longest).mul_f64(0.5 + jitter / 2.0)
 }
 
 #[cfg(test)]

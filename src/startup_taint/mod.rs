@@ -12,8 +12,10 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use tokio::time::{Instant, sleep};
 
+use crate::backoff::Backoff;
 use crate::cluster::{self, Cluster, Failure, NodeName, RequestError};
 use crate::http_client::{HttpClient, Limits};
+use crate::telemetry::sampled::Sampled;
 
 pub use key::{TaintKey, TaintKeyError};
 
@@ -23,8 +25,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is logged that the proxy is not ready.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time until the next try to remove the taint, which doubles up to the second value.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Time until the next attempt to remove the taint.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 4096 };
 
@@ -103,27 +105,28 @@ async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<Found, RequestE
 struct Retry<'a> {
     node: &'a NodeName,
     key: &'a TaintKey,
-    wait: Duration,
+    failures: u32,
 }
 
 impl<'a> Retry<'a> {
     fn new(node: &'a NodeName, key: &'a TaintKey) -> Self {
-        Self { node, key, wait: RETRY.0 }
+        Self { node, key, failures: 0 }
     }
 
     /// Says what failed, and waits longer each time.
     async fn after(&mut self, error: &RequestError) {
         if error.failure() == Failure::Refused(StatusCode::CONFLICT) {
             tracing::info!(node = %self.node, "the node has changed since it was read; trying again");
-            return sleep(RETRY.0).await;
+            return sleep(BACK_OFF.wait(1, 0.0)).await;
         }
+        self.failures = self.failures.saturating_add(1);
+        let wait = BACK_OFF.wait(self.failures, 0.0);
         tracing::error!(
             node = %self.node, taint = %self.key, %error,
             "cannot remove the startup taint, so no pod is scheduled on this node; trying again in {} s",
-            self.wait.as_secs()
+            wait.as_secs()
         );
-        sleep(self.wait).await;
-        self.wait = (self.wait * 2).min(RETRY.1);
+        sleep(wait).await;
     }
 }
 
@@ -131,10 +134,9 @@ impl<'a> Retry<'a> {
 async fn proxy_is_ready(admin: SocketAddr) {
     let client = HttpClient::plain(LIMITS);
     let url = format!("http://{admin}/readyz");
-    let mut remind_at = Instant::now();
+    let reminders = Sampled::new(REMINDER_INTERVAL);
     while let Err(why) = is_ready(&client, &url).await {
-        if Instant::now() >= remind_at {
-            remind_at = Instant::now() + REMINDER_INTERVAL;
+        if reminders.due(Instant::now()).is_some() {
             tracing::info!(%why, "waiting for the proxy at {url}; the startup taint stays until it is ready");
         }
         sleep(POLL_INTERVAL).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::Workload;
+use crate::backoff::{Backoff, Jitter};
 use crate::clock::BootTime;
 use crate::metadata::{Principal, WorkloadId};
 
@@ -16,7 +17,8 @@ pub(super) const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// First and longest pauses after an account could not be read. The first is short, because the API server grants a
 /// node the right to read an account some milliseconds after the account's first pod was scheduled here.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
+const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE).with(Jitter(0.6, 1.0));
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// A Kubernetes service account with running pods on this node.
 #[derive(Debug)]
@@ -143,7 +145,7 @@ impl Account {
         self.is_asked.store(false, Ordering::Relaxed);
         let is_deleted = matches!(known, Known::Deleted);
         // It may be created again at any moment.
-        let until = if is_deleted { PAUSES.1 } else { MAX_AGE };
+        let until = if is_deleted { MAX_PAUSE } else { MAX_AGE };
         let due = now + until;
         self.state.send_replace(State { number, known, failure: None, failures: 0, due, reading: Reading::Idle });
         self.number.store(number.0, Ordering::Release);
@@ -155,7 +157,7 @@ impl Account {
         self.state.send_modify(|state| {
             state.failures = state.failures.saturating_add(1);
             state.failure = Some(why.into());
-            state.due = now + pause(state.failures, jitter);
+            state.due = now + BACK_OFF.wait(state.failures, jitter);
             state.reading = Reading::Idle;
         });
         self.state.borrow().failures
@@ -174,11 +176,6 @@ impl Account {
             Known::Nothing | Known::Deleted => None,
         }
     }
-}
-
-/// The pause after this many failures, at least 1.
-fn pause(failures: u32, jitter: f64) -> Duration {
-    PAUSES.0.saturating_mul(1 << (failures.max(1) - 1).min(16)).min(PAUSES.1).mul_f64(0.6 + 0.4 * jitter)
 }
 
 /// `NAMESPACE/NAME`.

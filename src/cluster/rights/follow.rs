@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::{Finding, Report, Severity};
+use crate::backoff::{Backoff, Jitter};
 use crate::cluster::{Cluster, RequestError};
 
 /// Pause after an answer that is good. The credential's token is replaced about as often.
@@ -17,8 +18,11 @@ const PAUSE_UNTIL_MENDED: Duration = Duration::from_secs(5 * 60);
 /// Pause while the node has no pod yet.
 const PAUSE_UNTIL_KNOWN: Duration = Duration::from_secs(30);
 
-/// First and longest pause after a failure, doubling.
-const BACK_OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10 * 60));
+/// First and longest pause after a failure.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(10 * 60)).with(JITTER);
+
+/// Keeps the nodes of a cluster apart.
+const JITTER: Jitter = Jitter(0.9, 1.1);
 
 /// Asks what the credential may do, for ever, and tells `on` of each answer. The log has what is new.
 ///
@@ -80,18 +84,17 @@ fn failed(error: &RequestError, failures: u32) {
     }
 }
 
-/// How long to wait; `jitter` from 0 to 1 keeps the nodes of a cluster apart.
-fn pause(known: Option<&Report>, failures: u32, jitter: f64) -> Duration {
-    let pause = if failures > 0 {
-        BACK_OFF.0.saturating_mul(1 << (failures - 1).min(16)).min(BACK_OFF.1)
-    } else {
-        match known.and_then(Report::severity) {
-            None | Some(Severity::Notice) => PAUSE,
-            Some(Severity::Missing | Severity::Dangerous) => PAUSE_UNTIL_MENDED,
-            Some(Severity::Unknown) => PAUSE_UNTIL_KNOWN,
-        }
+/// How long to wait. `random` is between 0 and 1.
+fn pause(known: Option<&Report>, failures: u32, random: f64) -> Duration {
+    if failures > 0 {
+        return BACK_OFF.wait(failures, random);
+    }
+    let pause = match known.and_then(Report::severity) {
+        None | Some(Severity::Notice) => PAUSE,
+        Some(Severity::Missing | Severity::Dangerous) => PAUSE_UNTIL_MENDED,
+        Some(Severity::Unknown) => PAUSE_UNTIL_KNOWN,
     };
-    pause.mul_f64(0.9 + 0.2 * jitter)
+    JITTER.of(pause, random)
 }
 
 #[cfg(test)]
@@ -108,8 +111,8 @@ mod tests {
         assert_eq!(pause(Some(&fenced), 0, 0.5), PAUSE);
         assert_eq!(pause(Some(&report(vec![Finding::Untried])), 0, 0.5), PAUSE_UNTIL_KNOWN);
         assert_eq!(pause(Some(&bad), 0, 0.5), PAUSE_UNTIL_MENDED);
-        assert_eq!(pause(None, 1, 0.5), BACK_OFF.0);
-        assert_eq!(pause(Some(&good), 40, 0.5), BACK_OFF.1);
+        assert_eq!(pause(None, 1, 0.5), Duration::from_secs(5));
+        assert_eq!(pause(Some(&good), 40, 0.5), Duration::from_secs(600));
         assert!(pause(Some(&good), 0, 0.0) < PAUSE && PAUSE < pause(Some(&good), 0, 1.0));
     }
 }

@@ -78,7 +78,7 @@ impl<T: TokenSource> Keeper<T> {
                     break;
                 }
                 self.entry.landed();
-                next = Next::Refresh(BootTime::now() + freshness::back_off(1, fastrand::f64()));
+                next = Next::Refresh(BootTime::now() + freshness::BACK_OFF.wait(1, fastrand::f64()));
                 continue;
             };
             let outcome;
@@ -188,7 +188,7 @@ impl<T: TokenSource> Keeper<T> {
         // If the account does not exist, its token does not count as lost.
         known.is_lost &= !is_unknown;
         let until = now + remembered_for(&why);
-        let back_off = freshness::back_off(failures, fastrand::f64());
+        let back_off = freshness::BACK_OFF.wait(failures, fastrand::f64());
         let is_identity = self.entry.key.kind == TokenKind::Identity;
         // An old identity token is served only during an outage, so only then is the next one fetched in advance.
         let is_renewed = has_token && (!is_identity || why.is_outage());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::{Backoff, Jitter};
 use crate::clock::BootTime;
 
 /// The keeper begins to refresh a token this long before it expires. The earliest library does so at 300 s (Node's),
@@ -17,8 +18,9 @@ pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// An entry that was not requested for this long is removed.
 pub(super) const MAX_UNUSED: Duration = Duration::from_secs(60 * 60);
 
-/// Maximum back-off while there is a valid token.
-const MAX_BACK_OFF: Duration = Duration::from_secs(10);
+/// Delay before the next fetch after failures.
+pub(super) const BACK_OFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).with(Jitter(0.6, 1.0));
 
 /// How long an identity token is served: verifiers may accept each only once, and Go's library assumes that it is valid
 /// for an hour from when it was received, less five minutes. A workload's is served to its end while its source fails.
@@ -71,12 +73,6 @@ pub(super) fn next_renewal(since: BootTime, expires: BootTime, now: BootTime, ji
     (since + expires.since(since).mul_f64(0.7 + 0.1 * jitter)).max(now + RECHECK_INTERVAL)
 }
 
-/// Delay before the next fetch after this many consecutive failures. `jitter` is between 0 and 1.
-pub(super) fn back_off(failures: u32, jitter: f64) -> Duration {
-    let ceiling = Duration::from_secs(1 << failures.saturating_sub(1).min(4)).min(MAX_BACK_OFF);
-    ceiling.mul_f64(0.6 + 0.4 * jitter)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -125,13 +121,6 @@ mod tests {
         assert_eq!([0.0, 0.5, 1.0].map(|jitter| seconds(since, jitter)), [2520, 2700, 2880]);
         let late = since + Duration::from_secs(3000);
         assert_eq!(seconds(late, 0.5), 3005, "while the source returns the same");
-    }
-
-    #[test]
-    fn back_off_doubles_up_to_ten_seconds() {
-        let ceilings: Vec<u64> = (1..=6).map(|failures| back_off(failures, 1.0).as_secs()).collect();
-        assert_eq!(ceilings, [1, 2, 4, 8, 10, 10]);
-        assert_eq!(back_off(u32::MAX, 0.0), Duration::from_secs(6));
     }
 
     proptest! {

@@ -388,10 +388,3 @@ async fn a_server_that_never_ends_the_list_is_asked_for_one() {
     let asked = scene.fake.asked().await;
     assert_eq!((asked.parameter("watch"), scene.known()), (None, Vec::<String>::new()));
 }
-
-#[test]
-fn pauses_double_up_to_some_seconds() {
-    let pauses = |jitter| [1, 2, 3, 6, 7, 40, u32::MAX].map(|failures| pause(failures, BACK_OFF.1, jitter).as_millis());
-    assert_eq!(pauses(0.0), [50, 100, 200, 1600, 2500, 2500, 2500]);
-    assert_eq!(pauses(1.0), [100, 200, 400, 3200, 5000, 5000, 5000]);
-}

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::WorkloadSource;
+use crate::backoff::{Backoff, Jitter};
 use crate::clock::{BootTime, sleep_until};
 use crate::failure::{ExchangeFailure, TokenFailure};
 use crate::metadata::WorkloadId;
@@ -45,7 +46,10 @@ const BURST_SPREAD: Duration = Duration::from_secs(30);
 const OWN_PAUSE: Duration = Duration::from_secs(120);
 
 /// First and longest pauses of all after a failure of Google's.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(600)).with(JITTER);
+
+/// Of pauses: never shorter, and not the same on all nodes.
+const JITTER: Jitter = Jitter(1.0, 1.5);
 
 /// Maximum accounts without a link that are remembered to have asked.
 const MAX_ASKERS: usize = 256;
@@ -198,14 +202,13 @@ impl Plan {
             Ok(Prepared::Needless) => {}
             Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {}
             Err(NoToken::Failed(failure)) if is_its_own(&failure) => {
-                self.queue.push(Reverse((now + OWN_PAUSE.mul_f64(1.0 + 0.5 * jitter), number)));
+                self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number)));
             }
             Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
-                let pause = PAUSES.0.saturating_mul(1 << self.failures.min(16)).min(PAUSES.1);
                 // Those that were under way together count once.
                 if self.paused_until.is_none_or(|until| until <= now) {
-                    self.failures += 1;
-                    self.paused_until = Some(now + pause.mul_f64(1.0 + 0.5 * jitter));
+                    self.failures = self.failures.saturating_add(1);
+                    self.paused_until = Some(now + BACK_OFF.wait(self.failures, jitter));
                 }
                 self.queue.push(Reverse((now, number)));
             }

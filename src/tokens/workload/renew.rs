@@ -15,6 +15,7 @@ use super::halt::no_token;
 use super::secret::Want;
 use super::stage::MAX_FLIGHT;
 use super::steps::patiently;
+use crate::backoff::{Backoff, Jitter};
 use crate::clock::BootTime;
 use crate::failure::{ExchangeFailure, TokenServer};
 use crate::metadata::WorkloadId;
@@ -23,19 +24,22 @@ use crate::tokens::{NoToken, Urgency};
 /// Interval between looks for tokens that are past half of their life.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Longest interval, after failures. With jitter, so that not all nodes ask at once when a server is back.
-const MAX_INTERVAL: Duration = Duration::from_secs(240);
+/// Intervals after failures: the first is twice the usual one.
+const BACK_OFF: Backoff = Backoff::new(INTERVAL.saturating_mul(2), Duration::from_secs(240)).with(JITTER);
+
+/// So that not all nodes ask at once when a server is back.
+const JITTER: Jitter = Jitter(1.0, 1.25);
 
 /// Maximum workloads whose tokens are renewed at once.
 const MAX_AT_ONCE: usize = 4;
 
 /// Renews what is in use, for ever.
 pub async fn renew(source: Arc<WorkloadSource>) -> Infallible {
-    let mut interval = INTERVAL;
+    let mut failures = 0_u32;
     loop {
-        sleep(interval.mul_f64(1.0 + 0.25 * fastrand::f64())).await;
-        let has_failed = renew_all(&source).await;
-        interval = if has_failed { (interval * 2).min(MAX_INTERVAL) } else { INTERVAL };
+        let random = fastrand::f64();
+        sleep(if failures == 0 { JITTER.of(INTERVAL, random) } else { BACK_OFF.wait(failures, random) }).await;
+        failures = if renew_all(&source).await { failures.saturating_add(1) } else { 0 };
     }
 }
 

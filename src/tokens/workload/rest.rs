@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
+use crate::backoff::{Backoff, Jitter};
+
 /// How long a refusal of the Security Token Service or of the API server is the answer. Somebody must change something.
 const FIXED: Duration = Duration::from_secs(10);
 
 /// How long a refusal of IAM is the answer, first and at most. Bindings take effect within a minute or two.
-const REFUSAL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+const REFUSAL: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
-/// Pauses after 429, first and at most.
-const THROTTLED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Pauses after 429, first and at most. Never shorter than demanded, and not at the same moment as the other nodes.
+const THROTTLED: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with(Jitter(1.0, 1.5));
 
-/// Maximum pause after a failure while there is a valid token.
-const MAX_BACK_OFF: Duration = Duration::from_secs(10);
+/// Pauses after failures while there is a valid token.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).with(Jitter(0.6, 1.0));
+
+/// As for the metadata server: recovery is noticed within a second.
+const BRIEF: (Duration, Jitter) = (Duration::from_millis(600), Jitter(1.0, 1.5));
 
 /// How long a step rests after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,21 +37,15 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// The time after this many consecutive failures, at least 1. `jitter` is between 0 and 1.
-    pub(super) fn time(self, failures: u32, has_token: bool, jitter: f64) -> Duration {
-        let doubled =
-            |(first, most): (Duration, Duration)| first.saturating_mul(1 << (failures.max(1) - 1).min(16)).min(most);
+    /// The time after this many consecutive failures, at least 1. `random` is between 0 and 1.
+    pub(super) fn time(self, failures: u32, has_token: bool, random: f64) -> Duration {
         match self {
-            Self::Brief | Self::Unasked if has_token => {
-                doubled((Duration::from_secs(1), MAX_BACK_OFF)).mul_f64(0.6 + 0.4 * jitter)
-            }
+            Self::Brief | Self::Unasked if has_token => BACK_OFF.wait(failures, random),
             Self::None | Self::Unasked => Duration::ZERO,
-            // As for the metadata server: recovery is noticed within a second.
-            Self::Brief => Duration::from_millis(600) + Duration::from_millis(300).mul_f64(jitter),
+            Self::Brief => BRIEF.1.of(BRIEF.0, random),
             Self::Fixed => FIXED,
-            Self::Doubling => doubled(REFUSAL),
-            // Never shorter than what was asked for, and not at the same moment as the other nodes.
-            Self::Throttled(least) => doubled(THROTTLED).max(least.min(THROTTLED.1)).mul_f64(1.0 + 0.5 * jitter),
+            Self::Doubling => REFUSAL.wait(failures, random),
+            Self::Throttled(least) => THROTTLED.wait_at_least(least, failures, random),
         }
     }
 }
@@ -57,8 +56,8 @@ mod tests {
 
     #[test]
     fn steps_rest_as_long_as_their_failure_says() {
-        let millis = |rest: Rest, has_token, jitter| {
-            [1, 2, 3, 4, 5, 9].map(|failures| rest.time(failures, has_token, jitter).as_millis())
+        let millis = |rest: Rest, has_token, random| {
+            [1, 2, 3, 4, 5, 9].map(|failures| rest.time(failures, has_token, random).as_millis())
         };
         assert_eq!(millis(Rest::None, true, 1.0), [0; 6]);
         assert_eq!(millis(Rest::Unasked, false, 1.0), [0; 6]);
@@ -72,6 +71,5 @@ mod tests {
         assert_eq!(millis(throttled(0), false, 0.0), [1_000, 2_000, 4_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(throttled(7), false, 0.0), [7_000, 7_000, 7_000, 8_000, 16_000, 60_000]);
         assert_eq!(millis(throttled(9999), true, 1.0), [90_000; 6]);
-        assert_eq!(Rest::Doubling.time(u32::MAX, false, 1.0), REFUSAL.1);
     }
 }
