@@ -59,8 +59,8 @@
 //! | what commands other than the proxy serve to operators | [`pages`] |
 //! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected, once or all the time | [`check`] |
-//! | how findings of both are shown | [`finding`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
+//! | how commands for operators show what they found | [`finding`] |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
 //! | names, labels and help of metrics | [`telemetry::table`] |
