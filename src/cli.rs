@@ -126,7 +126,7 @@ pub enum Command {
         /// Whose token to try.
         whose: crate::doctor::Whose,
         /// Format of the report.
-        format: crate::check::Format,
+        format: crate::finding::Format,
     },
     /// Change or check the kernel's redirect rules.
     Redirect {

@@ -60,6 +60,7 @@
 //! | when pods may be scheduled on a new node | `startup_taint` |
 //! | whether a pod or node is protected, once or all the time | [`check`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
+//! | how commands for operators show what they found | [`finding`] |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
 //! | which requests are traced, and what is exported | [`telemetry::otlp`] |
@@ -103,6 +104,7 @@ pub mod door_probe;
 pub mod error;
 pub mod explain;
 pub mod failure;
+pub mod finding;
 pub mod flights;
 pub mod http_client;
 pub mod identity;

@@ -55,7 +55,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
             #[cfg(feature = "workload-identity")]
             Command::IdentityDoctor { admin, settings, whose, format } => {
                 let report = gce_metadata_proxy::doctor::examine(admin, &settings, &whose).await;
-                print(&report.render(format));
+                print(&format.render(&report));
                 return Ok(ExitCode::from(report.exit_code()));
             }
             Command::Redirect {

@@ -8,7 +8,7 @@ use super::canary::Canary;
 use super::once;
 use super::pages::READYZ;
 use super::probe::Client;
-use super::report::Format;
+use crate::finding::Format;
 use crate::pages::ListenError;
 use crate::redirect::Routes;
 
@@ -38,7 +38,7 @@ pub async fn run(
     Ok(match command {
         Command::Once { format, open } => {
             let report = once(admin, &open).await;
-            (report.render(format), report.exit_code())
+            (format.render(&report), report.exit_code())
         }
         Command::Repeatedly(canary) => tokio::select! {
             ended = canary.run(admin) => return ended.map(|()| (String::new(), 0)),

@@ -43,14 +43,10 @@ fn judge(exchange: &Exchange) -> Option<Finding> {
         _ => Verdict::Trouble,
     };
     let advice = "as each sentence says; docs/identity.md#rights has the three ways";
-    Some(Finding {
-        check: "credential",
-        verdict,
-        tried: format!("{} (the proxy's credential for the API server)", exchange.request),
-        seen: std::iter::once(state).chain(findings).collect::<Vec<_>>().join("; "),
-        advice: (verdict != Verdict::Protected).then_some(advice),
-        milliseconds: u64::try_from(exchange.took.as_millis()).ok(),
-    })
+    let tried = format!("{} (the proxy's credential for the API server)", exchange.request);
+    let seen = std::iter::once(state).chain(findings).collect::<Vec<_>>().join("; ");
+    let found = Finding { took: Some(exchange.took), ..Finding::new("credential", verdict, tried, seen) };
+    Some(if verdict == Verdict::Protected { found } else { found.advising(advice) })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::probe::{Exchange, Response};
 use crate::failure::OWN_TOKEN;
+use crate::finding;
 use crate::redirect::METADATA_V4;
 use crate::reply;
 use crate::telemetry::labels::labels;
@@ -39,23 +40,8 @@ impl Verdict {
     }
 }
 
-/// Result of one check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// A name for scripts.
-    pub check: &'static str,
-    /// Verdict.
-    pub verdict: Verdict,
-    /// What was tried.
-    pub tried: String,
-    /// What was observed.
-    pub seen: String,
-    /// How to fix it, or `None` if the check passed.
-    #[serde(rename = "do")]
-    pub advice: Option<&'static str>,
-    /// Time until the response, in milliseconds. `None` without a response.
-    pub milliseconds: Option<u64>,
-}
+/// Result of one check, which is named. Without advice if it passed.
+pub type Finding = finding::Finding<&'static str, Verdict>;
 
 const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
                        node's network bypasses the rules (Cilium with eBPF host routing, Dataplane V2): see \
@@ -79,7 +65,7 @@ pub(super) fn proxied(exchange: &Exchange) -> Finding {
 }
 
 pub(super) fn name(found: IpAddr, exchange: &Exchange) -> Finding {
-    let mut finding = Finding { check: "name", ..proxied(exchange) };
+    let mut finding = Finding { topic: "name", ..proxied(exchange) };
     if found != IpAddr::V4(METADATA_V4) {
         finding.seen = format!("the name resolves to {found}; there, {}", finding.seen);
     }
@@ -87,17 +73,10 @@ pub(super) fn name(found: IpAddr, exchange: &Exchange) -> Finding {
 }
 
 pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
-    Finding {
-        check: "name",
-        verdict: Verdict::Trouble,
-        tried: format!("look up {name}"),
-        seen: format!("it has no address: {error}"),
-        advice: Some(
-            "check the DNS resolver used here: it must forward this name to the metadata server (169.254.169.254, port 53); \
-             or set GCE_METADATA_HOST=169.254.169.254",
-        ),
-        milliseconds: None,
-    }
+    Finding::new("name", Verdict::Trouble, format!("look up {name}"), format!("it has no address: {error}")).advising(
+        "check the DNS resolver used here: it must forward this name to the metadata server (169.254.169.254, port 53); \
+         or set GCE_METADATA_HOST=169.254.169.254",
+    )
 }
 
 /// Whether a request is for a directory. A response to it may come without its secrets.
@@ -182,12 +161,12 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
 
 /// Whether a connection could be opened that should be blocked, unless it is allowed. `error` is `None` if it could.
 pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>, is_allowed: bool) -> Finding {
-    let (verdict, seen, advice) = match error {
-        Some(error) => (Verdict::Protected, format!("it is closed: {error}"), None),
-        None if is_allowed => (Verdict::Allowed, "it is open, as --redirect-allow says".to_owned(), None),
-        None => (Verdict::Unprotected, "it is open".to_owned(), Some(CLOSE)),
-    };
-    Finding { check: "way_round", verdict, tried: format!("connect to {addr}"), seen, advice, milliseconds: None }
+    let found = |verdict, seen| Finding::new("way_round", verdict, format!("connect to {addr}"), seen);
+    match error {
+        Some(error) => found(Verdict::Protected, &*format!("it is closed: {error}")),
+        None if is_allowed => found(Verdict::Allowed, "it is open, as --redirect-allow says"),
+        None => found(Verdict::Unprotected, "it is open").advising(CLOSE),
+    }
 }
 
 fn finding(
@@ -197,8 +176,9 @@ fn finding(
     seen: String,
     advice: Option<&'static str>,
 ) -> Finding {
-    let milliseconds = exchange.outcome.is_ok().then(|| u64::try_from(exchange.took.as_millis()).unwrap_or(u64::MAX));
-    Finding { check, verdict, tried: exchange.request.clone(), seen, advice, milliseconds }
+    let found = Finding::new(check, verdict, &exchange.request, seen);
+    let took = exchange.outcome.is_ok().then_some(exchange.took);
+    Finding { advice: advice.map(str::to_owned), took, ..found }
 }
 
 fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
@@ -298,11 +278,11 @@ mod tests {
         let refusal = token(&exchange(403, OURS, why));
         assert_eq!(refusal.verdict, Verdict::Trouble);
         assert_eq!(refusal.seen, format!("no token: 403 from the proxy: {}", why.trim_end_matches(".\n")));
-        assert_eq!(refusal.advice, Some(NO_OWN_TOKEN));
+        assert_eq!(refusal.advice.as_deref(), Some(NO_OWN_TOKEN));
         let own = token(&exchange(503, OURS, "The pod's own token is not available: Google is slow.\n"));
-        assert_eq!(own.advice, Some(NO_OWN_TOKEN), "{own:?}");
+        assert_eq!(own.advice.as_deref(), Some(NO_OWN_TOKEN), "{own:?}");
         let down = token(&exchange(503, OURS, "The metadata server is not available: it is slow.\n"));
-        assert!(down.seen.contains("it is slow") && down.advice != Some(NO_OWN_TOKEN), "{down:?}");
+        assert!(down.seen.contains("it is slow") && down.advice.as_deref() != Some(NO_OWN_TOKEN), "{down:?}");
         let others = token(&exchange(403, REAL, "<html>"));
         assert!(!others.seen.contains("html"), "{}", others.seen);
     }
@@ -334,6 +314,6 @@ mod tests {
     fn an_unexpected_address_of_the_name_is_reported() {
         let elsewhere = name(IpAddr::from([10, 0, 0, 1]), &exchange(200, REAL, ""));
         assert!(elsewhere.seen.contains("10.0.0.1"), "{elsewhere:?}");
-        assert_eq!((elsewhere.check, elsewhere.verdict), ("name", Verdict::Unprotected));
+        assert_eq!((elsewhere.topic, elsewhere.verdict), ("name", Verdict::Unprotected));
     }
 }

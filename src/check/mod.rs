@@ -42,7 +42,7 @@ use probe::{Client, Exchange, connect, resolve};
 pub use canary::Canary;
 pub use command::{Command, run};
 pub use judge::{Finding, Verdict};
-pub use report::{Format, Report};
+pub use report::Report;
 
 /// The host name that client libraries use.
 const NAME: &str = "metadata.google.internal";

@@ -52,10 +52,10 @@ impl Pages {
     /// Shows what was found now, and logs it if that is new.
     pub(super) fn show(&self, report: &Report) {
         let findings = report.findings();
-        for check in findings.iter().map(|finding| finding.check).collect::<BTreeSet<_>>() {
+        for check in findings.iter().map(|finding| finding.topic).collect::<BTreeSet<_>>() {
             for verdict in Verdict::ALL {
                 let count =
-                    findings.iter().filter(|finding| (finding.check, finding.verdict) == (check, verdict)).count();
+                    findings.iter().filter(|finding| (finding.topic, finding.verdict) == (check, verdict)).count();
                 self.findings
                     .with_label_values(&[check, verdict.label()])
                     .set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -87,8 +87,8 @@ mod tests {
     use crate::check::Finding;
 
     fn finding(check: &'static str, verdict: Verdict) -> Finding {
-        let advice = (!verdict.is_good()).then_some("mend it");
-        Finding { check, verdict, tried: "GET /".to_owned(), seen: "why".to_owned(), advice, milliseconds: None }
+        let found = Finding::new(check, verdict, "GET /", "why");
+        if verdict.is_good() { found } else { found.advising("mend it") }
     }
 
     async fn get(pages: &Pages, path: &str) -> (u16, String) {

@@ -2,21 +2,10 @@
 
 use std::fmt;
 
-use serde::Serialize;
-use strum::{Display, EnumString, VariantNames};
+use serde::{Serialize, Serializer};
 
 use super::judge::{Finding, Verdict};
-
-/// Format of a report. The flag has the variants' names in lowercase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
-#[strum(serialize_all = "lowercase")]
-pub enum Format {
-    /// Lines of text.
-    #[default]
-    Text,
-    /// JSON, for scripts.
-    Json,
-}
+use crate::finding;
 
 /// All findings, and the worst verdict.
 #[derive(Debug, Serialize)]
@@ -44,7 +33,7 @@ impl Report {
         let bad = || self.findings.iter().filter(|finding| finding.verdict == self.verdict && finding.advice.is_some());
         let seen: Vec<String> = bad().map(|finding| format!("{}: {}", finding.tried, finding.seen)).collect();
         // What is first is the cause of what follows.
-        let fix = bad().find_map(|finding| finding.advice).map(|advice| format!(". Fix: {advice}"));
+        let fix = bad().find_map(|finding| finding.advice.as_ref()).map(|advice| format!(". Fix: {advice}"));
         seen.join("; ") + &fix.unwrap_or_default()
     }
 
@@ -67,14 +56,6 @@ impl Report {
     pub fn findings_as_text(&self) -> String {
         self.findings.iter().map(ToString::to_string).collect()
     }
-
-    /// Renders the report, with a trailing newline.
-    pub fn render(&self, format: Format) -> String {
-        match format {
-            Format::Text => self.to_string(),
-            Format::Json => serde_json::to_string_pretty(self).expect("text and numbers are always JSON") + "\n",
-        }
-    }
 }
 
 /// The findings, and a summary.
@@ -90,24 +71,33 @@ impl fmt::Display for Report {
     }
 }
 
-/// One line, and one more for a fix.
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = match self.verdict {
-            Verdict::Protected => "ok      ",
-            Verdict::Allowed => "allowed ",
-            Verdict::Trouble => "TROUBLE ",
-            Verdict::Unprotected => "OPEN    ",
-        };
-        write!(f, "{mark}{}: {}", self.tried, self.seen)?;
-        if let Some(milliseconds) = self.milliseconds {
-            write!(f, " ({milliseconds} ms)")?;
+impl finding::Verdict for Verdict {
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Protected => "ok      ",
+            Self::Allowed => "allowed ",
+            Self::Trouble => "TROUBLE ",
+            Self::Unprotected => "OPEN    ",
         }
-        writeln!(f)?;
-        if let Some(advice) = self.advice {
-            writeln!(f, "        fix: {advice}")?;
+    }
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a> {
+            check: &'static str,
+            verdict: Verdict,
+            tried: &'a str,
+            seen: &'a str,
+            #[serde(rename = "do")]
+            advice: Option<&'a str>,
+            milliseconds: Option<u64>,
         }
-        Ok(())
+        let Self { topic: check, verdict, tried, seen, advice, took, .. } = self;
+        let milliseconds = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+        let (check, verdict, advice) = (*check, *verdict, advice.as_deref());
+        Fields { check, verdict, tried, seen, advice, milliseconds }.serialize(serializer)
     }
 }
 
@@ -116,8 +106,7 @@ mod tests {
     use super::*;
 
     fn finding(verdict: Verdict, tried: &str, advice: Option<&'static str>) -> Finding {
-        let seen = "seen".to_owned();
-        Finding { check: "proxied", verdict, tried: tried.to_owned(), seen, advice, milliseconds: Some(3) }
+        Finding { advice: advice.map(str::to_owned), ..Finding::new("proxied", verdict, tried, "seen") }
     }
 
     #[test]
@@ -138,5 +127,15 @@ mod tests {
         let report = Report::new(vec![finding(Verdict::Protected, "p", None), allowed("a"), allowed("b")]);
         assert_eq!((report.exit_code(), report.allowed().as_str()), (0, "a; b"));
         assert!(report.to_string().ends_with("except for what --redirect-allow leaves open.\n"), "{report}");
+    }
+
+    #[test]
+    fn scripts_get_every_field_of_a_finding() {
+        let slow = Finding { took: Some(std::time::Duration::from_millis(7)), ..finding(Verdict::Allowed, "t", None) };
+        let report = Report::new(vec![slow, finding(Verdict::Unprotected, "u", Some("close"))]);
+        let json = r#"{"verdict":"unprotected","findings":[
+            {"check":"proxied","verdict":"allowed","tried":"t","seen":"seen","do":null,"milliseconds":7},
+            {"check":"proxied","verdict":"unprotected","tried":"u","seen":"seen","do":"close","milliseconds":null}]}"#;
+        assert_eq!(serde_json::to_string(&report).expect("JSON"), json.replace("\n            ", ""));
     }
 }

@@ -75,8 +75,7 @@ mod tests {
     use crate::check::Finding;
 
     fn report(verdict: Verdict) -> Report {
-        let (tried, seen, advice) = ("GET /".to_owned(), "why".to_owned(), Some("mend it"));
-        Report::new(vec![Finding { check: "proxied", verdict, tried, seen, advice, milliseconds: None }])
+        Report::new(vec![Finding::new("proxied", verdict, "GET /", "why").advising("mend it")])
     }
 
     /// Whether it is ready after each of these checks.

@@ -7,7 +7,8 @@ use clap::Args;
 use super::given::{Given, Mistakes, Syntax};
 use super::redirect::RoutesArgs;
 use super::syntax::{self, Choice, HostName, Time};
-use crate::check::{Canary, Command, Format};
+use crate::check::{Canary, Command};
+use crate::finding::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {

@@ -8,8 +8,8 @@ use super::Command;
 use super::given::{Given, Mistakes};
 use super::identity::{Account, IdentityArgs};
 use super::syntax::{self, Choice};
-use crate::check::Format;
 use crate::doctor::Whose;
+use crate::finding::Format;
 
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "parsed once")]
@@ -61,10 +61,10 @@ impl Subcommands {
 
 #[cfg(test)]
 mod tests {
-    use crate::check::Format;
     use crate::cli::Command;
     use crate::cli::tests::{mistakes, parse_line};
     use crate::doctor::Whose;
+    use crate::finding::Format;
     use crate::identity::{AccountName, Settings};
 
     const PROVIDER: &str = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";

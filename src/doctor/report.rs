@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::check::Format;
+use crate::finding;
 
 /// What is looked at, in the order of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -62,30 +62,8 @@ pub enum Verdict {
     Exposed,
 }
 
-/// What was found in one step. Texts have no control characters, which could come from an annotation or a server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The step.
-    pub step: Step,
-    /// What it means.
-    pub verdict: Verdict,
-    /// What was looked at.
-    pub tried: String,
-    /// What was seen, in plain words.
-    pub seen: String,
-    /// The words of the server that refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub said: Option<String>,
-    /// What to do, if it needs an explanation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
-    /// The commands that show more. They change nothing in the cluster, on the node and at Google.
-    #[serde(rename = "look")]
-    pub looks: Vec<String>,
-    /// The commands that mend it, in order.
-    #[serde(rename = "do")]
-    pub commands: Vec<String>,
-}
+/// What was found in one step.
+pub type Finding = finding::Finding<Step, Verdict>;
 
 /// All findings, and what they mean for the pods of an account.
 #[derive(Debug, Serialize)]
@@ -100,12 +78,6 @@ pub struct Report {
 }
 
 impl Finding {
-    /// A finding without advice.
-    pub(super) fn new(step: Step, verdict: Verdict, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
-        let (tried, seen) = (clean(tried.as_ref()), clean(seen.as_ref()));
-        Self { step, verdict, tried, seen, said: None, advice: None, looks: Vec::new(), commands: Vec::new() }
-    }
-
     pub(super) fn ok(step: Step, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
         Self::new(step, Verdict::Ok, tried, seen)
     }
@@ -125,48 +97,47 @@ impl Finding {
 
     /// Whether it was not seen whom the proxy takes the pod for.
     fn is_unseen_proxy(&self) -> bool {
-        self.step == Step::Proxy && self.verdict != Verdict::Ok
-    }
-
-    /// With a server's words.
-    pub(super) fn saying(self, said: impl AsRef<str>) -> Self {
-        Self { said: Some(clean(said.as_ref())), ..self }
-    }
-
-    /// With an explanation of what to do.
-    pub(super) fn advising(self, advice: impl AsRef<str>) -> Self {
-        Self { advice: Some(clean(advice.as_ref())), ..self }
-    }
-
-    /// With one more command that shows what is wrong, and changes nothing.
-    pub(super) fn looking(mut self, command: impl AsRef<str>) -> Self {
-        self.looks.push(clean(command.as_ref()));
-        self
-    }
-
-    /// With one more command that mends it.
-    pub(super) fn running(mut self, command: impl AsRef<str>) -> Self {
-        self.commands.push(clean(command.as_ref()));
-        self
+        self.topic == Step::Proxy && self.verdict != Verdict::Ok
     }
 }
 
-/// Maximum characters of a text: a server's words, or what it publishes, can be long.
-const MAX_TEXT: usize = 4000;
+impl finding::Verdict for Verdict {
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Ok => "ok      ",
+            Self::NotTried => "skipped ",
+            Self::Warning => "WARNING ",
+            Self::Trouble => "TROUBLE ",
+            Self::Exposed => "OPEN    ",
+        }
+    }
+}
 
-/// What could move a terminal's cursor, or change the order of what it shows, becomes visible.
-fn clean(text: &str) -> String {
-    let is_hidden = |char: char| {
-        char.is_control() || matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
-    };
-    let visible = |char: char| if is_hidden(char) { '\u{fffd}' } else { char };
-    text.trim_end().chars().take(MAX_TEXT).map(visible).collect()
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a> {
+            step: Step,
+            verdict: Verdict,
+            tried: &'a str,
+            seen: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            said: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            advice: Option<&'a str>,
+            look: &'a [String],
+            r#do: &'a [String],
+        }
+        let Self { topic: step, verdict, tried, seen, said, advice, looks: look, commands: r#do, .. } = self;
+        let (said, advice) = (said.as_deref(), advice.as_deref());
+        Fields { step: *step, verdict: *verdict, tried, seen, said, advice, look, r#do }.serialize(serializer)
+    }
 }
 
 impl Report {
     /// `whose` are the pods, and `identity` is what they get tokens of, if they do.
     pub(super) fn new(mut findings: Vec<Finding>, whose: &str, identity: Option<&str>) -> Self {
-        findings.sort_by_key(|finding| finding.step);
+        findings.sort_by_key(|finding| finding.topic);
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Trouble);
         let trouble = findings.iter().find(|finding| finding.verdict == Verdict::Trouble);
         let conclusion = match (trouble, identity) {
@@ -206,14 +177,6 @@ impl Report {
             _ => 0,
         }
     }
-
-    /// Renders the report, with a trailing newline.
-    pub fn render(&self, format: Format) -> String {
-        match format {
-            Format::Text => self.to_string(),
-            Format::Json => serde_json::to_string_pretty(self).expect("texts and names are always JSON") + "\n",
-        }
-    }
 }
 
 /// Maximum bytes of a command that is repeated in the conclusion.
@@ -232,32 +195,10 @@ fn because(finding: &Finding) -> String {
     format!("{}; {todo}", finding.seen)
 }
 
-/// A line per finding, others for words and fixes, and the conclusion.
+/// The findings, and the conclusion.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Finding { verdict, tried, seen, said, advice, looks, commands, .. } in &self.findings {
-            let mark = match verdict {
-                Verdict::Ok => "ok      ",
-                Verdict::NotTried => "skipped ",
-                Verdict::Warning => "WARNING ",
-                Verdict::Trouble => "TROUBLE ",
-                Verdict::Exposed => "OPEN    ",
-            };
-            writeln!(f, "{mark}{tried}: {seen}")?;
-            if let Some(said) = said {
-                writeln!(f, "        it said: {said}")?;
-            }
-            for command in looks {
-                writeln!(f, "        look: {command}")?;
-            }
-            for command in commands {
-                writeln!(f, "        fix: {command}")?;
-            }
-            if let Some(advice) = advice {
-                let label = if commands.is_empty() { "fix" } else { "note" };
-                writeln!(f, "        {label}: {advice}")?;
-            }
-        }
+        self.findings.iter().try_for_each(|finding| write!(f, "{finding}"))?;
         writeln!(f, "{}", self.conclusion)
     }
 }

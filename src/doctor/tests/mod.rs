@@ -9,7 +9,7 @@ mod ward;
 use super::judge::google::{Seen, reached};
 use super::judge::token::{Clocks, clock};
 use super::*;
-use crate::check::Format;
+use crate::finding::Format;
 use crate::http_client::reach::Unreachable;
 use crate::mock::google::{Endpoint as Method, Fault};
 use api::Ask;
@@ -40,7 +40,7 @@ fn judge(case: &Case, report: &Report) -> Result<(), String> {
     let is = |is_so: bool, what: String| if is_so { Ok(()) } else { Err(what) };
     let found = report.findings().iter().find(|finding| finding.verdict == Verdict::Trouble);
     let found = found.ok_or("there is no trouble")?;
-    is(found.step == case.step, format!("{:?} comes first", found.step))?;
+    is(found.topic == case.step, format!("{:?} comes first", found.topic))?;
     is(found.seen.contains(case.seen), format!("{:?} is missing", case.seen))?;
     let todos = found.commands.iter().chain(&found.looks).chain(&found.advice).cloned().collect::<Vec<_>>().join("\n");
     is(todos.contains(case.todo), format!("{:?} is missing", case.todo))?;
@@ -51,7 +51,7 @@ fn judge(case: &Case, report: &Report) -> Result<(), String> {
     is(report.conclusion().contains(case.seen), "the conclusion has another cause".to_owned())?;
     is(report.exit_code() == 2, format!("the exit code is {}", report.exit_code()))?;
     [Format::Text, Format::Json].into_iter().try_for_each(|format| {
-        let shown = report.render(format);
+        let shown = format.render(&report);
         is(!["eyJ", "ya29"].iter().any(|token| shown.contains(token)), "a token is shown".to_owned())
     })
 }
@@ -88,7 +88,7 @@ async fn rights_that_are_too_wide_are_said() {
     let ward = Ward::healthy(Kind::Provider, "rights").await;
     ward.api.change(|state| state.right = "arbitrary-node");
     let report = ward.examine().await;
-    let wide = report.findings().iter().find(|finding| finding.step == Step::Rights).expect("it was asked");
+    let wide = report.findings().iter().find(|finding| finding.topic == Step::Rights).expect("it was asked");
     assert_eq!((wide.verdict, report.exit_code()), (Verdict::Exposed, 1), "{report}");
     assert!(wide.seen.starts_with("whoever takes over this node can act as any node of the cluster"), "{report}");
     assert_eq!(
@@ -115,7 +115,7 @@ async fn steps_without_what_they_need_are_not_tried() {
     let ward = Ward::healthy(Kind::Provider, "skipped").await;
     refuse(&ward, Ask::Pods, 403, "no");
     let report = ward.examine().await;
-    let verdicts: Vec<_> = report.findings().iter().map(|finding| (finding.step, finding.verdict)).collect();
+    let verdicts: Vec<_> = report.findings().iter().map(|finding| (finding.topic, finding.verdict)).collect();
     let expected = [
         (Step::ApiServer, Verdict::Ok),
         (Step::Rights, Verdict::Ok),
@@ -175,7 +175,7 @@ async fn files_that_do_not_answer_do_not_hold_it_up() {
     block(kubeconfig);
     block(&ward.proc.dir().join("1/stat"));
     let report = ward.examine_what_hangs().await.expect("it ends");
-    let seen = |step| report.findings().iter().find(|finding| finding.step == step).map(|finding| &*finding.seen);
+    let seen = |step| report.findings().iter().find(|finding| finding.topic == step).map(|finding| &*finding.seen);
     assert_eq!(seen(Step::ApiServer), Some("the credential could not be read within 4 s"), "{report}");
     assert_eq!(seen(Step::Rights), Some("not tried: the API server is not reached"), "{report}");
     assert_eq!(

@@ -140,7 +140,7 @@ async fn a_proxy_that_is_not_reached_is_not_said_to_know_the_pod() {
     assert!(report.conclusion().contains(refuses) && report.exit_code() == 0, "{report}");
     ward.proxy.addr = ([127, 0, 0, 1], 9).into();
     let report = ward.examine().await;
-    let step = report.findings().iter().find(|finding| finding.step == Step::Proxy).expect("it is said");
+    let step = report.findings().iter().find(|finding| finding.topic == Step::Proxy).expect("it is said");
     assert_eq!((step.verdict, report.exit_code()), (Verdict::Warning, 0), "{report}");
     assert!(step.seen.contains("not seen: cannot reach the proxy at 127.0.0.1:9"), "{report}");
     assert!(report.conclusion().contains("if the proxy knows them, which was not seen"), "{report}");
