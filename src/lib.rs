@@ -48,6 +48,7 @@
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
 //! | which token is evicted | `layers::token_cache::store` |
 //! | which fetch of several clients is next, and which is given up | [`flights`] |
+//! | how one fetch serves all who wait, and how long its failure is the answer | `single_flight` |
 //! | where a token comes from | a [`tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready, and whether it is | [`warm`], [`readiness`] |
 //! | what is sent to the upstream | [`upstream::Forward`] |
@@ -105,6 +106,7 @@ pub mod explain;
 pub mod failure;
 pub mod finding;
 pub mod flights;
+pub mod hook;
 pub mod http_client;
 pub mod identity;
 pub mod layers;
@@ -122,6 +124,7 @@ pub mod room;
 pub mod server;
 pub mod shared;
 pub mod shares;
+pub mod single_flight;
 pub mod stack;
 #[cfg(feature = "workload-identity")]
 pub mod startup_taint;

@@ -23,6 +23,7 @@ use crate::server::Drain;
 use crate::telemetry::Registry;
 use crate::tokens::MetadataServer;
 use crate::upstream::{Access, Forward};
+use crate::workloads::Workloads;
 use identified::Identified;
 
 pub use identified::Identifying;
@@ -74,8 +75,10 @@ impl Shared {
     ) -> Arc<Self> {
         let measures = Measures::new(&registry);
         let limits = Limits::new(&config, pressure, &measures.shedding, &registry);
-        let store = Store::new(limits.token_bytes, &registry);
-        let pods = Identified::new(&config, identifying, &limits.connections, &store, &registry);
+        let federation = config.identity.as_ref().and_then(|identity| identity.federation.clone());
+        let workloads = Arc::new(Workloads::new(federation));
+        let store = Store::with_names(limits.token_bytes, workloads.own_accounts(), &registry);
+        let pods = Identified::new(&config, identifying, workloads, &limits.connections, &store, &registry);
         let upstream = Access::new(&config.upstream, &limits.room, &measures.instruments.latency, &registry);
         let (identity, sources) = pods.sources(MetadataServer::new(upstream.forward.clone()), &registry);
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));

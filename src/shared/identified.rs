@@ -17,6 +17,7 @@ use crate::tokens::MetadataServer;
 #[cfg(feature = "workload-identity")]
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
 use crate::upstream::{Named, Upstream};
+use crate::workloads::Workloads;
 
 /// How pods are identified, and where their tokens come from.
 #[derive(Debug)]
@@ -43,6 +44,7 @@ impl Identified {
     pub(super) fn new(
         config: &Config,
         identifying: Option<Identifying>,
+        workloads: Arc<Workloads>,
         connections: &Arc<Connections>,
         store: &Arc<Store>,
         registry: &Registry,
@@ -51,18 +53,17 @@ impl Identified {
         #[cfg(feature = "workload-identity")]
         let kept = Arc::<Kept>::default();
         let (connections, store_to_clear) = (Arc::clone(connections), Arc::clone(store));
-        let cut_from = CutFrom::new(move |addr, before| connections.cut_from(addr, before));
+        let cut_from = CutFrom::new(Arc::new(move |addr, before| connections.cut_from(addr, before)));
         #[cfg(feature = "workload-identity")]
         let kept_to_clear = Arc::clone(&kept);
-        let forget = Forget::new(move |principal| {
+        let forget = Forget::new(Arc::new(move |principal| {
             #[cfg(feature = "workload-identity")]
             if let Principal::Workload(number) = principal {
                 kept_to_clear.forget(number);
             }
             store_to_clear.forget_all_of(principal);
-        });
-        let identity = Identity::new(settings, identifying.scans, cut_from, forget, registry);
-        store.know_accounts(identity.workloads());
+        }));
+        let identity = Identity::new(settings, workloads, identifying.scans, cut_from, forget, registry);
         if let Upstream::None(values) = &config.upstream {
             know_project(&identity, &values.named());
         }

@@ -83,5 +83,5 @@ fn budget(config: &Config, pressure: &Pressure) -> Budget {
 /// Cuts the connections of these clients that do not read their responses.
 fn cut_unread(connections: &Arc<Connections>) -> CutUnread {
     let connections = Arc::clone(connections);
-    CutUnread::new(move |peers| connections.cut_unread_of(peers))
+    CutUnread::new(Arc::new(move |peers| connections.cut_unread_of(peers)))
 }

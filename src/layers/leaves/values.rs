@@ -1,6 +1,5 @@
 //! [`Leaves`]: all kept values. Fetches each of them at most once at a time.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
-use tokio::sync::watch;
 
 use super::leaf::Leaf;
-use super::slot::{Answer, Flight, Landed, Lookup, Slot};
+use super::slot::{Answer, Landed, Lookup, Slot};
 use crate::clock::BootTime;
 use crate::failure::Failure;
+use crate::hook::Hook;
 use crate::metadata::{CommonPath, Endpoint, Principal, Request};
 use crate::reply::Body;
 
@@ -21,10 +20,11 @@ use crate::reply::Body;
 type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>> + Send + Sync;
 
 /// The kept values.
+#[derive(Debug)]
 pub struct Leaves {
     /// By path, and then by form: plain and recursive.
     slots: [[Slot; 2]; CommonPath::ALL.len()],
-    fetch: Box<Fetch>,
+    fetch: Hook<Fetch>,
 }
 
 /// What operators see of a kept value.
@@ -44,21 +44,14 @@ impl Leaves {
     where
         F: Future<Output = Result<Response<Body>, Failure>> + Send + 'static,
     {
-        Arc::new(Self { slots: Default::default(), fetch: Box::new(move |leaf| Box::pin(fetch(leaf))) })
-    }
-
-    /// Whether a request is answered from memory or by a flight, and so needs no upstream request of its own. Each leaf
-    /// has at most one flight, so there are never more flights than leaves.
-    pub fn knows(&self, request: &Request) -> bool {
-        self.leaf(request)
-            .is_some_and(|leaf| !matches!(self.find(leaf, BootTime::now()), Lookup::Known(Landed::TooLarge)))
+        Arc::new(Self { slots: Default::default(), fetch: Hook::new(Arc::new(move |leaf| Box::pin(fetch(leaf)))) })
     }
 
     /// Keeps a response that was fetched just now.
     pub fn keep(&self, leaf: Leaf, status: StatusCode, headers: HeaderMap, body: &Bytes) {
         let now = BootTime::now();
         let answer = Answer::copied(status, headers, body, now);
-        self.slot(leaf).land(leaf, &Landed::Kept(Arc::new(answer)), now);
+        self.slot(leaf).lock().land(leaf, &Landed::Kept(Arc::new(answer)), now);
     }
 
     /// Fetches a leaf now, or joins the flight under way. Returns whether the server has answered as it should: with
@@ -77,13 +70,14 @@ impl Leaves {
 
     /// The value of a leaf, if it is known.
     pub fn value(&self, leaf: Leaf) -> Option<Bytes> {
-        self.slot(leaf).kept()?.value().cloned()
+        self.slot(leaf).read().kept()?.value().cloned()
     }
 
     /// What is kept, as of now.
     pub fn rows(&self, now: BootTime) -> Vec<LeafRow> {
         let row = |leaf| {
-            let answer = self.slot(leaf).kept()?;
+            let known = self.slot(leaf).read();
+            let answer = known.kept()?;
             Some(LeafRow { leaf, status: answer.status, age: answer.age(now) })
         };
         Leaf::all().filter_map(row).collect()
@@ -113,40 +107,25 @@ impl Leaves {
     }
 
     pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
-        self.slot(leaf).find(now)
+        self.slot(leaf).read().find(now)
     }
 
-    /// Waits for the flight of a leaf, which begins now unless it is under way. The flight runs in its own task, so it
-    /// continues if this future is dropped.
+    /// Waits for the flight of a leaf, which begins now unless it is under way.
     pub(super) fn landing(self: &Arc<Self>, leaf: Leaf) -> impl Future<Output = Landed> + Send + use<> {
-        let mut flight = self.slot(leaf).join(|| self.begin(leaf));
-        async move {
-            // An error means that the task panicked.
-            let landed = flight.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
-            landed.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed)))
-        }
-    }
-
-    fn begin(self: &Arc<Self>, leaf: Leaf) -> Flight {
-        let (publisher, flight) = watch::channel(None);
         let leaves = Arc::clone(self);
-        tokio::spawn(async move {
+        let work = move || async move {
             let asked = BootTime::now();
-            let landed = Landed::new(leaf, (leaves.fetch)(leaf).await, asked);
-            leaves.slot(leaf).land(leaf, &landed, BootTime::now());
-            publisher.send_replace(Some(landed));
+            Landed::new(leaf, (leaves.fetch)(leaf).await, asked)
+        };
+        let mut landing = self.slot(leaf).lock().join(work, move |known, landed| {
+            known.land(leaf, &landed, BootTime::now());
+            landed
         });
-        flight
+        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed))) }
     }
 
     fn slot(&self, leaf: Leaf) -> &Slot {
         let (path, form) = leaf.place();
         &self.slots[path][form]
-    }
-}
-
-impl fmt::Debug for Leaves {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leaves").field("slots", &self.slots).finish_non_exhaustive()
     }
 }

@@ -28,9 +28,8 @@ fn only_the_nodes_key_with_the_default_email_is_the_default_accounts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_workloads_key_with_its_own_name_is_its_default_accounts() {
-    let store = Store::new(usize::MAX, &Registry::default());
     let workloads = Arc::new(Workloads::new(Some(elsewhere())));
-    store.know_accounts(&workloads);
+    let store = Store::with_names(usize::MAX, workloads.own_accounts(), &Registry::default());
     let principal = workloads.of_pod(&crate::identity::tests::pod(1, "a", "app")).principal();
     let key = |account: &str, principal| {
         let target = format!("/computeMetadata/v1/instance/service-accounts/{account}/token");
@@ -58,7 +57,7 @@ async fn a_request_with_a_parameter_of_unknown_effect_passes_through() {
     let inner = service_fn(|_: Box<Request>| async {
         Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner"))))
     });
-    let response = layer(&cache.tokens, Audit::Off)
+    let response = layer(TokenCache::new(&cache.tokens, Audit::Off))
         .layer(inner)
         .oneshot(request(&format!("{TOKEN}?wait_for_change=true")).into())
         .await;

@@ -20,11 +20,13 @@ use super::{Asking, Case};
 use crate::clock::BootTime;
 use crate::cluster::tests::Fake;
 use crate::error::Error;
+use crate::hook::Hook;
 use crate::identity::tests::pod;
-use crate::identity::{CutFrom, Forget, Identity, Settings, Visitor};
-use crate::layers::accounts::{self, Accounts};
-use crate::layers::identify;
-use crate::layers::token_cache::{self, Audit, Store, TokenRow, Tokens};
+use crate::identity::{Forget, Identity, Settings, Visitor};
+use crate::layers::accounts::Accounts;
+use crate::layers::filter;
+use crate::layers::identify::Identify;
+use crate::layers::token_cache::{Audit, Store, TokenCache, TokenRow, Tokens};
 use crate::metadata::{MetadataPath, Principal, Query, Request};
 use crate::pods::owners::{Attest, TICK};
 use crate::pods::{FakeProc, Pod, Scans};
@@ -34,6 +36,7 @@ use crate::shared::Sources;
 use crate::telemetry::Registry;
 use crate::tokens::TokenKey;
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource, prefetch, renew};
+use crate::workloads::Workloads;
 
 /// How late the API server hears of a pod, or of its end.
 const LATE: Duration = Duration::from_millis(400);
@@ -101,19 +104,20 @@ impl World {
         let (registry, proc, kept) = (Registry::default(), FakeProc::new(), Arc::<Kept>::default());
         let truth = Arc::new(Mutex::new(Truth::new(case.delay, case.life)));
         let servers = Servers::new(&truth);
-        let store = Store::new(case.cache_bytes, &registry);
+        let workloads = Arc::new(Workloads::new(Some(federation())));
+        let store = Store::with_names(case.cache_bytes, workloads.own_accounts(), &registry);
         let (of_kept, of_store) = (Arc::clone(&kept), Arc::clone(&store));
-        let forget = Forget::new(move |principal| {
+        let forget = Forget::new(Arc::new(move |principal| {
             if let Principal::Workload(number) = principal {
                 of_kept.forget(number);
             }
             of_store.forget_all_of(principal);
-        });
+        }));
         let scans = Scans::in_task(proc.open());
-        let identity = Identity::new(&settings(), scans, CutFrom::new(|_, _| 0), forget, &registry);
+        let identity =
+            Identity::new(&settings(), Arc::clone(&workloads), scans, Hook::new(Arc::new(|_, _| 0)), forget, &registry);
         identity.pods().replace([]);
-        let (workloads, (fake, cluster)) = (Arc::clone(identity.workloads()), Fake::new("n"));
-        store.know_accounts(&workloads);
+        let (fake, cluster) = Fake::new("n");
         let mut running = JoinSet::new();
         running.spawn(servers.clone().serve_api(fake));
         running.spawn(Arc::clone(&identity).tend());
@@ -316,7 +320,7 @@ impl Proxy {
         let mut request = Request::get(MetadataPath::parse(&target).expect("a path"), query);
         let from = asking.at.map_or(NODE, address);
         request.peer = Some(SocketAddr::new(from, 40000));
-        (request.principal, request.pod) = connection.sender().map_err(|_| Error::Outdated)?;
+        (request.principal, request.pod) = connection.sender()?;
         let (truth, identified) = (Arc::clone(&self.truth), Arc::clone(identified));
         let notice = MapRequestLayer::new(move |request: Box<Request>| {
             identified.get_or_init(BootTime::now);
@@ -333,9 +337,9 @@ impl Proxy {
             let body = format!(r#"{{"access_token":"{token}","expires_in":3599,"token_type":"Bearer"}}"#);
             Ok::<_, Error>(reply::local(StatusCode::OK, reply::APPLICATION_TEXT, body))
         });
-        let cached = token_cache::layer(&self.tokens, Audit::Off).layer(forward);
-        let noticed = notice.layer(accounts::layer(&self.accounts).layer(cached));
-        identify::layer(connection, true).layer(noticed).oneshot(Box::new(request)).await
+        let cached = filter::layer(TokenCache::new(&self.tokens, Audit::Off)).layer(forward);
+        let noticed = notice.layer(filter::layer(Arc::clone(&self.accounts)).layer(cached));
+        filter::layer(Identify::new(connection, true)).layer(noticed).oneshot(Box::new(request)).await
     }
 }
 
