@@ -15,7 +15,7 @@ use crate::identity::Identity;
 use crate::layers::accounts::Accounts;
 use crate::layers::conceal::{Concealment, PolicyMetrics};
 use crate::layers::leaves::{Leaf, Leaves};
-use crate::layers::token_cache::{Store, Tokens};
+use crate::layers::token_cache::{IsDefault, Store, Tokens};
 use crate::memory::Pressure;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
@@ -77,7 +77,8 @@ impl Shared {
         let limits = Limits::new(&config, pressure, &measures.shedding, &registry);
         let federation = config.identity.as_ref().and_then(|identity| identity.federation.clone());
         let workloads = Arc::new(Workloads::new(federation));
-        let store = Store::with_names(limits.token_bytes, workloads.own_accounts(), &registry);
+        let store =
+            Store::with_names(limits.token_bytes, IsDefault::new(Arc::new(workloads.own_accounts())), &registry);
         let pods = Identified::new(&config, identifying, workloads, &limits.connections, &store, &registry);
         let upstream = Access::new(&config.upstream, &limits.room, &measures.instruments.latency, &registry);
         let (identity, sources) = pods.sources(MetadataServer::new(upstream.forward.clone()), &registry);

@@ -7,7 +7,7 @@ use super::*;
 /// The duration of a scan that reads the processes when it begins, and the rest after it.
 const SCAN: Duration = Duration::from_millis(300);
 
-const REST: Duration = Duration::from_millis(200);
+const REST: Duration = Duration::from_millis(150);
 
 /// After this time without a scan, the next begins at once.
 const OLD: Duration = Duration::from_millis(250);
