@@ -62,6 +62,7 @@ struct Wall {
 const WALLS: &[Wall] = &[
     Wall {
         of: &[
+            "backoff",
             "clock",
             "error",
             "failure",
@@ -80,7 +81,7 @@ const WALLS: &[Wall] = &[
             "upstream",
         ],
         // These belong to identity. They are here because a stack needs them.
-        except: &["layers::accounts", "layers::identify", "tokens::sources", "tokens::workload"],
+        except: &["layers::accounts", "layers::identify", "tokens::workload"],
         shut: &["cluster", "identity", "pods", "tokens::workload", "workloads"],
         why: "the proxy does not know how pods are identified: it has `classify::Identify`, `TokenSource` and hooks",
     },
