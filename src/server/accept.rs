@@ -24,6 +24,7 @@ use super::socket::{Cuttable, Socket};
 use super::stack::{NewStack, Stack};
 use super::turns::Taker;
 use super::watchdog::Timeouts;
+use crate::telemetry::sampled::Sampled;
 use crate::telemetry::shedding::Shed;
 
 /// Delay after an `accept` error that persists, such as running out of file descriptors.
@@ -74,7 +75,7 @@ where
     async fn accept(self, door: Door) {
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
-        let mut last_logged: Option<Instant> = None;
+        let errors = Sampled::new(ERROR_LOG_INTERVAL);
         let mut patience = Patience::new();
         for accepted in 1.. {
             let newcomer = tokio::select! {
@@ -87,8 +88,7 @@ where
                 // The client disconnected before the connection was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    if last_logged.is_none_or(|last_logged| last_logged.elapsed() >= ERROR_LOG_INTERVAL) {
-                        last_logged = Some(Instant::now());
+                    if errors.due(Instant::now()).is_some() {
                         tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
                     }
                     sleep(BACK_OFF).await;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::backoff::Backoff;
 use crate::cluster::{self, Cluster, Failure, NodeName, RequestError};
 use crate::http_client::{HttpClient, Limits};
+use crate::telemetry::sampled::Sampled;
 
 pub use key::{TaintKey, TaintKeyError};
 
@@ -133,10 +134,9 @@ impl<'a> Retry<'a> {
 async fn proxy_is_ready(admin: SocketAddr) {
     let client = HttpClient::plain(LIMITS);
     let url = format!("http://{admin}/readyz");
-    let mut remind_at = Instant::now();
+    let reminders = Sampled::new(REMINDER_INTERVAL);
     while let Err(why) = is_ready(&client, &url).await {
-        if Instant::now() >= remind_at {
-            remind_at = Instant::now() + REMINDER_INTERVAL;
+        if reminders.due(Instant::now()).is_some() {
             tracing::info!(%why, "waiting for the proxy at {url}; the startup taint stays until it is ready");
         }
         sleep(POLL_INTERVAL).await;

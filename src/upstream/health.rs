@@ -6,23 +6,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::telemetry::sampled::Sampled;
 
-/// Minimum interval between log lines about failures, because an upstream that fails every other request
+/// Minimum interval between log lines about outages, because an upstream that fails every other request
 /// would fill the log. A pod can cause that by what it asks for.
-const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The upstream's last known state. An outage is logged twice: when it begins and when it ends.
 #[derive(Debug, Default)]
 pub struct Health(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Why the upstream is failing.
     reason: Option<String>,
-    /// When a failure was last logged.
-    last_logged: Option<Instant>,
+    outages: Sampled,
     /// The failure was logged, and the recovery was not.
     is_logged_failing: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { reason: None, outages: Sampled::new(LOG_INTERVAL), is_logged_failing: false }
+    }
 }
 
 impl Health {
@@ -59,12 +65,9 @@ impl State {
     /// Records a failure. Returns whether to log it.
     fn failed(&mut self, failure: &Failure, now: Instant) -> bool {
         self.reason = Some(failure.to_string());
-        if self.is_logged_failing || self.last_logged.is_some_and(|last| now < last + FAILURE_LOG_INTERVAL) {
-            return false;
-        }
-        self.last_logged = Some(now);
-        self.is_logged_failing = true;
-        true
+        let is_logged = !self.is_logged_failing && self.outages.due(now).is_some();
+        self.is_logged_failing |= is_logged;
+        is_logged
     }
 }
 
@@ -76,9 +79,8 @@ mod tests {
     fn an_outage_is_logged_twice() {
         let mut state = State::default();
         let start = Instant::now();
-        let lines: Vec<_> =
-            (0..3).map(|second| state.failed(&Failure::Closed, start + Duration::from_secs(second))).collect();
-        assert_eq!(lines, [true, false, false]);
+        let lines = [0, 1, 120].map(|second| state.failed(&Failure::Closed, start + Duration::from_secs(second)));
+        assert_eq!(lines, [true, false, false], "however long it lasts");
         assert!(state.reason.is_some());
         assert_eq!([state.answered(), state.answered()], [true, false]);
         assert!(state.reason.is_none());
