@@ -29,7 +29,6 @@ use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
 use crate::stack;
 use crate::telemetry::Registry;
-use crate::telemetry::otlp;
 #[cfg(feature = "workload-identity")]
 use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
@@ -193,9 +192,8 @@ impl App {
         let addrs = self.addrs().unwrap_or_default();
         let Self { config, policy, doors, admin, redirect, .. } = self;
         let registry = Registry::of_this_process();
-        let (tracer, exporter) = otlp::start(&config.otlp, &registry);
-        let shared =
-            Shared::new(config, policy, Arc::new(Pressure::of_this_process()), registry.clone(), tracer, identifying);
+        let pressure = Arc::new(Pressure::of_this_process());
+        let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect, &registry).run()));
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
@@ -218,8 +216,6 @@ impl App {
         };
         drop(background);
         drain(&shared, accepting).await;
-        // After the last request, and while metrics are still served.
-        exporter.finish().await;
         admin_drain.finish(Duration::ZERO).await;
         ended
     }

@@ -12,8 +12,6 @@ mod lenient;
 mod log;
 #[cfg(feature = "mock")]
 mod mock;
-#[cfg(feature = "otlp")]
-mod otlp;
 mod policy;
 mod redirect;
 mod serve;
@@ -356,10 +354,6 @@ mod tests {
         let page = include_str!("../docs/configuration.md");
         for arg in Args::command().get_arguments() {
             let (Some(flag), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
-            // The page describes these with the feature that they belong to.
-            if flag.starts_with("otlp-") {
-                continue;
-            }
             let variable = variable.display();
             let mut rows = page.lines().filter_map(|line| line.strip_prefix(&format!("| `--{flag}")));
             let is_there = rows.any(|row| row.starts_with([' ', '`', '[']) && row.contains(&format!("| `{variable}`")));

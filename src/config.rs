@@ -11,7 +11,6 @@ use crate::policy::Choice;
 use crate::redirect::Opened;
 use crate::server::Timeouts;
 use crate::telemetry::logging::{Format, Levels};
-use crate::telemetry::otlp;
 use crate::upstream::Upstream;
 
 /// The configuration of the proxy.
@@ -47,8 +46,6 @@ pub struct Config {
     pub log: Levels,
     /// Whether to log each token that is issued.
     pub audit: Audit,
-    /// Tracing settings.
-    pub otlp: otlp::Settings,
     /// How long to wait for requests in flight during shutdown.
     pub drain_timeout: Duration,
     /// Whether to redirect pods to the proxy, and which other routes stay open.
@@ -76,12 +73,6 @@ impl Default for Config {
             log_format: Format::default(),
             log: LOG.parse().expect("a level"),
             audit: Audit::default(),
-            otlp: otlp::Settings {
-                #[cfg(feature = "otlp")]
-                collector: None,
-                #[cfg(feature = "otlp")]
-                sample_ratio: OTLP_SAMPLE_RATIO,
-            },
             drain_timeout: DRAIN_TIMEOUT,
             redirect: None,
             identity: None,
@@ -117,11 +108,6 @@ pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
 /// Logs changes and errors, not every request.
 pub const LOG: &str = "info";
-
-/// One request in a hundred: common patterns show within minutes, and a node with a hundred requests per
-/// second exports at most nine spans per second.
-#[cfg(feature = "otlp")]
-pub const OTLP_SAMPLE_RATIO: f64 = 0.01;
 
 /// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s
 /// that Kubernetes allows.

@@ -62,8 +62,7 @@
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | how commands for operators show what they found | [`finding`] |
 //! | when a filter begins and ends | [`layers::latency`] |
-//! | names of filters in metrics, traces and the status page | [`telemetry::latency::Filter`] |
-//! | which requests are traced, and what is exported | [`telemetry::otlp`] |
+//! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
 //! | names, labels and help of metrics | [`telemetry::table`] |
 //! | histogram buckets | [`telemetry::histogram`] |
 //! | names of flags and environment variables | [`cli`] |

@@ -26,7 +26,6 @@ use crate::room::{CutUnread, Room};
 use crate::server::{Connections, Drain};
 use crate::telemetry::history::History;
 use crate::telemetry::latency::Latency;
-use crate::telemetry::otlp::Tracer;
 use crate::telemetry::requests::Requests;
 use crate::telemetry::shedding::Shedding;
 use crate::telemetry::{Registry, table};
@@ -107,11 +106,10 @@ impl Shared {
         policy: Arc<LivePolicy>,
         pressure: Arc<Pressure>,
         registry: Registry,
-        tracer: Tracer,
         identifying: Option<Identifying>,
     ) -> Arc<Self> {
         let latency = Latency::new(&registry);
-        let instruments = Instruments { latency, talkers: Arc::default(), tracer };
+        let instruments = Instruments { latency, talkers: Arc::default() };
         let shedding = Arc::new(Shedding::new(&registry, Arc::clone(&instruments.talkers)));
         let budget = budget(&config, &pressure);
         let connections = Connections::new(

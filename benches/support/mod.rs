@@ -30,7 +30,6 @@ use gce_metadata_proxy::shared::{Identifying, Shared};
 use gce_metadata_proxy::shares;
 use gce_metadata_proxy::stack;
 use gce_metadata_proxy::telemetry::Registry;
-use gce_metadata_proxy::telemetry::otlp::Tracer;
 use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
@@ -94,7 +93,7 @@ async fn stacks_of(
     let args = ["gce-metadata-proxy", "--upstream", &upstream].into_iter().chain(flags.iter().copied());
     let Ok(cli::Command::Serve(config)) = cli::parse(args.map(Into::into)) else { panic!("valid flags") };
     let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
-    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), identifying);
+    let shared = Shared::new(config, policy, Arc::default(), Registry::default(), identifying);
     shared.tokens.warm(TokenKey::default_account()).await.expect("the mock gives a token");
     keep_zone(&shared.leaves);
     stack::assemble(shared)

@@ -8,8 +8,6 @@ use super::given::{Given, Mistakes};
 #[cfg(feature = "workload-identity")]
 use super::identity::IdentityArgs;
 use super::log::LogArgs;
-#[cfg(feature = "otlp")]
-use super::otlp::OtlpArgs;
 use super::policy::PolicyArgs;
 use super::redirect::OpenedArgs;
 use super::syntax::{self, Address, Choice, Count, HostName, Place, Time};
@@ -136,11 +134,6 @@ pub(super) struct ServeArgs {
     #[serde(flatten)]
     opened: OpenedArgs,
 
-    #[cfg(feature = "otlp")]
-    #[command(flatten)]
-    #[serde(flatten)]
-    otlp: OtlpArgs,
-
     #[cfg(feature = "workload-identity")]
     #[command(flatten)]
     #[serde(flatten)]
@@ -163,10 +156,6 @@ impl ServeArgs {
         let log = self.log.resolve(mistakes);
         let drain_timeout = mistakes.value(self.drain_timeout);
         let opened = self.opened.resolve(mistakes);
-        #[cfg(feature = "otlp")]
-        let otlp = self.otlp.resolve(mistakes);
-        #[cfg(not(feature = "otlp"))]
-        let otlp = Some(crate::telemetry::otlp::Settings {});
         #[cfg(feature = "workload-identity")]
         let identity = self.identity.resolve(mistakes);
         #[cfg(not(feature = "workload-identity"))]
@@ -189,7 +178,6 @@ impl ServeArgs {
             log_format,
             log,
             audit: if self.audit { Audit::On } else { Audit::Off },
-            otlp: otlp?,
             drain_timeout: drain_timeout?,
             redirect: self.redirect.then_some(opened),
             identity,
@@ -220,8 +208,6 @@ impl ServeArgs {
             drain_timeout: Given::from_value(config.drain_timeout),
             redirect: config.redirect.is_some(),
             opened: OpenedArgs::from_opened(config.redirect.as_ref()),
-            #[cfg(feature = "otlp")]
-            otlp: OtlpArgs::from_settings(&config.otlp),
             #[cfg(feature = "workload-identity")]
             identity: IdentityArgs::from_settings(config.identity.as_ref()),
         }

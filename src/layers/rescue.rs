@@ -136,7 +136,6 @@ where
 impl Rescuer {
     fn rescue(&self, error: &Error) -> Result<Response<Body>, Reset> {
         self.note(error);
-        self.timeline.fails_with(error.reason());
         let is_shed = matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset;
         if is_shed || matches!(error, Error::Outdated) {
             self.shedding.reset();

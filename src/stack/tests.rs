@@ -25,7 +25,6 @@ use crate::mock::{Handle, Mock};
 use crate::policy::LivePolicy;
 use crate::server::{self, Arrival, Server};
 use crate::telemetry::Registry;
-use crate::telemetry::otlp::Tracer;
 
 /// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
 const HTTP_LEVELS_CAUGHT: usize = 2;
@@ -154,7 +153,7 @@ async fn shared(mock: &Handle) -> Arc<Shared> {
     let args = ["gce-metadata-proxy", "--upstream", &format!("http://{}", mock.addr())].map(Into::into);
     let Ok(cli::Command::Serve(config)) = cli::parse(args) else { panic!("valid flags") };
     let policy = Arc::new(LivePolicy::load(config.policy.clone()).await.expect("built in"));
-    Shared::new(config, policy, Arc::default(), Registry::default(), Tracer::default(), None)
+    Shared::new(config, policy, Arc::default(), Registry::default(), None)
 }
 
 /// How many places there are for middleware that sees HTTP, and for middleware that sees parsed requests.

@@ -1,4 +1,4 @@
-//! Logs, metrics and, with the feature `otlp`, traces.
+//! Logs and metrics.
 
 mod compat;
 mod export;
@@ -8,11 +8,6 @@ pub mod labels;
 pub mod latency;
 pub mod logging;
 mod moment;
-#[cfg(feature = "otlp")]
-pub mod otlp;
-#[cfg(not(feature = "otlp"))]
-#[path = "otlp/off.rs"]
-pub mod otlp;
 mod process;
 pub mod registry;
 pub mod requests;

@@ -115,9 +115,6 @@ table! {
          status class, failed, or abandoned (no client was waiting any more).";
     UPSTREAM_FIRST_BYTE = "metadata_proxy_upstream_first_byte_seconds" ["endpoint", "outcome"]
         "Time from sending a request to the metadata server to its response head.";
-    SPANS = "metadata_proxy_spans_total" ["outcome"]
-        "Spans of traced requests: exported, failed (not accepted by the collector), dropped (the queue was full). \
-         All 0 without --otlp-endpoint.";
     MEMORY_USAGE = "metadata_proxy_memory_usage_bytes" []
         "Memory used by the control group, including socket buffers if the kernel counts them, without pages of files, which \
          the kernel takes back; 0 without a memory limit.";

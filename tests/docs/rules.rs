@@ -123,10 +123,9 @@ impl Rules {
             let written = self.written.iter().rev().find(|(name, _)| name == arg);
             written.map_or_else(|| OsString::from(arg), |(_, path)| path.into())
         };
-        // These flags are in builds with the features `otlp` and `workload-identity` only.
+        // These flags are in builds with the feature `workload-identity` only.
         let is_known = |arg: &&String| {
-            (cfg!(feature = "otlp") || !arg.starts_with("--otlp-"))
-                && (cfg!(feature = "workload-identity") || !IDENTITY_FLAGS.iter().any(|flag| arg.starts_with(flag)))
+            cfg!(feature = "workload-identity") || !IDENTITY_FLAGS.iter().any(|flag| arg.starts_with(flag))
         };
         let is_doctor = args.iter().any(|arg| arg == "doctor");
         if is_doctor && !cfg!(feature = "workload-identity") {

@@ -10,8 +10,6 @@ mod framing;
 mod handover;
 mod kept;
 mod observability;
-#[cfg(feature = "otlp")]
-mod otlp;
 mod process;
 mod quiet;
 mod statusz;

@@ -27,9 +27,6 @@
 //! timeline, suspends and resumes it, and measures from the request head to the first and to the last byte of the
 //! response. `classify` and `rescue` tell the timeline the endpoint class and the outcome.
 //!
-//! A traced request is also recorded there, for [`telemetry::otlp`](crate::telemetry::otlp), which does nothing in a
-//! build without that feature.
-//!
 //! `cargo bench --bench latency` prints the cost of measuring one filter.
 
 mod body;

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::{Request, StatusCode};
-
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::{EndpointClass, Filter, FilterOutcome, Latency, RequestOutcome};
-use crate::telemetry::otlp::{Recording, Tracer};
 use crate::telemetry::talkers::Talkers;
 use crate::telemetry::{Moment, nanos};
 
@@ -20,8 +17,6 @@ pub struct Instruments {
     pub latency: Arc<Latency>,
     /// Requests by client address.
     pub talkers: Arc<Talkers>,
-    /// Traces of sampled requests.
-    pub tracer: Tracer,
 }
 
 /// The current request of one connection, as the layers report it.
@@ -44,7 +39,6 @@ pub struct Timeline {
     waited: AtomicU64,
     endpoint: AtomicU8,
     outcome: AtomicU8,
-    recording: Recording,
 }
 
 /// No filter has the request: none has begun, or one has answered.
@@ -66,7 +60,6 @@ impl Timeline {
             waited: AtomicU64::new(0),
             endpoint: AtomicU8::new(EndpointClass::Unread as u8),
             outcome: AtomicU8::new(RequestOutcome::Cut as u8),
-            recording: Recording::default(),
         })
     }
 
@@ -76,44 +69,40 @@ impl Timeline {
     }
 
     /// A request has been read.
-    pub(super) fn begin<B>(&self, request: &Request<B>, now: Moment) {
+    pub(super) fn begin(&self) {
         self.holder.store(NO_FILTER, Relaxed);
         self.suspended.store(NOT_SUSPENDED, Relaxed);
         self.endpoint.store(EndpointClass::Unread as u8, Relaxed);
         self.outcome.store(RequestOutcome::Cut as u8, Relaxed);
-        self.recording.begin(&self.instruments.tracer, request, self.peer, now);
     }
 
     /// The filter before has passed the request on to this one.
     pub(super) fn enter(&self, filter: Filter) {
-        let now = Moment::now();
-        let at = self.nanos(now);
+        let now = self.nanos(Moment::now());
         if let Some(passed_on) = self.holder() {
-            self.close(passed_on, FilterOutcome::Passed, now, at);
+            self.close(passed_on, FilterOutcome::Passed, now);
         }
         self.holder.store(filter as u8, Relaxed);
-        self.since.store(at, Relaxed);
+        self.since.store(now, Relaxed);
         self.waited.store(0, Relaxed);
     }
 
     /// The filter that has the request returns a response or an error.
     pub(super) fn leave(&self, outcome: FilterOutcome) {
         if let Some(filter) = self.holder() {
-            let now = Moment::now();
-            self.close(filter, outcome, now, self.nanos(now));
+            self.close(filter, outcome, self.nanos(Moment::now()));
             self.holder.store(NO_FILTER, Relaxed);
         }
     }
 
-    fn close(&self, filter: Filter, outcome: FilterOutcome, now: Moment, at: u64) {
-        let held = at - self.since.load(Relaxed);
+    fn close(&self, filter: Filter, outcome: FilterOutcome, now: u64) {
+        let held = now - self.since.load(Relaxed);
         let waited = self.waited.load(Relaxed);
         let times = self.instruments.latency.filter(filter);
         times.worked(outcome, held.saturating_sub(waited));
         if waited > 0 {
             times.waited(waited);
         }
-        self.recording.left(filter, outcome, now, waited);
     }
 
     /// The task stops working on the request until it is woken.
@@ -143,26 +132,19 @@ impl Timeline {
         self.outcome.store(outcome as u8, Relaxed);
     }
 
-    /// Why the request was refused or has failed.
-    pub(in crate::layers) fn fails_with(&self, reason: &'static str) {
-        self.recording.because(reason);
-    }
-
     /// The stack is done with the request, and knows its outcome.
     pub(super) fn decided(&self, now: Moment) {
         self.instruments.talkers.note(self.peer.ip(), self.outcome(), now);
     }
 
     /// The response head is there, after this time.
-    pub(super) fn first_byte(&self, status: StatusCode, elapsed: Duration) {
+    pub(super) fn first_byte(&self, elapsed: Duration) {
         self.instruments.latency.requests.first_byte.record(self.endpoint(), self.outcome(), elapsed);
-        self.recording.answered(status);
     }
 
     /// The request is over, with this outcome, after this time.
     pub(super) fn end(&self, outcome: RequestOutcome, elapsed: Duration) {
         self.instruments.latency.requests.last_byte.record(self.endpoint(), outcome, elapsed);
-        self.recording.end(self.endpoint(), outcome, elapsed);
     }
 
     fn holder(&self) -> Option<Filter> {

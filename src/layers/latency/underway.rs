@@ -36,7 +36,7 @@ impl Underway {
     /// The request has been read.
     pub(super) fn begin<B>(timeline: Arc<Timeline>, request: &Request<B>) -> Self {
         let began = Moment::now();
-        timeline.begin(request, began);
+        timeline.begin();
         let line = || {
             let uri = request.uri().to_string();
             Box::new(AccessLine { peer: timeline.peer(), method: request.method().clone(), uri, status: None })
@@ -59,7 +59,7 @@ impl Underway {
     }
 
     pub(super) fn first_byte(&mut self, status: StatusCode, now: Moment) {
-        self.timeline.first_byte(status, now - self.began);
+        self.timeline.first_byte(now - self.began);
         if let Some(line) = &mut self.line {
             line.status = Some(status);
         }
