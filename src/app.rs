@@ -66,9 +66,6 @@ pub enum StartError {
     /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
-    /// A socket that was passed in `LISTEN_FDS` cannot be used.
-    #[error("cannot use the sockets passed in LISTEN_FDS: {0}; pass listening TCP sockets, or none")]
-    Inherit(io::Error),
     /// Another process serves pods here, and this one could not take over.
     #[error(
         "the API server did not list this node's pods within {} s. Another process serves pods on this address and goes on; \
@@ -107,7 +104,7 @@ fn remedy(error: &io::Error) -> &'static str {
 const SUCCESSION: Duration = Duration::from_secs(8);
 
 impl App {
-    /// Binds all sockets. Sockets passed by systemd replace `--addr`.
+    /// Binds all sockets.
     ///
     /// # Panics
     ///
@@ -119,16 +116,9 @@ impl App {
             want_migration();
         }
         let cannot = |addr, flag| move |error| StartError::Listen { addr, flag, error };
-        let inherited = server::inherited().map_err(StartError::Inherit)?;
         let is_successor =
             share && config.identity.is_some() && config.addrs.iter().any(|addr| server::is_taken(*addr));
-        let doors = if !inherited.is_empty() {
-            inherited.into_iter().map(|door| vec![door]).collect()
-        } else if is_successor {
-            Vec::new()
-        } else {
-            open_doors(&config)?
-        };
+        let doors = if is_successor { Vec::new() } else { open_doors(&config)? };
         let addr = config.metrics_addr;
         let admin = server::bind(addr, share).map_err(cannot(addr, "--metrics-addr"))?;
         let identity = config.identity.as_ref();

@@ -9,7 +9,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use listenfd::ListenFd;
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::{setsockopt, sockopt::AttachReusePortCbpf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -83,20 +82,6 @@ pub fn bind_queues(addr: SocketAddr, share: bool) -> io::Result<Vec<Door>> {
 pub fn is_taken(addr: SocketAddr) -> bool {
     // Without sharing, the kernel allows a single listener.
     addr.port() != 0 && listen(addr, false).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
-}
-
-/// The listening sockets passed by systemd in `LISTEN_FDS`, each with a single queue. The first call takes ownership of
-/// them.
-pub fn inherited() -> io::Result<Vec<Door>> {
-    let mut passed = ListenFd::from_env();
-    let mut doors = Vec::new();
-    for index in 0..passed.len() {
-        if let Some(listener) = passed.take_tcp_listener(index)? {
-            set_options(&SockRef::from(&listener))?;
-            doors.push(Door::new(listener)?);
-        }
-    }
-    Ok(doors)
 }
 
 fn listen(addr: SocketAddr, share: bool) -> io::Result<std::net::TcpListener> {

@@ -1,18 +1,15 @@
 //! A new process takes over the address of a running one.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::support::{Answer, Binary, Connection, get, upstream};
+use crate::support::{Answer, Binary, Connection, upstream};
 
-const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.1\r\n\
                        Host: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
 
@@ -96,22 +93,4 @@ async fn without_reuse_port_an_address_that_is_in_use_is_refused() {
     let (_binary, addr) = Binary::proxy(mock.addr()).await;
     let (code, text) = Binary::run(&["--addr", &addr.to_string(), "--metrics-addr=127.0.0.1:0"]).await;
     assert_eq!(code, Some(1), "{text}");
-}
-
-/// An inherited socket, as passed by systemd: file descriptor 3, with the number of sockets and the process's ID in the
-/// environment. The shell moves it there from its standard input, and becomes the binary.
-#[tokio::test]
-async fn a_socket_that_was_passed_is_served() {
-    let mock = upstream().await;
-    let upstream = format!("http://{}", mock.addr());
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let addr = listener.local_addr().expect("bound");
-    let become_binary = r#"LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" "$@" 3<&0 </dev/null"#;
-    let binary = env!("CARGO_BIN_EXE_gce-metadata-proxy");
-    let args = ["--addr=127.0.0.1:1", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream];
-    let mut shell = Command::new("sh");
-    shell.args(["-c", become_binary, binary]).args(args).stdin(OwnedFd::from(listener));
-    let mut passed = Binary::spawn(&mut shell);
-    passed.stderr_line("cache warmed up").await;
-    assert_eq!(get(addr, TOKEN).await.status, 200);
 }
