@@ -1,5 +1,6 @@
 //! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
+mod files;
 #[cfg(feature = "workload-identity")]
 mod following;
 
@@ -33,6 +34,8 @@ use crate::telemetry::Registry;
 use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
 use crate::warm::WarmStart;
+
+pub use files::allow_files;
 
 /// A proxy with bound sockets that is not serving yet.
 #[derive(Debug)]
@@ -245,7 +248,7 @@ async fn take_over(shared: &Shared) -> Result<Vec<Vec<Door>>, StartError> {
 fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
     let config = &shared.config;
     let open = doors.iter().map(Vec::len).sum::<usize>();
-    want_files(open + config.max_connections + config.max_in_flight + config.max_hanging);
+    files::want(open + config.max_connections + config.max_in_flight + config.max_hanging);
     let stacks = Arc::new(stack::assemble(Arc::clone(shared)));
     doors.iter().filter_map(|doors| doors.first()).for_each(|door| announce(door, "serving pods"));
     for (number, door) in doors.into_iter().flatten().enumerate() {
@@ -325,22 +328,6 @@ fn want_migration() {
             "net.ipv4.tcp_migrate_req is 0: connections that are being opened may be reset when another process takes over \
              with --reuse-port; set it to 1 on the node"
         );
-    }
-}
-
-/// Raises the open file limit to what the limits need: one per client and upstream connection, and a few
-/// others.
-fn want_files(connections: usize) {
-    let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
-    match rlimit::increase_nofile_limit(wanted) {
-        Ok(allowed) if allowed >= wanted => {}
-        Ok(allowed) => tracing::warn!(
-            allowed,
-            wanted,
-            "the open file limit is too low for --max-connections, --max-in-flight and --max-hanging; raise the hard limit \
-             (ulimit -Hn) or lower the flags"
-        ),
-        Err(error) => tracing::warn!(%error, wanted, "cannot raise the open file limit"),
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::net::TcpSocket;
 
 /// Serves until the process is killed.
 pub async fn serve(addr: SocketAddr, body: Bytes) -> io::Result<()> {
-    rlimit::increase_nofile_limit(u64::MAX)?;
+    gce_metadata_proxy::app::allow_files(u64::MAX)?;
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;

@@ -72,7 +72,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<bool, Failure> {
-    rlimit::increase_nofile_limit(u64::MAX)?;
+    gce_metadata_proxy::app::allow_files(u64::MAX)?;
     let step = std::env::var("SEED_STEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(8);
     let step = Duration::from_secs(step);
     let mock = Mock::start().await;

@@ -5,8 +5,8 @@
 
 use std::{fs, io};
 
-use rlimit::Resource;
 use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
 
 use super::export::{Exported, Family, Value};
 use super::table;
@@ -45,7 +45,7 @@ impl ResourceUsage {
     fn now() -> io::Result<Self> {
         let stat = fs::read_to_string("/proc/self/stat")?;
         let booted = fs::read_to_string("/proc/stat")?;
-        let (max_files, _) = rlimit::getrlimit(Resource::NOFILE)?;
+        let max_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         // Reading the directory opens one more file.
         let open_files = fs::read_dir("/proc/self/fd")?.count().saturating_sub(1);
         let ticks = clock_ticks_per_second() as f64;

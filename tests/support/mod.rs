@@ -28,7 +28,7 @@ pub use wire::{Answer, Connection, Outcome, get, raw, request};
 
 /// Raises the limit of open files, which is often 1,024 by default.
 pub fn open_many_files() {
-    rlimit::increase_nofile_limit(u64::MAX).expect("the limit of open files can be raised");
+    gce_metadata_proxy::app::allow_files(u64::MAX).expect("the limit of open files can be raised");
 }
 
 /// Waits until a condition holds.
