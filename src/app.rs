@@ -255,7 +255,7 @@ fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinS
         let server = Server {
             stacks: Arc::clone(&stacks),
             timeouts: TIMEOUTS,
-            connections: Arc::clone(&shared.connections),
+            connections: Arc::clone(&shared.limits.connections),
             drain: shared.drain.clone(),
         };
         accepting.spawn(server.run(number, door));
@@ -273,15 +273,15 @@ fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
         // Everything is in memory already.
         Upstream::None(_) => shared.readiness.warm(),
     }
-    let of_policy = Arc::clone(shared);
-    tasks.spawn(async move { follow(&of_policy.policy, &of_policy.policy_metrics).await });
-    let connections = Arc::clone(&shared.connections);
+    let concealment = Arc::clone(&shared.concealment);
+    tasks.spawn(async move { follow(concealment.policy(), concealment.metrics()).await });
+    let connections = Arc::clone(&shared.limits.connections);
     tasks.spawn(async move { connections.tend().await });
     if let Some(identity) = shared.identity.clone() {
         tasks.spawn(identity.tend());
     }
     let of_history = Arc::clone(shared);
-    tasks.spawn(async move { of_history.history.run(&of_history.instruments.latency).await });
+    tasks.spawn(async move { of_history.measures.history.run(&of_history.measures.instruments.latency).await });
     tasks
 }
 

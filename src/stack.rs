@@ -61,19 +61,20 @@ fn with_between(
     let remember = move |arrival: Arrival| Some(Visitor::new(of_visitors.clone()?, arrival));
     Remembering(remember, move |arrival: Arrival, visitor: &Option<Arc<Visitor>>| {
         let (http, metadata, peer) = (http.clone(), metadata.clone(), arrival.peer);
-        let timeline = &Timeline::new(shared.instruments.clone(), peer);
+        let timeline = &Timeline::new(shared.measures.instruments.clone(), peer);
         let visitor = visitor.as_ref();
-        let identify = visitor
-            .map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor, shared.forward.has_accounts())));
+        let identify = visitor.map(|visitor| {
+            track(timeline, Filter::Identify, identify::layer(visitor, shared.upstream.forward.has_accounts()))
+        });
         let accounts = shared.accounts.as_ref();
         let accounts = accounts.map(|accounts| track(timeline, Filter::Accounts, accounts::layer(accounts)));
         let of_http = layers! { http:
             // Outermost, so that refusals are measured, too.
             total(timeline),
             // Outside everything that decides, so that every refusal and failure below is answered in one place.
-            rescue::layer(&shared.requests, &shared.shedding, shared.config.on_overload, timeline),
+            rescue::layer(&shared.measures.requests, &shared.measures.shedding, shared.config.on_overload, timeline),
             // Inside rescue, which answers what it catches, and outside everything that decides.
-            catch_panic::layer(&shared.requests, peer),
+            catch_panic::layer(&shared.measures.requests, peer),
             // Outside all filters: whichever of them answers is done here.
             leave(timeline),
             // Before everything that decides, so that all of it works on one reading of the request.
@@ -96,14 +97,14 @@ fn with_between(
             option_layer(accounts),
             // Below the policy, because only visible values can be watched, and above kept values, because a watch waits
             // for a future value.
-            track(timeline, Filter::Hanging, hanging::layer(&shared.watches)),
+            track(timeline, Filter::Hanging, hanging::layer(&shared.limits.watches)),
             // Before the token cache only because its lookup is cheaper; they share no path.
             track(timeline, Filter::Leaves, leaves::layer(&shared.leaves)),
             // Innermost of what answers here, so that only requests which passed everything above reach the cache.
             track(timeline, Filter::TokenCache, token_cache::layer(&shared.tokens, shared.config.audit)),
             enter(timeline, Filter::Forward),
         };
-        of_http.layer(of_metadata).map_err(Error::from).service(shared.forward.clone())
+        of_http.layer(of_metadata).map_err(Error::from).service(shared.upstream.forward.clone())
     })
 }
 
@@ -113,9 +114,9 @@ fn limit(
 ) -> Limit<impl Fn(&Request) -> bool + Send + Sync + use<>, impl Fn(&Request) -> bool + Send + Sync + use<>> {
     let leaves = Arc::clone(&shared.leaves);
     let concealment = Arc::clone(&shared.concealment);
-    let (connections, accounts) = (Arc::clone(&shared.connections), shared.accounts.clone());
+    let (connections, accounts) = (Arc::clone(&shared.limits.connections), shared.accounts.clone());
     Limit {
-        seats: Arc::clone(&shared.seats),
+        seats: Arc::clone(&shared.limits.seats),
         needs_none: move |request: &Request| {
             let is_account_known = || accounts.as_ref().is_some_and(|accounts| accounts.knows(request));
             discovery::answers(request) || leaves.knows(request) || token_cache::knows(request) || is_account_known()

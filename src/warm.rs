@@ -13,8 +13,8 @@ use crate::layers::leaves::{Leaf, Leaves, Lifetime};
 use crate::layers::token_cache::{Store, Tokens};
 use crate::metadata::CommonPath;
 use crate::readiness::Readiness;
-use crate::shared::Shared;
-use crate::tokens::{NoToken, Sources, TokenKey, TokenSource};
+use crate::shared::{Shared, Sources};
+use crate::tokens::{NoToken, TokenKey, TokenSource};
 use crate::workloads::Names;
 
 /// Initial and maximum interval between attempts.
@@ -38,7 +38,7 @@ impl WarmStart<Sources> {
     pub fn new(shared: &Shared) -> Self {
         Self {
             leaves: Arc::clone(&shared.leaves),
-            store: Arc::clone(&shared.store),
+            store: Arc::clone(shared.tokens.store()),
             tokens: shared.tokens.clone(),
             names: shared.identity.as_ref().and_then(|identity| identity.workloads().names().cloned()),
         }

@@ -73,7 +73,7 @@ impl Admin {
     ) -> impl NewStack<Stack: Stack<Body: Body<Data: Send> + Send, Future: Send> + Send + Sync> + Send + Sync {
         move |Arrival { peer, .. }: Arrival| {
             let admin = self.clone();
-            let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.requests));
+            let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.measures.requests));
             let pages = tower::service_fn(move |request: Request<Incoming>| {
                 let (admin, (head, _)) = (admin.clone(), request.into_parts());
                 async move { Ok(admin.answer(&head.method, &head.uri, peer).await) }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "workload-identity")]
-use super::workload::WorkloadSource;
-use super::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource, Urgency};
-#[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
 use crate::shares::Client;
+#[cfg(feature = "workload-identity")]
+use crate::tokens::workload::WorkloadSource;
+use crate::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource, Urgency};
 
 /// The node's token is the metadata server's, a workload's is Google's.
 #[derive(Debug)]

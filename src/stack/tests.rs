@@ -143,7 +143,7 @@ impl Proxy {
         let stacks = Arc::new(with_between(Arc::clone(&shared), http, metadata));
         let listener = server::bind((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         let addr = listener.local_addr().expect("bound");
-        let (connections, drain) = (Arc::clone(&shared.connections), shared.drain.clone());
+        let (connections, drain) = (Arc::clone(&shared.limits.connections), shared.drain.clone());
         tokio::spawn(Server { stacks, timeouts: TIMEOUTS, connections, drain }.run(0, listener));
         Self { addr, shared, _mock: mock }
     }
@@ -279,9 +279,9 @@ async fn the_first_request_alone_fails(proxy: &Proxy) {
     assert!(answer.ends_with(&format!("{}\n", Error::Panicked)), "{answer}");
     assert_eq!(client.get(CLUSTER_UID).await.0, 200, "the same connection");
     assert_eq!(bystander.get(CLUSTER_UID).await.0, 200, "another connection");
-    assert_eq!(proxy.shared.requests.panics(), 1);
+    assert_eq!(proxy.shared.measures.requests.panics(), 1);
     let given_back = async {
-        while proxy.shared.seats.taken() > 0 {
+        while proxy.shared.limits.seats.taken() > 0 {
             yield_now().await;
         }
     };

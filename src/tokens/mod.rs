@@ -3,7 +3,6 @@
 mod breaker;
 mod key;
 mod metadata_server;
-mod sources;
 #[cfg(feature = "workload-identity")]
 pub mod workload;
 
@@ -17,7 +16,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 pub use key::{TokenKey, TokenKind};
 pub use metadata_server::MetadataServer;
-pub use sources::Sources;
 
 use crate::error::Overload;
 use crate::failure::TokenFailure;
@@ -27,7 +25,7 @@ use crate::shares::Client;
 /// A source of tokens.
 ///
 /// There are two: the node's metadata server, and with Workload Identity one that exchanges a pod's own credentials.
-/// [`Sources`] chooses between them.
+/// `shared::Sources` chooses between them.
 pub trait TokenSource: Send + Sync + 'static {
     /// Maximum duration of [`TokenSource::fetch`], and of a client's wait for a token.
     fn deadline(&self) -> Duration;

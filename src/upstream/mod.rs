@@ -3,6 +3,7 @@
 //! [`UpstreamClient`] owns connections and deadlines. [`Forward`], the innermost service of the stack, decides what
 //! is sent. All upstream requests go through them.
 
+mod access;
 mod body;
 mod client;
 mod forward;
@@ -16,6 +17,7 @@ use std::fmt;
 
 use crate::metadata::{Target, TargetError};
 
+pub use access::Access;
 pub use body::MAX_BUFFERED_BYTES;
 pub use client::{RequestKind, UpstreamClient};
 pub use forward::Forward;

@@ -37,26 +37,31 @@ impl Status {
     /// As of now.
     pub fn of(shared: &Shared) -> Self {
         let now = Instant::now();
-        let Shared { config, instruments, .. } = shared;
-        let courses = shared.history.courses(&instruments.latency);
-        let (weight, weight_limit) = shared.connections.weight();
-        let (tokens, tokens_not_shown) = shared.store.rows(MAX_TOKENS, BootTime::now());
+        let Shared { config, measures, limits, .. } = shared;
+        let instruments = &measures.instruments;
+        let courses = measures.history.courses(&instruments.latency);
+        let (weight, weight_limit) = limits.connections.weight();
+        let (tokens, tokens_not_shown) = shared.tokens.store().rows(MAX_TOKENS, BootTime::now());
         let points = courses.first().map_or(0, |course| course.points.len());
         Self {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: now.saturating_duration_since(shared.began).as_secs(),
             readiness: shared.readiness.state(),
-            policy: Policy::from_policy(&shared.policy.current(), config),
+            policy: Policy::from_policy(&shared.concealment.policy().current(), config),
             flags: cli::flags(config).into_iter().map(|(name, value)| Flag { name, value }).collect(),
             room: vec![
-                room("requests in flight", shared.seats.taken(), shared.seats.limit()),
-                room("connections", shared.connections.count(), config.max_connections),
+                room("requests in flight", limits.seats.taken(), limits.seats.limit()),
+                room("connections", limits.connections.count(), config.max_connections),
                 room("memory charged to connections, KiB", weight / 1024, weight_limit / 1024),
-                room("wait_for_change requests", shared.watches.count(), shared.watches.limit()),
+                room("wait_for_change requests", limits.watches.count(), limits.watches.limit()),
             ],
-            memory: Memory::from_pressure(&shared.pressure),
-            sheds: shared.shedding.counts().map(|(reason, count)| Count { reason: reason.to_owned(), count }).collect(),
-            refusals: counts(shared.requests.refusals()),
+            memory: Memory::from_pressure(&limits.pressure),
+            sheds: measures
+                .shedding
+                .counts()
+                .map(|(reason, count)| Count { reason: reason.to_owned(), count })
+                .collect(),
+            refusals: counts(measures.requests.refusals()),
             window_seconds: history::INTERVAL.as_secs() * points as u64,
             point_seconds: history::INTERVAL.as_secs(),
             filters: courses.iter().map(FilterStatus::from_course).collect(),
@@ -149,13 +154,13 @@ impl FilterStatus {
 impl Upstream {
     fn from_shared(shared: &Shared) -> Self {
         let mut all: Option<Snapshot> = None;
-        for (_, snapshot) in shared.instruments.latency.upstream.last_byte.series() {
+        for (_, snapshot) in shared.measures.instruments.latency.upstream.last_byte.series() {
             all.get_or_insert_with(|| Snapshot::empty(snapshot.bounds)).add(&snapshot);
         }
         Self {
             address: shared.config.upstream.to_string(),
-            failure: shared.health.failure(),
-            outcomes: counts(shared.upstream_metrics.outcomes()),
+            failure: shared.upstream.health.failure(),
+            outcomes: counts(shared.upstream.metrics.outcomes()),
             duration: all.as_ref().and_then(Quantiles::from_snapshot),
         }
     }

@@ -54,6 +54,16 @@ impl Concealment {
         request.hangs() && (self.mode == Mode::Audit || self.policy.current().passes(Param::WaitForChange))
     }
 
+    /// The policy, which is reloaded when its file changes.
+    pub fn policy(&self) -> &LivePolicy {
+        &self.policy
+    }
+
+    /// Counts verdicts and reloads of the policy.
+    pub fn metrics(&self) -> &PolicyMetrics {
+        &self.metrics
+    }
+
     fn count(&self, decision: Decision<'_>) {
         let verdict = match decision {
             Decision::Allow | Decision::Flat | Decision::Redirect => Verdict::Allowed,

@@ -55,6 +55,11 @@ impl<T: TokenSource> Tokens<T> {
         Self { store, source: Arc::new(source) }
     }
 
+    /// Where tokens are kept.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     /// Where tokens come from.
     #[cfg(feature = "workload-identity")]
     pub fn source(&self) -> &T {

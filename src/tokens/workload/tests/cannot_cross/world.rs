@@ -30,9 +30,10 @@ use crate::pods::owners::{Attest, TICK};
 use crate::pods::{FakeProc, Lookout, Pod};
 use crate::reply::{self, Body};
 use crate::server::Arrival;
+use crate::shared::Sources;
 use crate::telemetry::Registry;
+use crate::tokens::TokenKey;
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource, prefetch, renew};
-use crate::tokens::{Sources, TokenKey};
 
 /// How late the API server hears of a pod, or of its end.
 const LATE: Duration = Duration::from_millis(400);

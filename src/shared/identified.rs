@@ -1,0 +1,107 @@
+//! [`Identified`]: how pods are identified, and where tokens come from.
+
+use std::sync::Arc;
+
+use super::Sources;
+#[cfg(feature = "workload-identity")]
+use crate::cluster::Cluster;
+use crate::config::Config;
+use crate::identity::{CutFrom, Forget, Identity};
+use crate::layers::token_cache::Store;
+#[cfg(feature = "workload-identity")]
+use crate::metadata::Principal;
+use crate::pods::Lookout;
+use crate::server::Connections;
+use crate::telemetry::Registry;
+use crate::tokens::MetadataServer;
+#[cfg(feature = "workload-identity")]
+use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
+use crate::upstream::{Named, Upstream};
+
+/// How pods are identified, and where their tokens come from.
+#[derive(Debug)]
+pub struct Identifying {
+    /// What the kernel says.
+    pub lookout: Lookout,
+    /// Who exchanges tokens. `None` if pods have none.
+    #[cfg(feature = "workload-identity")]
+    pub exchange: Option<(Cluster, Google)>,
+}
+
+/// How pods are identified, and what their tokens come from.
+#[derive(Default)]
+pub(super) struct Identified {
+    identity: Option<Arc<Identity>>,
+    #[cfg(feature = "workload-identity")]
+    exchange: Option<(Cluster, Google)>,
+    #[cfg(feature = "workload-identity")]
+    kept: Arc<Kept>,
+}
+
+impl Identified {
+    /// Identifies pods, if that is configured.
+    pub(super) fn new(
+        config: &Config,
+        identifying: Option<Identifying>,
+        connections: &Arc<Connections>,
+        store: &Arc<Store>,
+        registry: &Registry,
+    ) -> Self {
+        let Some((settings, identifying)) = config.identity.as_ref().zip(identifying) else { return Self::default() };
+        #[cfg(feature = "workload-identity")]
+        let kept = Arc::<Kept>::default();
+        let (connections, store_to_clear) = (Arc::clone(connections), Arc::clone(store));
+        let cut_from = CutFrom::new(move |addr, before| connections.cut_from(addr, before));
+        #[cfg(feature = "workload-identity")]
+        let kept_to_clear = Arc::clone(&kept);
+        let forget = Forget::new(move |principal| {
+            #[cfg(feature = "workload-identity")]
+            if let Principal::Workload(number) = principal {
+                kept_to_clear.forget(number);
+            }
+            store_to_clear.forget_all_of(principal);
+        });
+        let identity = Identity::new(settings, identifying.lookout, cut_from, forget, registry);
+        store.know_accounts(identity.workloads());
+        if let Upstream::None(values) = &config.upstream {
+            know_project(&identity, &values.named());
+        }
+        Self {
+            identity: Some(identity),
+            #[cfg(feature = "workload-identity")]
+            exchange: identifying.exchange,
+            #[cfg(feature = "workload-identity")]
+            kept,
+        }
+    }
+
+    /// The sources of tokens: the node's, and that of workloads if they have one.
+    #[cfg_attr(not(feature = "workload-identity"), expect(unused_variables, reason = "only the node has tokens"))]
+    pub(super) fn sources(self, node: MetadataServer, registry: &Registry) -> (Option<Arc<Identity>>, Sources) {
+        let sources = Sources::of_node(node);
+        #[cfg(feature = "workload-identity")]
+        if let (Some(identity), Some((cluster, google))) = (&self.identity, self.exchange)
+            && let Some(federation) = identity.workloads().federation()
+        {
+            let parts = Parts {
+                federation: Arc::clone(federation),
+                workloads: Arc::clone(identity.workloads()),
+                pods: Arc::clone(identity.pods()),
+                cluster,
+                google,
+                kept: self.kept,
+            };
+            return (self.identity, sources.with_workloads(Arc::new(WorkloadSource::new(parts, registry))));
+        }
+        (self.identity, sources)
+    }
+}
+
+/// Passes on the number of the project, which is part of accounts' principals.
+fn know_project(identity: &Identity, named: &Named) {
+    if let (Some(names), Some(id), Some(number)) =
+        (identity.workloads().names(), &named.project_id, named.numeric_project_id)
+    {
+        names.know_project(id, &number.to_string());
+    }
+}
