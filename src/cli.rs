@@ -14,6 +14,8 @@ mod log;
 mod mock;
 mod policy;
 mod redirect;
+#[cfg(feature = "workload-identity")]
+mod repeated;
 mod serve;
 #[cfg(feature = "workload-identity")]
 mod startup_taint;

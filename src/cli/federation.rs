@@ -3,54 +3,57 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::given::{Given, Mistakes, Syntax, either};
-use super::syntax::{self, Choice, Text};
+use super::given::{Given, Mistakes, Plain};
+use super::repeated::repeated;
+use super::syntax::{self, Choice};
 use crate::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
 const IAM: &str = "https://iamcredentials.googleapis.com";
 
-/// Where the tokens of pods' accounts come from. Without a pool or a provider, pods' accounts have no tokens.
-#[derive(Debug, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct FederationArgs {
-    /// Workload identity pool of a GKE cluster, whose pods get Google tokens of their own. Requires --cluster-uri
-    #[arg(long, value_name = "PROJECT.svc.id.goog", env = "METADATA_PROXY_WORKLOAD_POOL")]
-    workload_pool: Option<Given<Pool>>,
+repeated! {
+    /// Where the tokens of pods' accounts come from. Without a pool or a provider, pods' accounts have no tokens.
+    #[derive(Debug, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct FederationArgs {
+        /// Workload identity pool of a GKE cluster, whose pods get Google tokens of their own. Requires --cluster-uri
+        #[arg(long, value_name = "PROJECT.svc.id.goog", env = "METADATA_PROXY_WORKLOAD_POOL")]
+        workload_pool: Option<Given<WorkloadPool>>,
 
-    /// URI by which Google knows the cluster of --workload-pool
-    #[arg(long, value_name = "URL", env = "METADATA_PROXY_CLUSTER_URI")]
-    cluster_uri: Option<Given<Cluster>>,
+        /// URI by which Google knows the cluster of --workload-pool
+        #[arg(long, value_name = "URL", env = "METADATA_PROXY_CLUSTER_URI")]
+        cluster_uri: Option<Given<ClusterUri>>,
 
-    /// Workload identity provider that trusts any cluster, in place of --workload-pool
-    #[arg(long, value_name = "//iam.googleapis.com/...", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
-    workload_identity_provider: Option<Given<ProviderName>>,
+        /// Workload identity provider that trusts any cluster, in place of --workload-pool
+        #[arg(long, value_name = "//iam.googleapis.com/...", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
+        workload_identity_provider: Option<Given<Provider>>,
 
-    /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
-    #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
-    token_audience: Option<Given<Text>>,
+        /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
+        #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
+        token_audience: Option<Given<String>>,
 
-    /// Google's Security Token Service, which exchanges Kubernetes tokens
-    #[arg(long, value_name = "URL", env = "METADATA_PROXY_STS_ENDPOINT", default_value = STS)]
-    sts_endpoint: Given<Server>,
+        /// Google's Security Token Service, which exchanges Kubernetes tokens
+        #[arg(long, value_name = "URL", env = "METADATA_PROXY_STS_ENDPOINT", default_value = STS)]
+        sts_endpoint: Given<Endpoint>,
 
-    /// Google's IAM Service Account Credentials API, which issues tokens of Google service accounts
-    #[arg(long, value_name = "URL", env = "METADATA_PROXY_IAM_ENDPOINT", default_value = IAM)]
-    iam_endpoint: Given<Server>,
+        /// Google's IAM Service Account Credentials API, which issues tokens of Google service accounts
+        #[arg(long, value_name = "URL", env = "METADATA_PROXY_IAM_ENDPOINT", default_value = IAM)]
+        iam_endpoint: Given<Endpoint>,
 
-    /// PEM file of authorities to trust for both endpoints instead of public ones
-    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
-    google_ca: Option<Given<Text>>,
+        /// PEM file of authorities to trust for both endpoints instead of public ones
+        #[arg(long, value_name = "FILE", env = "METADATA_PROXY_GOOGLE_CA")]
+        google_ca: Option<Given<String>>,
 
-    /// Whose tokens to fetch before pods request them. linked: accounts that have a Google account or have requested a token
-    /// before
-    #[arg(
-        long,
-        value_name = syntax::names::<Prefetch>(),
-        env = "METADATA_PROXY_PREFETCH",
-        default_value = Prefetch::default().to_string()
-    )]
-    prefetch: Choice<Prefetch>,
+        /// Whose tokens to fetch before pods request them. linked: accounts that have a Google account or have requested a token
+        /// before
+        #[arg(
+            long,
+            value_name = syntax::names::<Prefetch>(),
+            env = "METADATA_PROXY_PREFETCH",
+            default_value = Prefetch::default().to_string()
+        )]
+        prefetch: Choice<Prefetch>,
+    }
 }
 
 impl FederationArgs {
@@ -90,20 +93,6 @@ impl FederationArgs {
         Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch? })
     }
 
-    /// These flags as far as they were typed, and otherwise those before the subcommand.
-    pub(super) fn or(self, before: Self) -> Self {
-        Self {
-            workload_pool: either(self.workload_pool, before.workload_pool),
-            cluster_uri: either(self.cluster_uri, before.cluster_uri),
-            workload_identity_provider: either(self.workload_identity_provider, before.workload_identity_provider),
-            token_audience: either(self.token_audience, before.token_audience),
-            sts_endpoint: self.sts_endpoint.or(before.sts_endpoint),
-            iam_endpoint: self.iam_endpoint.or(before.iam_endpoint),
-            google_ca: either(self.google_ca, before.google_ca),
-            prefetch: self.prefetch.or(before.prefetch),
-        }
-    }
-
     /// The flags that result in this.
     pub(super) fn from_federation(federation: Option<&Federation>) -> Self {
         let (pool, cluster, provider) = match federation.map(|federation| federation.trust.clone()) {
@@ -131,83 +120,38 @@ impl FederationArgs {
 
 const EITHER: &str = "--workload-pool or --workload-identity-provider";
 
-/// The workload identity pool of a project's clusters.
-#[derive(Debug, Clone)]
-struct Pool;
+impl Plain for WorkloadPool {
+    const EXPECTED: &'static str = "PROJECT.svc.id.goog";
 
-impl Syntax for Pool {
-    type Value = WorkloadPool;
-
-    fn expected() -> String {
-        "PROJECT.svc.id.goog".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<WorkloadPool> {
-        WorkloadPool::parse(text)
-    }
-
-    fn show(value: &WorkloadPool) -> String {
-        value.to_string()
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 
-/// The URI of a cluster.
-#[derive(Debug, Clone)]
-struct Cluster;
+impl Plain for ClusterUri {
+    const EXPECTED: &'static str =
+        "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME";
 
-impl Syntax for Cluster {
-    type Value = ClusterUri;
-
-    fn expected() -> String {
-        "https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/NAME".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<ClusterUri> {
-        ClusterUri::parse(text)
-    }
-
-    fn show(value: &ClusterUri) -> String {
-        value.to_string()
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 
-/// The resource name of a provider.
-#[derive(Debug, Clone)]
-struct ProviderName;
+impl Plain for Provider {
+    const EXPECTED: &'static str =
+        "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER";
 
-impl Syntax for ProviderName {
-    type Value = Provider;
-
-    fn expected() -> String {
-        "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Provider> {
-        Provider::parse(text)
-    }
-
-    fn show(value: &Provider) -> String {
-        value.to_string()
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 
-/// The URL of one of Google's servers.
-#[derive(Debug, Clone)]
-struct Server;
+impl Plain for Endpoint {
+    const EXPECTED: &'static str =
+        "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine";
 
-impl Syntax for Server {
-    type Value = Endpoint;
-
-    fn expected() -> String {
-        "https://HOST or https://HOST:PORT, without a path; http:// only for addresses of this machine".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Endpoint> {
-        Endpoint::parse(text)
-    }
-
-    fn show(value: &Endpoint) -> String {
-        value.to_string()
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 

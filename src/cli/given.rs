@@ -1,7 +1,7 @@
 //! [`Given`]: the value of a flag, which may be invalid, so that all mistakes are reported at once.
 
 use std::ffi::OsStr;
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::marker::PhantomData;
 
 use clap::Arg;
@@ -24,6 +24,31 @@ pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
     fn show(value: &Self::Value) -> String;
 }
 
+/// A type whose values are typed as it shows them. It is its own syntax.
+pub(super) trait Plain: Display + Debug + Clone + Send + Sync + 'static {
+    /// Describes a valid value, for error messages.
+    const EXPECTED: &'static str;
+
+    /// Parses a value. Returns `None` if it is invalid.
+    fn read(text: &str) -> Option<Self>;
+}
+
+impl<T: Plain> Syntax for T {
+    type Value = Self;
+
+    fn expected() -> String {
+        Self::EXPECTED.to_owned()
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::read(text)
+    }
+
+    fn show(value: &Self) -> String {
+        value.to_string()
+    }
+}
+
 /// A value with the flag or environment variable that it comes from. clap accepts any text; [`Mistakes`] holds what is invalid.
 #[derive(Debug, Clone)]
 pub(super) struct Given<S: Syntax> {
@@ -43,16 +68,22 @@ impl<S: Syntax> Given<S> {
         Self { origin: String::new(), text: S::show(&value), value: Some(value), is_typed: true }
     }
 
+    /// The flag as if the environment had this text.
+    #[cfg(all(test, feature = "workload-identity"))]
+    pub(super) fn from_environment(text: &str) -> Self {
+        Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), is_typed: false }
+    }
+
+    /// The text as it was given.
+    #[cfg(all(test, feature = "workload-identity"))]
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Whether it was typed: neither taken from the environment nor the default.
     #[cfg(feature = "workload-identity")]
     pub(super) fn is_typed(&self) -> bool {
         self.is_typed
-    }
-
-    /// This value if it was typed, or else the one that was given before.
-    #[cfg(feature = "workload-identity")]
-    pub(super) fn or(self, before: Self) -> Self {
-        if self.is_typed { self } else { before }
     }
 
     /// Whether it has a value. An environment variable that is empty counts as not set.
@@ -65,12 +96,6 @@ impl<S: Syntax> Given<S> {
     pub(super) fn with_command(self, command: &str) -> Self {
         Self { origin: format!("{command} {}", self.origin), ..self }
     }
-}
-
-/// The flag after a subcommand if it was typed, or else the one before it.
-#[cfg(feature = "workload-identity")]
-pub(super) fn either<S: Syntax>(after: Option<Given<S>>, before: Option<Given<S>>) -> Option<Given<S>> {
-    after.filter(Given::is_typed).or(before)
 }
 
 /// Serializes the text, for [`super::serve::flags`].
@@ -167,34 +192,5 @@ impl Mistakes {
     /// The valid values, without empty ones. Each invalid one is a mistake.
     pub(super) fn list<S: Syntax>(&mut self, given: Vec<Given<S>>) -> Vec<S::Value> {
         given.into_iter().filter(Given::is_not_empty).filter_map(|given| self.value(given)).collect()
-    }
-}
-
-#[cfg(test)]
-#[cfg(feature = "workload-identity")]
-mod tests {
-    use super::super::syntax::Text;
-    use super::*;
-
-    #[test]
-    fn a_flag_after_the_subcommand_counts_more_than_one_before_and_the_environment_least() {
-        let typed = |text: &str| Given::<Text>::from_value(text.to_owned());
-        let from_environment = || Given { is_typed: false, ..typed("environment") };
-        let shown = |given: Option<Given<Text>>| given.map(|given| given.text).unwrap_or_default();
-        for (after, before, expected) in [
-            (Some(typed("after")), Some(typed("before")), "after"),
-            (Some(from_environment()), Some(typed("before")), "before"),
-            (Some(from_environment()), Some(from_environment()), "environment"),
-            (Some(typed("after")), Some(from_environment()), "after"),
-            (None, Some(typed("before")), "before"),
-            (None, None, ""),
-        ] {
-            assert_eq!(shown(either(after, before)), expected);
-        }
-        let or = |after: Given<Text>, before| after.or(before).text;
-        assert_eq!(or(typed("after"), typed("before")), "after");
-        assert_eq!(or(Given { is_typed: false, ..typed("default") }, typed("before")), "before");
-        assert_eq!(or(typed("default"), from_environment()), "default");
-        assert_eq!(or(from_environment(), typed("before")), "before");
     }
 }

@@ -4,8 +4,9 @@ use clap::Args;
 use serde::Serialize;
 
 use super::federation::FederationArgs;
-use super::given::{Given, Mistakes, Syntax, either};
-use super::syntax::{self, Choice, Text};
+use super::given::{Given, Mistakes, Plain, Syntax};
+use super::repeated::repeated;
+use super::syntax::{self, Choice};
 use crate::cluster::{self, Acting, Credential, NodeName};
 use crate::identity::{AccountName, Settings};
 use crate::pods::owners::Attest;
@@ -13,17 +14,19 @@ use crate::pods::owners::Attest;
 /// Where the node's `/proc` is mounted in a container.
 const HOST_PROC: &str = "/host/proc";
 
-/// Which node this is, and how the API server is asked about it.
-#[derive(Debug, Default, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct NodeArgs {
-    /// Name of this node, as `kubectl get nodes` prints it
-    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
-    node_name: Option<Given<Node>>,
+repeated! {
+    /// Which node this is, and how the API server is asked about it.
+    #[derive(Debug, Default, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct NodeArgs {
+        /// Name of this node, as `kubectl get nodes` prints it
+        #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+        node_name: Option<Given<NodeName>>,
 
-    /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
-    #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
-    kubeconfig: Option<Given<Text>>,
+        /// Kubeconfig for the API server, such as the kubelet's own. Without it, the proxy uses its pod's service account
+        #[arg(long, value_name = "FILE", env = "METADATA_PROXY_KUBECONFIG")]
+        kubeconfig: Option<Given<String>>,
+    }
 }
 
 impl NodeArgs {
@@ -41,67 +44,61 @@ impl NodeArgs {
     pub(super) fn is_nameless(&self) -> bool {
         !self.node_name.as_ref().is_some_and(Given::is_not_empty)
     }
-
-    /// These flags as far as they were typed, and otherwise those before the subcommand.
-    pub(super) fn or(self, before: Self) -> Self {
-        Self {
-            node_name: either(self.node_name, before.node_name),
-            kubeconfig: either(self.kubeconfig, before.kubeconfig),
-        }
-    }
 }
 
-/// How pods are identified. Without `--workload-identity` the other flags have no effect.
-#[derive(Debug, Args, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct IdentityArgs {
-    /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
-    #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY")]
-    workload_identity: bool,
+repeated! {
+    /// How pods are identified. Without `--workload-identity` the other flags have no effect.
+    #[derive(Debug, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct IdentityArgs {
+        /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
+        #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY")]
+        workload_identity: bool,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(super) node: NodeArgs,
+        #[command(flatten)]
+        #[serde(flatten)]
+        pub(super) node: NodeArgs,
 
-    /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
-    /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
-    #[arg(
-        long,
-        value_name = "true|false",
-        env = "METADATA_PROXY_IMPERSONATE_NODE",
-        default_value = "true",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true"
-    )]
-    impersonate_node: Given<Impersonation>,
+        /// Let the pod's service account act as its node, so that the API server confines it to that node. Requires Kubernetes
+        /// 1.36. `false` only if an admission policy bounds the account. Has no effect with --kubeconfig
+        #[arg(
+            long,
+            value_name = "true|false",
+            env = "METADATA_PROXY_IMPERSONATE_NODE",
+            default_value = "true",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true"
+        )]
+        impersonate_node: Given<Impersonation>,
 
-    /// Directory where the node's /proc is mounted. Read-only is enough
-    #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
-    host_proc: Given<Text>,
+        /// Directory where the node's /proc is mounted. Read-only is enough
+        #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
+        host_proc: Given<String>,
 
-    /// Directory that outlives the process, such as an emptyDir of its pod. The pods that are known are kept there, so that a
-    /// restart while the API server is away knows them
-    #[arg(long, value_name = "DIR", env = "METADATA_PROXY_STATE_DIR")]
-    state_dir: Option<Given<Text>>,
+        /// Directory that outlives the process, such as an emptyDir of its pod. The pods that are known are kept there, so that a
+        /// restart while the API server is away knows them
+        #[arg(long, value_name = "DIR", env = "METADATA_PROXY_STATE_DIR")]
+        state_dir: Option<Given<String>>,
 
-    /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
-    /// their own, as with gVisor. kernel: always its processes
-    #[arg(
-        long,
-        value_name = syntax::names::<Attest>(),
-        env = "METADATA_PROXY_ATTEST",
-        default_value = Attest::default().to_string()
-    )]
-    attest: Choice<Attest>,
+        /// Evidence that identifies a pod. prefer: its processes, or the API server alone if they have no addresses of
+        /// their own, as with gVisor. kernel: always its processes
+        #[arg(
+            long,
+            value_name = syntax::names::<Attest>(),
+            env = "METADATA_PROXY_ATTEST",
+            default_value = Attest::default().to_string()
+        )]
+        attest: Choice<Attest>,
 
-    /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
-    #[arg(long, value_name = "NAMESPACE/ACCOUNT", env = "METADATA_PROXY_PASSTHROUGH", value_delimiter = ',')]
-    passthrough: Vec<Given<Account>>,
+        /// Service account whose pods act as the node, as all pods do without --workload-identity. May be repeated
+        #[arg(long, value_name = "NAMESPACE/ACCOUNT", env = "METADATA_PROXY_PASSTHROUGH", value_delimiter = ',')]
+        passthrough: Vec<Given<AccountName>>,
 
-    #[command(flatten)]
-    #[serde(flatten)]
-    federation: FederationArgs,
+        #[command(flatten)]
+        #[serde(flatten)]
+        federation: FederationArgs,
+    }
 }
 
 impl IdentityArgs {
@@ -140,21 +137,6 @@ impl IdentityArgs {
         })
     }
 
-    /// These flags as far as they were typed, and otherwise those before the subcommand.
-    pub(super) fn or(self, before: Self) -> Self {
-        let is_typed = self.passthrough.iter().any(Given::is_typed);
-        Self {
-            workload_identity: self.workload_identity || before.workload_identity,
-            node: self.node.or(before.node),
-            impersonate_node: self.impersonate_node.or(before.impersonate_node),
-            host_proc: self.host_proc.or(before.host_proc),
-            state_dir: either(self.state_dir, before.state_dir),
-            attest: self.attest.or(before.attest),
-            passthrough: if is_typed { self.passthrough } else { before.passthrough },
-            federation: self.federation.or(before.federation),
-        }
-    }
-
     /// The flags that result in these settings.
     pub(super) fn from_settings(settings: Option<&Settings>) -> Self {
         let cluster = settings.map(|settings| &settings.cluster);
@@ -186,23 +168,11 @@ impl IdentityArgs {
     }
 }
 
-/// The name of a node.
-#[derive(Debug, Clone)]
-struct Node;
+impl Plain for NodeName {
+    const EXPECTED: &'static str = "the name of a node as `kubectl get nodes` prints it";
 
-impl Syntax for Node {
-    type Value = NodeName;
-
-    fn expected() -> String {
-        "the name of a node as `kubectl get nodes` prints it".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<NodeName> {
+    fn read(text: &str) -> Option<Self> {
         text.parse().ok()
-    }
-
-    fn show(value: &NodeName) -> String {
-        value.to_string()
     }
 }
 
@@ -233,23 +203,12 @@ impl Syntax for Impersonation {
     }
 }
 
-/// A Kubernetes service account, or another name in a namespace.
-#[derive(Debug, Clone)]
-pub(super) struct Account;
+/// Also another name in a namespace.
+impl Plain for AccountName {
+    const EXPECTED: &'static str = "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
 
-impl Syntax for Account {
-    type Value = AccountName;
-
-    fn expected() -> String {
-        "NAMESPACE/ACCOUNT, such as kube-system/fluentbit".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<AccountName> {
-        AccountName::parse(text)
-    }
-
-    fn show(value: &AccountName) -> String {
-        value.to_string()
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text)
     }
 }
 

@@ -6,10 +6,12 @@ use clap::{Args, Subcommand};
 
 use super::Command;
 use super::given::{Given, Mistakes};
-use super::identity::{Account, IdentityArgs};
+use super::identity::IdentityArgs;
+use super::repeated::Repeated;
 use super::syntax::{self, Choice};
 use crate::doctor::Whose;
 use crate::finding::Format;
+use crate::identity::AccountName;
 
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "parsed once")]
@@ -24,11 +26,11 @@ pub(super) enum Subcommands {
 pub(super) struct DoctorArgs {
     /// Account whose token to try. It needs a pod on this node. By default that of any pod of this node
     #[arg(long, value_name = "NAMESPACE/ACCOUNT", conflicts_with = "pod")]
-    account: Option<Given<Account>>,
+    account: Option<Given<AccountName>>,
 
     /// Pod whose token to try
     #[arg(long, value_name = "NAMESPACE/POD")]
-    pod: Option<Given<Account>>,
+    pod: Option<Given<AccountName>>,
 
     /// Output format: text for people, json for scripts
     #[arg(long, value_name = syntax::names::<Format>(), default_value = Format::default().to_string())]
@@ -47,7 +49,7 @@ impl Subcommands {
         mistakes: &mut Mistakes,
     ) -> Option<Command> {
         let Self::Doctor(DoctorArgs { account, pod, format, identity }) = self;
-        let settings = identity.or(before).resolve_anyway("identity doctor", mistakes);
+        let settings = identity.over(before).resolve_anyway("identity doctor", mistakes);
         let (account, pod) = (mistakes.optional(account), mistakes.optional(pod));
         let whose = match (account, pod) {
             (Some(account), _) => Whose::Account(account),

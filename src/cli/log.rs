@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::given::{Given, Mistakes};
-use super::syntax::{self, Choice, LogLevels};
+use super::syntax::{self, Choice};
 use crate::config::{self, Config};
 use crate::telemetry::logging::{self, Format, Levels};
 
@@ -22,7 +22,7 @@ pub(super) struct LogArgs {
 
     /// Log level, or levels by module, such as `info,gce_metadata_proxy=debug`
     #[arg(long, value_name = "LEVEL", env = "METADATA_PROXY_LOG", default_value = config::LOG)]
-    log: Given<LogLevels>,
+    log: Given<Levels>,
 }
 
 impl LogArgs {

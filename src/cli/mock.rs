@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use clap::Args;
 
 use super::given::{Given, Mistakes};
-use super::syntax::Address;
 
 #[derive(Debug, Args)]
 pub(super) struct MockArgs {
     /// Address to listen on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
-    addr: Given<Address>,
+    addr: Given<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

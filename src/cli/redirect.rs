@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
-use super::given::{Given, Mistakes, Syntax};
+use super::given::{Given, Mistakes, Plain, Syntax};
 #[cfg(feature = "workload-identity")]
 use super::startup_taint::StartupTaintArgs;
-use super::syntax::{self, Address, Choice};
+use super::syntax::{self, Choice};
 use crate::config;
 use crate::redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
@@ -31,7 +31,7 @@ pub(super) enum Subcommands {
         /// With --keep: address to serve /metrics on, which has the packets that --redirect-max-new-connections dropped. None by
         /// default, so that the process that changes the firewall has no open port
         #[arg(long, value_name = "HOST:PORT", requires = "keep")]
-        keeper_metrics_addr: Option<Given<Address>>,
+        keeper_metrics_addr: Option<Given<SocketAddr>>,
 
         /// Print the rules without installing them
         #[arg(long)]
@@ -61,12 +61,12 @@ pub(super) struct RedirectArgs {
 
     /// Address that the proxy listens on: a loopback address, or with daemonset any IPv4 address of the node
     #[arg(long, value_name = "HOST:PORT", default_value = config::ADDR.to_string())]
-    to: Given<NodeAddress>,
+    to: Given<SocketAddrV4>,
 
     /// sidecar only: user ID of the proxy (61988 in its image). No other container of the pod may use it, because its
     /// packets reach the metadata server
     #[arg(long = PROXY_UID, value_name = "UID")]
-    proxy_uid: Option<Given<Uid>>,
+    proxy_uid: Option<Given<u32>>,
 
     /// daemonset only: network interface that carries no pod traffic. May be repeated. Replaces the default, the interface on
     /// the route to the metadata server
@@ -280,45 +280,23 @@ impl Syntax for NewConnections {
 const LOOPBACK: &str = "a loopback address and a port, such as 127.0.0.1:988";
 
 /// An IPv4 address of the node. Not 0.0.0.0: the guard rules could not distinguish the proxy's address.
-#[derive(Debug, Clone)]
-struct NodeAddress;
+impl Plain for SocketAddrV4 {
+    const EXPECTED: &'static str = "HOST:PORT with an IPv4 address of the node, such as 127.0.0.1:988";
 
-impl Syntax for NodeAddress {
-    type Value = SocketAddrV4;
-
-    fn expected() -> String {
-        "HOST:PORT with an IPv4 address of the node, such as 127.0.0.1:988".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<SocketAddrV4> {
-        match Address::parse(text)? {
+    fn read(text: &str) -> Option<Self> {
+        match SocketAddr::read(text)? {
             SocketAddr::V4(to) if to.port() != 0 && *to.ip() != Ipv4Addr::UNSPECIFIED => Some(to),
             _ => None,
         }
     }
-
-    fn show(value: &SocketAddrV4) -> String {
-        value.to_string()
-    }
 }
 
 /// A user ID.
-#[derive(Debug, Clone)]
-struct Uid;
+impl Plain for u32 {
+    const EXPECTED: &'static str = "a number";
 
-impl Syntax for Uid {
-    type Value = u32;
-
-    fn expected() -> String {
-        "a number".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<u32> {
+    fn read(text: &str) -> Option<Self> {
         text.parse().ok()
-    }
-
-    fn show(value: &u32) -> String {
-        value.to_string()
     }
 }
 

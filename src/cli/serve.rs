@@ -1,5 +1,7 @@
 //! Flags of the proxy itself: from the command line to a [`Config`], and back for `/flagz`.
 
+use std::net::SocketAddr;
+
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -10,7 +12,7 @@ use super::identity::IdentityArgs;
 use super::log::LogArgs;
 use super::policy::PolicyArgs;
 use super::redirect::OpenedArgs;
-use super::syntax::{self, Address, Choice, Count, HostName, Place, Time};
+use super::syntax::{self, Choice, Count, HostName, Place, Time};
 use super::values::ValuesArgs;
 use crate::config::{self, Config};
 use crate::layers::rescue::OnOverload;
@@ -30,7 +32,7 @@ pub(super) struct ServeArgs {
         value_delimiter = ',',
         default_value = config::ADDR.to_string()
     )]
-    addr: Vec<Given<Address>>,
+    addr: Vec<Given<SocketAddr>>,
 
     /// Address to listen on for operators: /metrics, /healthz, /readyz, /statusz and others
     #[arg(
@@ -40,7 +42,7 @@ pub(super) struct ServeArgs {
         default_value = config::METRICS_ADDR.to_string(),
         global = true
     )]
-    pub(super) metrics_addr: Given<Address>,
+    pub(super) metrics_addr: Given<SocketAddr>,
 
     /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
     /// scraper uses. May be repeated

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::given::{Given, Mistakes, Syntax};
+use super::given::{Given, Mistakes, Plain};
 use super::identity::NodeArgs;
+use super::repeated::Repeated;
 use crate::cluster::Acting;
 use crate::startup_taint::{StartupTaint, TaintKey};
 
@@ -14,7 +15,7 @@ pub(super) struct StartupTaintArgs {
     /// Key of a taint to remove from this node once the rules are installed and the proxy at --metrics-addr is ready, so that
     /// no pod starts on a new node before. Requires --keep and --node-name, and an account that may get and patch nodes
     #[arg(long, value_name = "KEY", env = "METADATA_PROXY_STARTUP_TAINT")]
-    startup_taint: Option<Given<Key>>,
+    startup_taint: Option<Given<TaintKey>>,
 
     #[command(flatten)]
     node: NodeArgs,
@@ -35,7 +36,7 @@ impl StartupTaintArgs {
                 "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),
             );
         }
-        let node = self.node.or(before);
+        let node = self.node.over(before);
         if node.is_nameless() {
             mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
@@ -45,23 +46,12 @@ impl StartupTaintArgs {
     }
 }
 
-/// The key of a taint.
-#[derive(Debug, Clone)]
-struct Key;
+impl Plain for TaintKey {
+    const EXPECTED: &'static str =
+        "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own";
 
-impl Syntax for Key {
-    type Value = TaintKey;
-
-    fn expected() -> String {
-        "the key of a taint, such as example.com/not-ready, that is not one of Kubernetes' own".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<TaintKey> {
+    fn read(text: &str) -> Option<Self> {
         text.parse().ok()
-    }
-
-    fn show(value: &TaintKey) -> String {
-        value.to_string()
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use strum::VariantNames;
 
-use super::given::{Given, Syntax};
+use super::given::{Given, Plain, Syntax};
 use crate::metadata::Target;
 use crate::metadata::host::AllowedHosts;
 use crate::telemetry::logging::{Levels, LevelsError};
@@ -46,17 +46,11 @@ where
 }
 
 /// An address to listen on, in Go's syntax: `:988` is every IPv4 address of the machine.
-#[derive(Debug, Clone)]
-pub(super) struct Address;
+impl Plain for SocketAddr {
+    const EXPECTED: &'static str =
+        "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988";
 
-impl Syntax for Address {
-    type Value = SocketAddr;
-
-    fn expected() -> String {
-        "HOST:PORT with an IP address or localhost for HOST, such as 127.0.0.1:988, [::1]:988 or :988".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<SocketAddr> {
+    fn read(text: &str) -> Option<Self> {
         let spelt = match text.rsplit_once(':')? {
             ("", port) => format!("0.0.0.0:{port}"),
             ("localhost", port) => format!("127.0.0.1:{port}"),
@@ -64,31 +58,14 @@ impl Syntax for Address {
         };
         spelt.parse().ok()
     }
-
-    fn show(value: &SocketAddr) -> String {
-        value.to_string()
-    }
 }
 
 /// Any text.
-#[cfg(feature = "workload-identity")]
-#[derive(Debug, Clone)]
-pub(super) struct Text;
+impl Plain for String {
+    const EXPECTED: &'static str = "a text";
 
-#[cfg(feature = "workload-identity")]
-impl Syntax for Text {
-    type Value = String;
-
-    fn expected() -> String {
-        "a text".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<String> {
+    fn read(text: &str) -> Option<Self> {
         Some(text.to_owned())
-    }
-
-    fn show(value: &String) -> String {
-        value.clone()
     }
 }
 
@@ -212,23 +189,11 @@ impl<const MIN: usize> Syntax for Count<MIN> {
     }
 }
 
-/// Log levels.
-#[derive(Debug, Clone)]
-pub(super) struct LogLevels;
+impl Plain for Levels {
+    const EXPECTED: &'static str = LevelsError::EXPECTED;
 
-impl Syntax for LogLevels {
-    type Value = Levels;
-
-    fn expected() -> String {
-        LevelsError::EXPECTED.to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Levels> {
+    fn read(text: &str) -> Option<Self> {
         text.parse().ok()
-    }
-
-    fn show(value: &Levels) -> String {
-        value.to_string()
     }
 }
 
