@@ -29,7 +29,7 @@ use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
 use crate::stack;
-use crate::telemetry::Registry;
+use crate::telemetry::{Registry, table};
 #[cfg(feature = "workload-identity")]
 use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
@@ -187,7 +187,10 @@ impl App {
         let registry = Registry::of_this_process();
         let pressure = Arc::new(Pressure::of_this_process());
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
-        let keep = |redirect| AbortOnDropHandle::new(tokio::spawn(Keeper::of_installed(redirect, &registry).run()));
+        let keep = |redirect| {
+            let keeper = Keeper::of_installed(redirect, registry.counter(&table::REDIRECT_DROPPED));
+            AbortOnDropHandle::new(tokio::spawn(keeper.run()))
+        };
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
         let mut background = start_background(&shared);

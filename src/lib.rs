@@ -111,14 +111,14 @@ pub mod http_client;
 pub mod identity;
 pub mod layers;
 pub mod memory;
-pub mod metadata;
 #[cfg(feature = "mock")]
-pub mod mock;
+pub use ::mock;
+pub use protocol::metadata;
 pub mod pages;
 pub mod pods;
 pub mod policy;
 pub mod readiness;
-pub mod redirect;
+pub use ::redirect;
 pub mod reply;
 pub mod room;
 pub mod server;

@@ -11,7 +11,7 @@ use gce_metadata_proxy::explain;
 use gce_metadata_proxy::pages;
 use gce_metadata_proxy::redirect;
 use gce_metadata_proxy::server::drain::Signals;
-use gce_metadata_proxy::telemetry::{Registry, logging};
+use gce_metadata_proxy::telemetry::{Registry, logging, table};
 use gce_metadata_proxy::threads;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -77,7 +77,8 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 let door = metrics_addr.map(|addr| pages::bind(addr, true, "--keeper-metrics-addr")).transpose()?;
                 let serve = |door| AbortOnDropHandle::new(tokio::spawn(pages::serve_metrics(door, registry.clone())));
                 let _serving = door.map(serve);
-                let is_as_wanted = redirect::run(command, &registry, once_installed, first_signal()?).await?;
+                let dropped = registry.counter(&table::REDIRECT_DROPPED);
+                let is_as_wanted = redirect::run(command, dropped, once_installed, first_signal()?).await?;
                 return Ok(if is_as_wanted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             #[cfg(feature = "mock")]

@@ -1,12 +1,12 @@
-//! [`SingleFlight`]: what is known of something, and at most one flight that fetches more of it.
+//! `SingleFlight`: what is known of something, and at most one flight that fetches more of it.
 //!
 //! A flight is shared by all who wait for it and belongs to none of them. It runs in a task of its own and continues when they
 //! have left, so that the next request finds its result. The user of this type decides how a result changes `S`, also how a
-//! failure does, and for how long it is [`Remembered`].
+//! failure does, and for how long it is `Remembered`.
 //!
 //! Its users are `layers::leaves` and the steps of `tokens::workload`. A watch of `layers::hanging` ends with its last watcher, so
-//! it has its own table and shares only [`Publisher`] and [`Landing`]. The token cache's flights belong to its keepers, which also
-//! refresh tokens that nobody waits for, and begin no flight for requests that have left; it shares only [`Remembered`].
+//! it has its own table and shares only `Publisher` and `Landing`. The token cache's flights belong to its keepers, which also
+//! refresh tokens that nobody waits for, and begin no flight for requests that have left; it shares only `Remembered`.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

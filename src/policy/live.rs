@@ -4,14 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, sleep};
 
-use super::load::digest;
-use super::{Choice, LoadError, Policy, Source};
+use protocol::policy::{Choice, Content, LoadError, Policy, Source, digest};
 
 /// Interval between checks of the file. A change applies at the second check that finds it. The kubelet takes up to a
 /// minute to update a `ConfigMap` in a pod anyway.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time between reads of a file that was written more recently than this when the proxy started. Most starts do not wait:
+/// a mounted `ConfigMap` is older, since the kubelet writes it before it starts the container.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Maximum number of such reads.
+const MAX_READS: u32 = 10;
 
 /// The policy in force. Reading it takes no lock. A request uses the same policy from beginning to end.
 #[derive(Debug)]
@@ -26,7 +32,7 @@ impl LivePolicy {
     /// Loads the chosen policy. A file that was written in the last second is read until two reads, a second apart, are
     /// equal, so that a policy that is being written is not applied.
     pub async fn load(choice: Choice) -> Result<Self, LoadError> {
-        let text = choice.source.text_at_rest().await?;
+        let text = text_at_rest(&choice.source).await?;
         Self::of(choice, &text)
     }
 
@@ -80,6 +86,26 @@ impl LivePolicy {
             Err(error) => report(Reloaded::Rejected { error: &error, in_force: &self.current() }),
         }
     }
+}
+
+/// The text of a policy, once nobody is writing it. A file that was written less than [`PAUSE`] ago is read until two reads,
+/// [`PAUSE`] apart, are equal. Fails if no two of [`MAX_READS`] are.
+async fn text_at_rest(source: &Source) -> Result<String, LoadError> {
+    let Source::File(path) = source else { return source.text() };
+    let Content { mut text, modified } = source.read()?;
+    // A time in the future tells nothing.
+    let age = modified.and_then(|modified| modified.elapsed().ok());
+    if age.is_some_and(|age| age >= PAUSE) {
+        return Ok(text);
+    }
+    for _ in 1..MAX_READS {
+        sleep(PAUSE).await;
+        let before = std::mem::replace(&mut text, source.text()?);
+        if text == before {
+            return Ok(text);
+        }
+    }
+    Err(LoadError::Restless(path.clone()))
 }
 
 /// Result of a change of the policy file.

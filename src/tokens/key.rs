@@ -152,7 +152,9 @@ fn canonical_scopes(scopes: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::uri::PathAndQuery;
     use proptest::prelude::*;
+    use proptest::sample::select;
 
     use super::*;
     use crate::metadata::{MetadataPath, WorkloadId};
@@ -268,6 +270,22 @@ mod tests {
             let (key, _) = read(&format!("/computeMetadata/v1/instance/service-accounts/{account}/token?{}", query.join("&"))).expect("a token");
             let again = TokenKey::from_request(&key.request()).expect("a token").0;
             prop_assert_eq!(again, key);
+        }
+
+        /// So it is within the limit on targets, as every request that was parsed.
+        #[test]
+        fn the_request_of_a_key_is_not_longer_than_what_it_was_read_from(
+            param in select(vec!["audience", "scopes", "transport"]),
+            text in "([a-z/:,@*?=+|{}\"'()^`~]|%[2-7][0-9a-f]|\u{e9}|\u{1f600}){1,40}",
+        ) {
+            let target = format!("/computeMetadata/v1/instance/service-accounts/default/token?{param}={text}");
+            let parsed: Result<PathAndQuery, _> = target.parse();
+            if let Ok(query) = parsed.map_err(drop).and_then(|parsed| Query::parse(parsed.query()).map_err(drop))
+                && let Some((key, _)) = read(&target)
+            {
+                let (sent, asked) = (query.to_string(), key.request().query.to_string());
+                prop_assert!(asked.len() <= sent.len(), "{asked} of {sent}");
+            }
         }
     }
 }

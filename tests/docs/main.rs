@@ -5,7 +5,6 @@
 mod cluster;
 mod demo;
 mod markdown;
-mod package;
 mod rules;
 mod shell;
 mod wrong;

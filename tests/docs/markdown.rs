@@ -11,7 +11,8 @@ use crate::shell::{self, Step};
 const SHELL: [&str; 2] = ["sh", "console"];
 
 /// Top-level directories. A code span that begins with one is a path.
-const DIRECTORIES: [&str; 8] = ["src/", "tests/", "docs/", "deploy/", "benches/", "fuzz/", "policies/", ".github/"];
+const DIRECTORIES: [&str; 9] =
+    ["src/", "crates/", "tests/", "docs/", "deploy/", "benches/", "fuzz/", "policies/", ".github/"];
 
 /// Programs whose commands are checked in code spans, too.
 const SPAN_PROGRAMS: [&str; 4] = ["cargo ", "gce-metadata-proxy ", "kubectl ", "helm "];

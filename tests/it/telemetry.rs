@@ -22,7 +22,7 @@ fn the_documentation_has_every_reason_of_a_refusal() {
     let sources = [
         include_str!("../../src/error.rs"),
         include_str!("../../src/failure.rs"),
-        include_str!("../../src/metadata/parse.rs"),
+        include_str!("../../crates/protocol/src/metadata/parse.rs"),
     ];
     let matches = sources.iter().flat_map(|text| text.split("(&self) -> &'static str {").skip(1));
     let arms = matches.flat_map(|text| text.split("\n    }\n").next().unwrap_or_default().lines());

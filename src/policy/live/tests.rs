@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio::time::{Instant, sleep};
 
-use super::super::load::PAUSE;
 use super::*;
 use crate::policy::BuiltIn;
 

@@ -1,0 +1,214 @@
+//! [`Fault`]: ways in which Google fails, and [`Script`], which determines when.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::sync::watch;
+
+use super::{Endpoint, Workload};
+use crate::lock::lock;
+
+/// A way in which Google fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Answers with this status, in the form and the words of Google's APIs: 403 of IAM is a missing permission, 429
+    /// a quota. 502 is a page of Google's front end.
+    Status {
+        /// The status.
+        status: StatusCode,
+        /// Whole seconds for `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// Answers with 400 in STS's form for errors.
+    Oauth {
+        /// For example `invalid_target`.
+        error: String,
+        /// A sentence.
+        description: String,
+    },
+    /// Answers with 403: the API is not enabled in this project, by its number.
+    Disabled(u64),
+    /// Answers 200 with this text instead of JSON.
+    Body(String),
+    /// Answers as usual, this much later.
+    Slow(Duration),
+    /// Does not answer until the client disconnects, or until [`Handle::heal`](super::Handle::heal); then as usual.
+    Hang,
+    /// Closes the connection instead of an answer.
+    Cut,
+    /// Closes the connection in the middle of the usual answer's body.
+    CutBody,
+}
+
+impl Fault {
+    /// This status. An invalid one becomes 500.
+    pub fn status(status: u16) -> Self {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self::Status { status, retry_after: None }
+    }
+
+    /// 429 with `Retry-After`.
+    pub fn quota(retry_after: Duration) -> Self {
+        Self::Status { status: StatusCode::TOO_MANY_REQUESTS, retry_after: Some(retry_after) }
+    }
+}
+
+/// Which requests get a fault. The default is all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Target {
+    /// Only those to this endpoint.
+    pub endpoint: Option<Endpoint>,
+    /// Only those of this Kubernetes service account, as its token says.
+    pub workload: Option<Workload>,
+}
+
+impl Target {
+    /// Every request.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    fn holds(&self, endpoint: Endpoint, workload: Option<&Workload>) -> bool {
+        self.endpoint.is_none_or(|only| only == endpoint)
+            && self.workload.as_ref().is_none_or(|only| workload == Some(only))
+    }
+
+    /// A more precise target goes first.
+    fn precision(&self) -> u8 {
+        u8::from(self.endpoint.is_some()) + 2 * u8::from(self.workload.is_some())
+    }
+}
+
+impl From<Endpoint> for Target {
+    fn from(endpoint: Endpoint) -> Self {
+        Self { endpoint: Some(endpoint), workload: None }
+    }
+}
+
+impl From<Workload> for Target {
+    fn from(workload: Workload) -> Self {
+        Self { endpoint: None, workload: Some(workload) }
+    }
+}
+
+impl From<(Endpoint, Workload)> for Target {
+    fn from((endpoint, workload): (Endpoint, Workload)) -> Self {
+        Self { endpoint: Some(endpoint), workload: Some(workload) }
+    }
+}
+
+/// Determines the fault for each request.
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    rules: Mutex<Rules>,
+    /// Number of calls of `heal`. Hanging requests wait for the next one.
+    heals: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    /// In the order given, each for so many more requests.
+    next: Vec<(usize, Target, Fault)>,
+    /// The most precise first, one for each target.
+    standing: Vec<(Target, Fault)>,
+}
+
+impl Script {
+    pub(super) fn stand(&self, target: Target, fault: Fault) {
+        let mut rules = lock(&self.rules);
+        rules.standing.retain(|(other, _)| *other != target);
+        rules.standing.push((target, fault));
+        rules.standing.sort_by_key(|(target, _)| std::cmp::Reverse(target.precision()));
+    }
+
+    pub(super) fn next(&self, requests: usize, target: Target, fault: Fault) {
+        if requests > 0 {
+            lock(&self.rules).next.push((requests, target, fault));
+        }
+    }
+
+    /// Removes the faults of one target.
+    pub(super) fn clear(&self, target: &Target) {
+        let mut rules = lock(&self.rules);
+        rules.standing.retain(|(other, _)| other != target);
+        rules.next.retain(|(_, other, _)| other != target);
+    }
+
+    /// Removes all faults.
+    pub(super) fn heal(&self) {
+        let mut rules = lock(&self.rules);
+        *rules = Rules::default();
+        self.heals.send_modify(|heals| *heals += 1);
+    }
+
+    /// The fault for a request, and the current state for [`Script::healed`].
+    pub(super) fn take(&self, endpoint: Endpoint, workload: Option<&Workload>) -> Option<(Fault, u64)> {
+        let mut rules = lock(&self.rules);
+        let fault = rules.take(endpoint, workload)?;
+        Some((fault, *self.heals.borrow()))
+    }
+
+    /// Waits until `heal` was called after the fault was taken.
+    pub(super) async fn healed(&self, since: u64) {
+        let healed = self.heals.subscribe().wait_for(|heals| *heals != since).await.is_ok();
+        debug_assert!(healed, "the script has the sender");
+    }
+}
+
+impl Rules {
+    fn take(&mut self, endpoint: Endpoint, workload: Option<&Workload>) -> Option<Fault> {
+        if let Some(place) = self.next.iter().position(|(_, target, _)| target.holds(endpoint, workload)) {
+            let (left, _, fault) = &mut self.next[place];
+            *left -= 1;
+            let (left, fault) = (*left, fault.clone());
+            if left == 0 {
+                self.next.remove(place);
+            }
+            return Some(fault);
+        }
+        let standing = self.standing.iter().find(|(target, _)| target.holds(endpoint, workload));
+        standing.map(|(_, fault)| fault.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_requests_go_first_then_the_most_precise_target() {
+        let script = Script::default();
+        let [app, job] = ["app", "job"].map(|name| Workload::new("a", name));
+        let take = |endpoint, workload| script.take(endpoint, workload).map(|(fault, _)| fault);
+        let faults = [401, 402, 403, 404, 405].map(Fault::status);
+        let [all, sts, of_app, sts_of_app, next] = &faults;
+        script.stand(Target::all(), Fault::Hang);
+        script.stand(Target::all(), all.clone());
+        script.stand((Endpoint::Sts, app.clone()).into(), sts_of_app.clone());
+        script.stand(Endpoint::Sts.into(), sts.clone());
+        script.stand(app.clone().into(), of_app.clone());
+        script.next(2, Endpoint::Sts.into(), next.clone());
+        script.next(1, Target::all(), Fault::Cut);
+        assert_eq!(take(Endpoint::IdToken, Some(&app)), Some(Fault::Cut), "the next of another endpoint stay");
+        assert_eq!(take(Endpoint::Sts, None).as_ref(), Some(next));
+        assert_eq!(take(Endpoint::Sts, Some(&app)).as_ref(), Some(next));
+        assert_eq!(take(Endpoint::Sts, Some(&app)).as_ref(), Some(sts_of_app));
+        assert_eq!(take(Endpoint::IdToken, Some(&app)).as_ref(), Some(of_app));
+        assert_eq!(take(Endpoint::Sts, Some(&job)).as_ref(), Some(sts));
+        assert_eq!(take(Endpoint::IdToken, None).as_ref(), Some(all));
+        script.clear(&Endpoint::Sts.into());
+        assert_eq!(take(Endpoint::Sts, Some(&job)).as_ref(), Some(all));
+        script.heal();
+        assert_eq!(take(Endpoint::Sts, Some(&app)), None);
+    }
+
+    #[tokio::test]
+    async fn a_heal_before_the_wait_is_not_missed() {
+        let script = Script::default();
+        script.stand(Target::all(), Fault::Hang);
+        let (_, since) = script.take(Endpoint::Sts, None).expect("a fault");
+        script.heal();
+        script.healed(since).await;
+    }
+}

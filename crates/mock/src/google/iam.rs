@@ -1,0 +1,179 @@
+//! The IAM Service Account Credentials API: [`Impersonation`] gives tokens of a Google service account.
+
+use http::StatusCode;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::accounts::{Denied, Principal};
+use super::answer::{Answer, Refusal};
+use super::clock::rfc3339;
+use super::endpoint::Endpoint;
+use super::jwt::Caller;
+use super::state::State;
+use super::tokens::{Identity, Issued};
+use crate::lock::lock;
+
+/// Lifetime of an access token that asks for none, and the longest, in seconds. Google allows more only where an
+/// organisation's policy does.
+const DEFAULT_SECONDS: u64 = 3600;
+const MAX_SECONDS: u64 = 3600;
+
+/// A federated token must have one of these scopes.
+const SCOPES: [&str; 2] = ["https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/iam"];
+
+/// What is before the e-mail of a delegate.
+const DELEGATE: &str = "projects/-/serviceAccounts/";
+
+/// A request to act as a Google service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Impersonation {
+    endpoint: Endpoint,
+    email: String,
+    bearer: Option<String>,
+    /// Refused only after the token was found to be good.
+    wish: Result<Wish, Refusal>,
+}
+
+/// What is asked for, and by way of whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wish {
+    delegates: Vec<String>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Access { scopes: Vec<String>, seconds: u64 },
+    Identity { audience: String, include_email: bool },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenAccess {
+    #[serde(default)]
+    delegates: Vec<String>,
+    #[serde(default)]
+    scope: Vec<String>,
+    lifetime: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenIdentity {
+    #[serde(default)]
+    delegates: Vec<String>,
+    #[serde(default)]
+    audience: String,
+    #[serde(default, alias = "include_email")]
+    include_email: bool,
+    // Taken, and without effect.
+    #[serde(default, alias = "organization_number_included", rename = "organizationNumberIncluded")]
+    _organization_number_included: bool,
+    #[serde(default, alias = "use_email_azp", rename = "useEmailAzp")]
+    _use_email_azp: bool,
+}
+
+impl Impersonation {
+    pub(super) fn read(endpoint: Endpoint, email: String, parts: &Parts, body: &[u8]) -> Self {
+        let authorization = parts.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let bearer = authorization.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
+        Self { endpoint, email, bearer, wish: Wish::read(endpoint, body) }
+    }
+
+    /// Whose token is used.
+    pub(super) fn caller(&self, state: &State) -> Option<Caller> {
+        self.issued(state).map(|issued| caller(&issued))
+    }
+
+    pub(super) fn answer(self, state: &State) -> Result<Answer, Refusal> {
+        let now = state.clock.now();
+        let issued = self.issued(state).filter(|issued| issued.is_access && issued.expires_at > now);
+        let issued = issued.ok_or(Refusal::Status(StatusCode::UNAUTHORIZED))?;
+        if !issued.subject.scopes.iter().any(|scope| SCOPES.contains(&scope.as_str())) {
+            let text = "Request had insufficient authentication scopes.";
+            return Err(Refusal::Api(StatusCode::FORBIDDEN, text.into()));
+        }
+        let Self { endpoint, email, wish, .. } = self;
+        let Wish { delegates, kind } = wish?;
+        lock(&state.accounts)
+            .check(principal(&issued), &delegates, &email)
+            .map_err(|denied| refusal(denied, endpoint))?;
+        let mut tokens = lock(&state.tokens);
+        Ok(Answer::ok(&match kind {
+            Kind::Access { scopes, seconds } => {
+                let token = tokens.access(&caller(&issued), Some(&email), scopes, now + seconds);
+                json!({ "accessToken": &*token, "expireTime": rfc3339(now + seconds) })
+            }
+            Kind::Identity { audience, include_email } => {
+                let identity = Identity { email: &email, audience: &audience, include_email };
+                json!({ "token": &*tokens.identity(&caller(&issued), identity, now) })
+            }
+        }))
+    }
+
+    fn issued(&self, state: &State) -> Option<Issued> {
+        lock(&state.tokens).get(self.bearer.as_ref()?).cloned()
+    }
+}
+
+impl Wish {
+    fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, Refusal> {
+        if endpoint == Endpoint::IdToken {
+            let WrittenIdentity { delegates, audience, include_email, .. } = json(body)?;
+            if audience.is_empty() {
+                return Err(Refusal::argument("audience is required"));
+            }
+            return Ok(Self { delegates: emails(&delegates)?, kind: Kind::Identity { audience, include_email } });
+        }
+        let WrittenAccess { delegates, scope: scopes, lifetime } = json(body)?;
+        if scopes.iter().all(String::is_empty) {
+            return Err(Refusal::argument("scope is required"));
+        }
+        let seconds = match lifetime {
+            Some(text) => duration(&text).ok_or_else(|| {
+                Refusal::argument(format!("lifetime must be of the form \"1s\" and at most \"{MAX_SECONDS}s\""))
+            })?,
+            None => DEFAULT_SECONDS,
+        };
+        Ok(Self { delegates: emails(&delegates)?, kind: Kind::Access { scopes, seconds } })
+    }
+}
+
+fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| Refusal::argument(format!("Invalid JSON payload received. {error}")))
+}
+
+/// E-mails of delegates, which are written with a project of `-`.
+fn emails(delegates: &[String]) -> Result<Vec<String>, Refusal> {
+    let email = |name: &String| name.strip_prefix(DELEGATE).filter(|email| !email.is_empty()).map(str::to_owned);
+    let emails = delegates.iter().map(email).collect::<Option<_>>();
+    emails.ok_or_else(|| Refusal::argument(format!("delegates must be of the form {DELEGATE}EMAIL")))
+}
+
+/// A positive number of seconds, at most [`MAX_SECONDS`], as protocol buffers write durations.
+fn duration(text: &str) -> Option<u64> {
+    let seconds = text.strip_suffix('s')?.parse().ok()?;
+    (1..=MAX_SECONDS).contains(&seconds).then_some(seconds)
+}
+
+fn caller(issued: &Issued) -> Caller {
+    Caller { workload: issued.subject.workload.clone(), pod_uid: issued.subject.pod_uid.clone() }
+}
+
+fn principal(issued: &Issued) -> Principal {
+    match &issued.subject.email {
+        Some(email) => Principal::Account(email.clone()),
+        None => Principal::Workload(issued.subject.workload.clone()),
+    }
+}
+
+fn refusal(denied: Denied, endpoint: Endpoint) -> Refusal {
+    match (denied, endpoint.permission()) {
+        (Denied::Account, Some(permission)) => Refusal::Permission(permission),
+        (Denied::Delegate, _) => Refusal::Permission("iam.serviceAccounts.implicitDelegation"),
+        (Denied::Missing | Denied::Account, _) => Refusal::Status(StatusCode::NOT_FOUND),
+    }
+}

@@ -1,0 +1,72 @@
+//! A fake Google: stands in for the Security Token Service and the IAM Service Account Credentials API.
+//!
+//! It is for the tests, the demo, and operators who try the proxy without a Google project (cargo features `mock`
+//! and `workload-identity`). It shares no code with the proxy. It is strict where Google is, and stricter where
+//! a mistake of the proxy would pass unseen at Google: unknown fields are refused, and a service account token must
+//! be bound to a pod.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `POST /v1/token` | a federated token for a Kubernetes service account token |
+//! | `POST /v1/projects/-/serviceAccounts/EMAIL:generateAccessToken` | a token of a Google service account |
+//! | `POST /v1/projects/-/serviceAccounts/EMAIL:generateIdToken` | an identity token of one |
+//!
+//! Access tokens name their subject ([`Subject`]), so that any client can tell whose it got. Identity tokens have it
+//! in the claim `fake`.
+//!
+//! Where to start: `ask` reads requests, `sts` and `iam` answer them, `jwt` verifies service account tokens, `tokens`
+//! mints, `fault` breaks answers, `journal` counts.
+//!
+//! ```no_run
+//! # async fn example() {
+//! use mock::google::{Endpoint, Fault, Google, Issuer, Pool, Settings, Workload};
+//!
+//! let issuer = Issuer::new("https://kubernetes.default.svc");
+//! let pool = Pool::gke("p.svc.id.goog", "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c");
+//! let google = Google::start(Settings { jwks: issuer.jwks(), ..Settings::new(pool.issued_by(issuer.url())) }).await;
+//! let checkout = Workload::new("shop", "checkout");
+//! google.bind(checkout.clone(), "checkout@p.iam.gserviceaccount.com");
+//! google.fault_next(2, Endpoint::Sts, Fault::status(503));
+//! // ... the proxy runs with --sts-endpoint, --iam-endpoint (both google.url()) and --google-ca ...
+//! assert_eq!(google.count_of(Endpoint::Sts, &checkout), 3);
+//! google.stop().await;
+//! # }
+//! ```
+
+mod accounts;
+mod answer;
+mod ask;
+mod authority;
+mod body;
+mod clock;
+mod der;
+mod endpoint;
+mod fault;
+mod handle;
+mod iam;
+mod issuer;
+mod journal;
+mod jwt;
+mod routes;
+mod server;
+mod settings;
+mod state;
+mod sts;
+mod subject;
+mod tokens;
+
+pub use accounts::Principal;
+pub use authority::Authority;
+pub use body::Cut;
+pub use endpoint::Endpoint;
+pub use fault::{Fault, Target};
+pub use handle::Handle;
+pub use issuer::{Issuer, Pod};
+pub use journal::Call;
+pub use jwt::{Jwks, JwksError};
+pub use server::{Google, StartError};
+pub use settings::{Pool, Settings};
+pub use subject::{Subject, Workload};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! What needs connections: TLS, keep-alive, cuts.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::*;
+use crate::google::Authority;
+
+async fn connect(google: &Handle, name: &str, authority: &Authority) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM");
+    roots.add(certificate).expect("a certificate");
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider's versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let stream = TcpStream::connect(google.addr()).await.expect("it accepts");
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+async fn client<S>(stream: S) -> SendRequest<Full<Bytes>>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let (client, connection) = handshake(TokioIo::new(stream)).await.expect("no bytes are sent yet");
+    tokio::spawn(connection);
+    client
+}
+
+async fn send(client: &mut SendRequest<Full<Bytes>>, body: &Value) -> Result<Reply, hyper::Error> {
+    client.ready().await?;
+    let request =
+        Request::post("/v1/token").header("Host", "sts.googleapis.com").header(CONTENT_TYPE, "application/json");
+    let request = request.body(Full::from(body.to_string())).expect("a request");
+    let (parts, body) = client.send_request(request).await?.into_parts();
+    Ok(Reply::new(Response::from_parts(parts, body.collect().await?.to_bytes())))
+}
+
+async fn with_tls(addr: SocketAddr, names: &[&str]) -> World {
+    let issuer = Issuer::new(CLUSTER);
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    let settings = Settings { jwks: issuer.jwks(), addr, names, ..Settings::new(Pool::gke(POOL, CLUSTER)) };
+    World { google: Google::start(settings).await, issuer }
+}
+
+#[tokio::test]
+async fn tls_is_trusted_by_its_own_authority_only() {
+    let names = ["localhost", "127.0.0.1", "::1", "sts.googleapis.com"];
+    let world = with_tls(SocketAddr::from(([127, 0, 0, 1], 0)), &names).await;
+    let google = &world.google;
+    assert_eq!(google.url(), format!("https://127.0.0.1:{}", google.addr().port()));
+    assert_eq!(google.ca_pem(), google.authority().pem());
+    for name in names {
+        let stream = connect(google, name, &google.authority()).await;
+        let stream = stream.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+    }
+    assert!(connect(google, "example.com", &google.authority()).await.is_err(), "another name");
+    assert!(connect(google, "localhost", &Authority::new()).await.is_err(), "another authority");
+}
+
+#[tokio::test]
+async fn a_connection_serves_many_requests() {
+    let world = with_tls(SocketAddr::from(([127, 0, 0, 1], 0)), &["localhost"]).await;
+    let stream = connect(&world.google, "localhost", &world.google.authority()).await.expect("TLS");
+    let mut client = client(stream).await;
+    for _ in 0..3 {
+        let reply = send(&mut client, &exchange(&world.ksa_token(&checkout()))).await.expect("an answer");
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+    let counts = (world.google.connections(), world.google.count_of(Endpoint::Sts, &checkout()));
+    assert_eq!(counts, (1, 3));
+    let large = json!({ "x": "y".repeat(70_000) });
+    assert_eq!(send(&mut client, &large).await.expect("an answer").status, 413);
+}
+
+#[tokio::test]
+async fn cuts_reach_the_client() {
+    let world = World::new().await;
+    let body = exchange(&world.ksa_token(&checkout()));
+    let connect = || TcpStream::connect(world.google.addr());
+    world.google.fault(Endpoint::Sts, Fault::Cut);
+    let mut cut = client(connect().await.expect("it accepts")).await;
+    let error = send(&mut cut, &body).await.expect_err("no answer");
+    assert!(error.is_incomplete_message(), "{error:?}");
+    world.google.fault(Endpoint::Sts, Fault::CutBody);
+    let mut cut = client(connect().await.expect("it accepts")).await;
+    cut.ready().await.expect("a connection");
+    let request = Request::post("/v1/token").header("Host", "h").header(CONTENT_TYPE, "application/json");
+    let answer = cut.send_request(request.body(Full::from(body.to_string())).expect("a request")).await;
+    let answer = answer.expect("a head");
+    assert_eq!(answer.status(), 200);
+    assert!(answer.into_body().collect().await.is_err(), "half a body");
+}
+
+#[tokio::test]
+async fn a_google_that_is_away_comes_back_with_what_it_knew() {
+    let world = World::new().await;
+    let body = exchange(&world.ksa_token(&checkout()));
+    let mut before = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    let reply = send(&mut before, &body).await.expect("an answer");
+    let token = reply.body["access_token"].as_str().expect("a token").to_owned();
+    world.google.set_away(true);
+    assert!(send(&mut before, &body).await.is_err());
+    let mut during = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    assert!(send(&mut during, &body).await.is_err());
+    world.google.set_away(false);
+    let mut after = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    assert_eq!(send(&mut after, &body).await.expect("an answer").status, 200);
+    assert!(world.google.subject_of(&token).is_some());
+    world.google.fault(Endpoint::Sts, Fault::Hang);
+    let (reply, ()) = tokio::join!(send(&mut after, &body), async {
+        in_flight(&world.google, 1).await;
+        world.google.cut_connections();
+    });
+    assert!(reply.is_err());
+}
+
+#[tokio::test]
+async fn a_request_ends_with_its_connection() {
+    let world = World::new().await;
+    world.google.fault(Endpoint::Sts, Fault::Hang);
+    let mut client = client(TcpStream::connect(world.google.addr()).await.expect("it accepts")).await;
+    let body = exchange(&world.ksa_token(&checkout()));
+    let hanging = tokio::spawn(async move { send(&mut client, &body).await });
+    in_flight(&world.google, 1).await;
+    hanging.abort();
+    in_flight(&world.google, 0).await;
+}
+
+/// Waits until this many requests are in flight, which a connection's other end brings about soon.
+async fn in_flight(google: &Handle, count: u64) {
+    let reached = async {
+        while google.in_flight() != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reached).await.expect("soon");
+}
+
+#[tokio::test]
+async fn another_one_can_take_over_the_address() {
+    let world = with_tls(SocketAddr::from(([127, 0, 0, 1], 0)), &["localhost"]).await;
+    let authority = world.google.authority();
+    let open = connect(&world.google, "localhost", &authority).await.expect("TLS");
+    tokio::time::timeout(Duration::from_secs(10), world.google.stop()).await.expect("it stops");
+    assert!(TcpStream::connect(world.google.addr()).await.is_err());
+    drop(open);
+    let pool = Pool::gke(POOL, CLUSTER);
+    let settings = Settings { addr: world.google.addr(), authority: authority.clone(), ..Settings::new(pool) };
+    let again = Google::try_start(settings).await.expect("the address is free");
+    connect(&again, "localhost", &authority).await.expect("the same authority");
+}

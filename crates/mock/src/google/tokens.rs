@@ -1,0 +1,157 @@
+//! [`Tokens`]: mints tokens and remembers whose they are.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::Subject;
+use super::jwt::Caller;
+use crate::noise::Noise;
+
+/// Length of an access token in bytes, as Google's have.
+const TOKEN_BYTES: usize = 1024;
+
+/// Size of an RSA signature with a 2048-bit key, in bytes.
+const SIGNATURE_BYTES: usize = 256;
+
+/// Lifetime of an identity token, in seconds.
+const IDENTITY_SECONDS: u64 = 3600;
+
+/// Maximum number of remembered tokens. The oldest are forgotten.
+const MAX_TOKENS: usize = 50_000;
+
+/// A token that was given out.
+#[derive(Debug, Clone)]
+pub(super) struct Issued {
+    pub(super) subject: Arc<Subject>,
+    /// Seconds since 1970.
+    pub(super) expires_at: u64,
+    /// Whether it may be used as a `Bearer`.
+    pub(super) is_access: bool,
+}
+
+/// What an identity token is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity<'a> {
+    pub(super) email: &'a str,
+    pub(super) audience: &'a str,
+    /// Whether the token names the e-mail.
+    pub(super) include_email: bool,
+}
+
+/// All tokens that were given out.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    issued: HashMap<Arc<str>, Issued>,
+    order: VecDeque<Arc<str>>,
+    serial: u64,
+    noise: Noise,
+}
+
+impl Tokens {
+    pub(super) fn new() -> Self {
+        Self { issued: HashMap::new(), order: VecDeque::new(), serial: 0, noise: Noise::new() }
+    }
+
+    /// A new access token; federated without an e-mail. `expires_at` is in seconds since 1970.
+    pub(super) fn access(
+        &mut self,
+        caller: &Caller,
+        email: Option<&str>,
+        scopes: Vec<String>,
+        expires_at: u64,
+    ) -> Arc<str> {
+        let subject = self.subject(caller, email, scopes);
+        let mut token = subject.write();
+        let missing = TOKEN_BYTES.saturating_sub(token.len()).max(16);
+        token.push_str(&URL_SAFE_NO_PAD.encode(self.noise.bytes(missing))[..missing]);
+        self.keep(token, subject, expires_at, true)
+    }
+
+    /// A new identity token: well-formed, with a signature that no verifier accepts. `now` is in seconds since 1970.
+    pub(super) fn identity(&mut self, caller: &Caller, identity: Identity<'_>, now: u64) -> Arc<str> {
+        let subject = self.subject(caller, Some(identity.email), Vec::new());
+        let header = json!({ "alg": "RS256", "kid": "fake", "typ": "JWT" });
+        let [header, claims] =
+            [header, claims(&subject, identity, now)].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+        let signature = URL_SAFE_NO_PAD.encode(self.noise.bytes(SIGNATURE_BYTES));
+        self.keep(format!("{header}.{claims}.{signature}"), subject, now + IDENTITY_SECONDS, false)
+    }
+
+    /// A token that was given out.
+    pub(super) fn get(&self, token: &str) -> Option<&Issued> {
+        self.issued.get(token)
+    }
+
+    fn subject(&mut self, caller: &Caller, email: Option<&str>, scopes: Vec<String>) -> Subject {
+        self.serial += 1;
+        let Caller { workload, pod_uid } = caller.clone();
+        Subject { workload, pod_uid, email: email.map(str::to_owned), scopes, serial: self.serial }
+    }
+
+    fn keep(&mut self, token: String, subject: Subject, expires_at: u64, is_access: bool) -> Arc<str> {
+        if self.order.len() >= MAX_TOKENS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.issued.remove(&oldest);
+        }
+        let token: Arc<str> = token.into();
+        self.order.push_back(Arc::clone(&token));
+        self.issued.insert(Arc::clone(&token), Issued { subject: Arc::new(subject), expires_at, is_access });
+        token
+    }
+}
+
+fn claims(subject: &Subject, identity: Identity<'_>, now: u64) -> Value {
+    let Identity { email, audience, include_email } = identity;
+    let number = account_number(email);
+    let mut claims = json!({
+        "aud": audience,
+        "azp": number,
+        "exp": now + IDENTITY_SECONDS,
+        "fake": {
+            "namespace": subject.workload.namespace,
+            "pod_uid": subject.pod_uid,
+            "serial": subject.serial,
+            "service_account": subject.workload.service_account,
+        },
+        "iat": now,
+        "iss": "https://accounts.google.com",
+        "sub": number,
+    });
+    if include_email {
+        claims["email"] = email.into();
+        claims["email_verified"] = true.into();
+    }
+    claims
+}
+
+/// An account's number of 21 digits, which depends only on its e-mail: FNV-1a.
+fn account_number(email: &str) -> String {
+    let hash = email
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("1{hash:020}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::google::Workload;
+
+    #[test]
+    fn the_oldest_token_is_forgotten() {
+        let mut tokens = Tokens::new();
+        let caller = Caller { workload: Workload::new("a", "app"), pod_uid: "u".into() };
+        let [first, second] = [0, 0].map(|_| tokens.access(&caller, None, Vec::new(), 1));
+        assert_eq!((first.len(), second.len()), (TOKEN_BYTES, TOKEN_BYTES));
+        for _ in 2..=MAX_TOKENS {
+            tokens.keep(format!("filler {}", tokens.order.len()), Subject::read(&first).expect("one"), 1, true);
+        }
+        assert!(tokens.get(&first).is_none() && tokens.get(&second).is_some());
+        assert_eq!((tokens.issued.len(), tokens.order.len()), (MAX_TOKENS, MAX_TOKENS));
+    }
+}

@@ -1,0 +1,102 @@
+//! Access tokens and identity tokens in responses.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+
+use super::*;
+use crate::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, TokenPolicy};
+
+async fn token(client: &mut Client, target: &str) -> String {
+    let reply = client.get(&format!("{V1}instance/service-accounts/{target}")).await;
+    assert_eq!((reply.status, reply.content_type()), (200, "application/json"));
+    reply.json()["access_token"].as_str().expect("a token").to_owned()
+}
+
+fn claims(jwt: &str) -> Value {
+    let claims = jwt.split('.').nth(1).expect("three parts");
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).expect("base64url")).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_token_is_compact_json_in_the_servers_order() {
+    let (_mock, mut client) = started().await;
+    let reply = client.get(&format!("{ACCOUNT}token")).await;
+    assert!(reply.body.starts_with("{\"access_token\":\"ya29.mock-123456789012-compute@"), "{}", reply.body);
+    assert!(reply.body.ends_with("\",\"expires_in\":3599,\"token_type\":\"Bearer\"}"), "{}", reply.body);
+    assert_eq!(reply.header("ETag"), None);
+    let text = client.get(&format!("{ACCOUNT}token?alt=text")).await;
+    assert!(text.body.starts_with("access_token ya29.") && text.body.ends_with("token_type Bearer\n"));
+    assert_eq!(text.content_type(), "application/text");
+    let head = client.ask("HEAD", &format!("{ACCOUNT}token")).await;
+    assert_eq!(head.header("Content-Length"), Some(reply.body.len().to_string().as_str()));
+}
+
+#[tokio::test]
+async fn tokens_differ_between_accounts_and_scopes() {
+    let (mock, mut client) = started().await;
+    let default = token(&mut client, "default/token").await;
+    assert_eq!(token(&mut client, &format!("{DEFAULT_ACCOUNT}/token?recursive=true")).await, default);
+    assert_ne!(token(&mut client, "default/token?scopes=a").await, default);
+    assert_ne!(token(&mut client, &format!("{BUILDER_ACCOUNT}/token")).await, default);
+    mock.add_account("late@mock-project.iam.gserviceaccount.com");
+    assert!(token(&mut client, "late@mock-project.iam.gserviceaccount.com/token").await.starts_with("ya29.mock-late@"));
+    mock.rotate_tokens();
+    assert_ne!(token(&mut client, "default/token").await, default);
+}
+
+#[tokio::test]
+async fn the_policy_determines_the_lifetime() {
+    let (mock, mut client) = started().await;
+    mock.token_policy(TokenPolicy { life: Duration::from_secs(200), ..TokenPolicy::default() });
+    let first = client.get(&format!("{ACCOUNT}token")).await.json();
+    assert_eq!(first["expires_in"], 200);
+    assert_ne!(client.get(&format!("{ACCOUNT}token")).await.json()["access_token"], first["access_token"]);
+    mock.token_policy(TokenPolicy { stuck: true, ..TokenPolicy::default() });
+    let stuck = token(&mut client, "default/token").await;
+    assert_eq!(token(&mut client, "default/token").await, stuck);
+}
+
+#[tokio::test]
+async fn a_posted_certificate_chain_binds_the_token() {
+    let (_mock, mut client) = started().await;
+    let unbound = token(&mut client, "default/token").await;
+    let post = |body: &str| {
+        let length = body.len();
+        format!(
+            "POST {ACCOUNT}token HTTP/1.1\r\nHost: h\r\nMetadata-Flavor: Google\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    };
+    client.send(&post("{\"certificate_chain\":[\"x\"]}")).await;
+    let bound = client.reply(true).await;
+    assert_eq!(bound.status, 200);
+    assert_ne!(bound.json()["access_token"], unbound);
+    client.send(&post("{}")).await;
+    assert_eq!(client.reply(true).await.status, 400);
+}
+
+#[tokio::test]
+async fn recursive_reads_of_an_account_contain_no_token() {
+    let (_mock, mut client) = started().await;
+    let account = client.get(&format!("{ACCOUNT}?recursive=true")).await.json();
+    assert_eq!(account["aliases"], serde_json::json!(["default"]));
+    assert_eq!(account["email"], DEFAULT_ACCOUNT);
+    assert!(account["scopes"].is_array() && account.get("token").is_none() && account.get("identity").is_none());
+    let accounts = client.get(&format!("{V1}instance/service-accounts/?recursive=true")).await.json();
+    assert_eq!(accounts["default"], accounts[DEFAULT_ACCOUNT]);
+}
+
+#[tokio::test]
+async fn identity_tokens_have_their_audience_and_are_unique() {
+    let (_mock, mut client) = started().await;
+    let target = format!("{ACCOUNT}identity?audience=https%3A%2F%2Faud.example");
+    let (one, two) = (client.get(&target).await, client.get(&target).await);
+    assert_eq!((one.status, one.content_type()), (200, "text/html"));
+    assert_ne!(one.body, two.body);
+    let plain = claims(&one.body);
+    assert_eq!((&plain["aud"], &plain["email"]), (&Value::from("https://aud.example"), &Value::from(DEFAULT_ACCOUNT)));
+    assert_eq!(plain["exp"].as_u64(), plain["iat"].as_u64().map(|issued| issued + 3600));
+    assert!(plain.get("google").is_none());
+    let full = client.get(&format!("{target}&format=full&licenses=TRUE")).await;
+    assert!(claims(&full.body)["google"]["compute_engine"]["license_id"].is_array());
+}

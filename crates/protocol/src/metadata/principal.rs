@@ -1,0 +1,130 @@
+//! [`Principal`]: the identity on whose behalf a request is answered.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// The caller as the proxy knows it.
+///
+/// Everything kept for a caller, such as a cached token, is keyed by this type, so that no pod ever receives another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Principal {
+    /// The node, whose metadata server is behind the proxy. Without Workload Identity, also each of its pods.
+    Node,
+    /// The Kubernetes service account of a pod.
+    Workload(WorkloadId),
+    /// A pod that is not known yet. `layers::identify` waits for it, so later layers do not see this value, but for requests
+    /// that `layers::discovery` answers in the same way for all callers.
+    Unknown,
+}
+
+/// A Kubernetes service account with running pods on this node. A number is never used twice, so that what is kept for one
+/// account can never be taken for another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkloadId(pub u64);
+
+/// Formats the name used in logs and on pages.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => f.write_str("node"),
+            Self::Workload(WorkloadId(number)) => write!(f, "workload {number}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// The pod that sent a request, for logs and for the pod itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallingPod {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its Kubernetes service account.
+    pub service_account: Arc<str>,
+    /// Its name.
+    #[serde(rename = "pod")]
+    pub name: Arc<str>,
+    /// Its UID.
+    pub uid: String,
+    /// Who says that it is this pod: `kernel` or `api`.
+    pub evidence: &'static str,
+}
+
+/// Who sent a request: on whose behalf it is answered, and the pod, which may act as the node.
+pub type Sender = (Principal, Option<Arc<CallingPod>>);
+
+/// Why it is not known which pod has an address. The text is sent to the client and logged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is not known which pod has the address {addr}: {why}")]
+pub struct Unidentified {
+    /// The client's address.
+    pub addr: IpAddr,
+    /// What is missing.
+    pub why: Missing,
+}
+
+/// What is missing to know which pod has an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// The node's processes were not seen since the connection was accepted.
+    #[error(
+        "the proxy could not scan the node's processes since this connection was opened; see the proxy's log and /readyz"
+    )]
+    Scan,
+    /// Neither the kernel nor the API server names a pod.
+    #[error("no process on this node has it in a pod's network, and the API server reports no pod with it")]
+    Claim,
+    /// The kernel names a pod that the API server has not reported, or reports as ended.
+    #[error("the pod with UID {uid} has it, but the API server reports no running pod of this node with that UID")]
+    Pod {
+        /// The UID.
+        uid: String,
+    },
+    /// The API server names a pod that has no service account.
+    #[error(
+        "the API server reports it for the pod {pod}, which has no service account and so no tokens: it is a static pod, which \
+         the kubelet reads from a file of the node"
+    )]
+    Account {
+        /// Namespace and name of the pod.
+        pod: String,
+    },
+    /// The API server names a pod that the kernel does not confirm.
+    #[error("the API server reports it for the pod {pod}, but {because}")]
+    Confirmation {
+        /// Namespace and name of the pod.
+        pod: String,
+        /// Why the API server alone is not believed.
+        because: Doubt,
+    },
+    /// Several pods have the address.
+    #[error("{claims} pods have it, and the API server does not report which of them it was given to")]
+    Decision {
+        /// How many.
+        claims: usize,
+    },
+}
+
+/// Why the API server alone is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Doubt {
+    /// The kernel must confirm every pod.
+    #[error("no process of that pod has it (--attest=kernel)")]
+    Required,
+    /// The pod has a network, and the address is not in it.
+    #[error("the pod's network has other addresses, or has ended")]
+    Contradicted,
+    /// The API server has been silent for too long.
+    #[error("the API server has been silent for {0} s")]
+    Stale(u64),
+}
+
+impl Missing {
+    /// Whether there are several candidates, not none.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Decision { .. })
+    }
+}

@@ -1,0 +1,117 @@
+//! The command `gce-metadata-proxy redirect`.
+
+use std::future::Future;
+
+use super::{Error, Keeper, NotInstalled, Redirect, State, remove};
+use prometheus::IntCounter;
+
+/// What to do with the redirect rules.
+#[derive(Debug)]
+pub enum Command {
+    /// Install them.
+    Install(Redirect),
+    /// Install them, and restore them whenever they change, until stopped.
+    Keep(Redirect),
+    /// Print what would be installed.
+    Print(Redirect),
+    /// Remove all of them.
+    Remove,
+    /// Check whether they are installed.
+    Check(Redirect),
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The redirect could not be installed.
+    #[error(transparent)]
+    NotInstalled(#[from] NotInstalled),
+    /// The rules could not be read or removed.
+    #[error(transparent)]
+    Rules(#[from] Error),
+}
+
+/// Runs the command and reports on standard output. Returns whether the rules are as requested.
+///
+/// `once_installed` runs beside [`Command::Keep`], from when the rules are installed. It counts dropped packets in `dropped`.
+pub async fn run<F: Future<Output = ()>>(
+    command: Command,
+    dropped: IntCounter,
+    once_installed: impl FnOnce(Redirect) -> F,
+    stop: impl Future<Output = ()>,
+) -> Result<bool, CommandError> {
+    match command {
+        Command::Install(redirect) => {
+            let tool = redirect.install().await?;
+            println!("redirect installed with {tool}; it stays until 'redirect remove'");
+        }
+        Command::Keep(redirect) => {
+            tokio::select! {
+                () = keep(redirect, dropped, once_installed) => {}
+                () = stop => tracing::info!("exiting; the rules stay until 'redirect remove'"),
+            }
+        }
+        Command::Print(redirect) => print!("{}", redirect.text().await?),
+        Command::Remove => {
+            for tool in remove().await? {
+                println!("redirect removed from {tool}");
+            }
+        }
+        Command::Check(redirect) => return Ok(report(&redirect).await?),
+    }
+    Ok(true)
+}
+
+async fn keep<F: Future<Output = ()>>(
+    redirect: Redirect,
+    dropped: IntCounter,
+    once_installed: impl FnOnce(Redirect) -> F,
+) {
+    let keeper = Keeper::begin(redirect.clone(), dropped).await;
+    let installed = keeper.installed();
+    let then = async {
+        installed.notified().await;
+        once_installed(redirect).await;
+    };
+    tokio::join!(keeper.run(), then);
+}
+
+/// Prints what is wrong and what to do.
+async fn report(redirect: &Redirect) -> Result<bool, Error> {
+    let state = redirect.state().await?;
+    let what = match &state {
+        State::Installed | State::Unbounded => {
+            println!("the redirect is installed");
+            if state == State::Unbounded {
+                let why = redirect.obstacle_to_bound().await;
+                let why = why.map_or_else(|| "it would be accepted now".to_owned(), |why| why.to_string());
+                println!("it has no bound on new connections, which was refused ({why}): one pod can flood the proxy");
+            }
+            if let Some(dropped) = redirect.dropped().await? {
+                println!("packets dropped by the bound on new connections, since the rules were installed: {dropped}");
+            }
+            if let Some(doubt) = redirect.doubt() {
+                println!("{doubt}");
+            }
+            return Ok(true);
+        }
+        State::Closed => {
+            "the redirect is not installed, and pods are closed: all their connections to the metadata server are \
+                          reset, except DNS and what --redirect-allow opens"
+                .to_owned()
+        }
+        State::Absent => {
+            "the redirect is not installed, and pods are OPEN: they reach the metadata server itself, with the \
+                          node's tokens and secrets"
+                .to_owned()
+        }
+        State::Differs(what) => format!("the redirect does not match these flags: {what}"),
+    };
+    match redirect.obstacle().await {
+        Some(why) => println!("{what}. It cannot be installed: {why}"),
+        None => {
+            println!("{what}. Run 'redirect install' with the same flags; 'redirect install --keep' does so by itself");
+        }
+    }
+    Ok(false)
+}

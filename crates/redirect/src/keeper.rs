@@ -1,0 +1,114 @@
+//! [`Keeper`]: checks the rules, restores them, and tries again where they cannot be installed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::drops::Drops;
+use super::{Error, NotInstalled, Pods, Redirect, State, Tool};
+use prometheus::IntCounter;
+
+/// Interval to check the rules. If something flushes them (such as a firewall reload), the node is exposed
+/// for as long.
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Interval to try again while the redirect cannot be installed. Pods have no metadata for as long.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Keeps a redirect installed.
+#[derive(Debug)]
+pub struct Keeper {
+    redirect: Redirect,
+    /// Why it is not installed. `None` if it is.
+    trouble: Option<Trouble>,
+    drops: Drops,
+    installed: Arc<Notify>,
+}
+
+/// Why a redirect is not installed.
+#[derive(Debug)]
+struct Trouble {
+    logged: String,
+    /// No rule could be installed.
+    is_open: bool,
+}
+
+impl Keeper {
+    /// A keeper of a redirect that was just installed. Registers its metric.
+    pub fn of_installed(redirect: Redirect, dropped: IntCounter) -> Self {
+        Self { redirect, trouble: None, drops: Drops::new(dropped), installed: Arc::default() }
+    }
+
+    /// Installs a redirect, or logs why that is impossible. Registers its metric.
+    pub async fn begin(redirect: Redirect, dropped: IntCounter) -> Self {
+        let mut keeper = Self::of_installed(redirect, dropped);
+        match keeper.redirect.install().await {
+            Ok(tool) => keeper.is_installed(tool),
+            Err(error) => keeper.is_not_installed(&error),
+        }
+        keeper
+    }
+
+    /// Notified when the redirect is installed after [`begin`](Keeper::begin).
+    pub fn installed(&self) -> Arc<Notify> {
+        Arc::clone(&self.installed)
+    }
+
+    /// Checks the rules and restores them if they differ, while polled.
+    pub async fn run(mut self) {
+        loop {
+            let interval = if self.trouble.is_some() { RETRY_INTERVAL } else { CHECK_INTERVAL };
+            sleep(interval).await;
+            let found = self.redirect.state().await;
+            if found.as_ref().is_ok_and(State::is_installed) && self.trouble.is_none() {
+                self.drops.check(&self.redirect).await;
+                continue;
+            }
+            // Pods are protected first; what is logged can wait.
+            let outcome = self.redirect.install().await;
+            self.drops.restart(&self.redirect).await;
+            if matches!(found, Ok(State::Absent)) && self.trouble.as_ref().is_none_or(|trouble| !trouble.is_open) {
+                tracing::error!(
+                    "the redirect was missing: pods may have reached the metadata server directly in the last {} s; find out what \
+                     flushes the rules",
+                    interval.as_secs()
+                );
+            }
+            match outcome {
+                Ok(tool) if self.trouble.is_some() => self.is_installed(tool),
+                Ok(_) => is_restored(&found),
+                Err(error) => self.is_not_installed(&error),
+            }
+        }
+    }
+
+    fn is_installed(&mut self, tool: Tool) {
+        self.trouble = None;
+        tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
+        if let Some(doubt) = self.redirect.doubt() {
+            tracing::warn!("{doubt}");
+        }
+        self.installed.notify_one();
+    }
+
+    /// Logs the reason when it changes, and not at each try.
+    fn is_not_installed(&mut self, error: &NotInstalled) {
+        let logged = error.to_string();
+        if self.trouble.as_ref().is_none_or(|before| before.logged != logged) {
+            tracing::error!("{logged}. Trying again every {} s", RETRY_INTERVAL.as_secs());
+        }
+        self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
+    }
+}
+
+fn is_restored(found: &Result<State, Error>) {
+    match found {
+        Ok(State::Differs(what)) => tracing::warn!(%what, "the redirect was changed and has been restored"),
+        Err(error) => tracing::warn!(%error, "the redirect could not be checked and was installed again"),
+        Ok(State::Absent | State::Closed | State::Installed | State::Unbounded) => {
+            tracing::info!("the redirect has been restored");
+        }
+    }
+}
