@@ -17,7 +17,7 @@ use super::activity::Activity;
 use super::arrival::Arrival;
 use super::connection::Connection;
 use super::connections::{Admission, Connections, Place, WaitFor};
-use super::door::{Door, has_left};
+use super::door::{Departures, Door};
 use super::inbox::Inbox;
 use super::patience::{Patience, Wait};
 use super::socket::{Cuttable, Socket};
@@ -76,7 +76,7 @@ where
         let doors = self.drain.doors();
         let mut closing = pin!(doors.cancelled());
         let errors = Sampled::new(ERROR_LOG_INTERVAL);
-        let mut patience = Patience::new();
+        let (mut patience, mut departures) = (Patience::new(), Departures::default());
         for accepted in 1.. {
             let newcomer = tokio::select! {
                 biased;
@@ -84,6 +84,10 @@ where
                 newcomer = door.next() => newcomer,
             };
             match newcomer {
+                Ok((stream, peer)) if departures.include(&stream) => {
+                    self.connections.accepted();
+                    self.connections.shedding.shed(Shed::Door, Some(peer));
+                }
                 Ok((stream, peer)) => self.take(stream, peer, &mut patience).await,
                 // The client disconnected before the connection was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -106,9 +110,6 @@ where
 
     async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
         self.connections.accepted();
-        if has_left(&stream) {
-            return self.connections.shedding.shed(Shed::Door, Some(peer));
-        }
         let arrival = Arrival::now(peer);
         let activity = Arc::new(Activity::new());
         let Some(place) = self.admit(arrival, &activity, patience).await else {

@@ -42,9 +42,20 @@ const SEGMENT_BYTES: u32 = 1440;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
+/// Newcomers of a door, of which one is checked for having left. A check is a system call.
+const CHECKED: usize = 8;
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct Door(TcpListener);
+
+/// Finds the clients of a door that left before they were accepted. One newcomer in [`CHECKED`] is checked; after one that had
+/// left, each is until one has stayed.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    accepted: usize,
+    had_left: bool,
+}
 
 /// Opens a single door to an address, which may be in `TIME_WAIT`. With `share`, another process may listen on it too.
 ///
@@ -116,9 +127,9 @@ fn choose_by_client(listener: &std::net::TcpListener) -> io::Result<()> {
     Ok(setsockopt(listener, AttachReusePortCbpf, &program)?)
 }
 
-/// Returns the number of a client's queue: the last byte of its address, plus the bytes before it times an odd number.
-/// So the addresses of a /24 have a queue each.
-fn program() -> [sock_filter; 11] {
+/// Returns the number of a client's queue: the last byte of its address, plus a hash of the three bytes before it. So the
+/// addresses of a /24 have a queue each, and an address of another network seldom has the same.
+fn program() -> [sock_filter; 12] {
     let step = |code: u32, k: u32, jump_true, jump_false| sock_filter {
         code: u16::try_from(code).expect("codes have 16 bits"),
         jt: jump_true,
@@ -140,7 +151,9 @@ fn program() -> [sock_filter; 11] {
         load(in_header(20)),
         step(libc::BPF_MISC | libc::BPF_TAX, 0, 0, 0),
         alu(libc::BPF_RSH, 8),
-        alu(libc::BPF_MUL, 37),
+        // The golden ratio of 32 bits: the highest byte of the product depends on every bit (Fibonacci hashing).
+        alu(libc::BPF_MUL, 0x9e37_79b1),
+        alu(libc::BPF_RSH, 24),
         step(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0, 0, 0),
         alu(libc::BPF_AND, queues - 1),
         step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
@@ -170,9 +183,18 @@ impl Door {
     }
 }
 
+impl Departures {
+    /// Whether the next newcomer is known to have left.
+    pub(super) fn include(&mut self, newcomer: &TcpStream) -> bool {
+        self.accepted += 1;
+        self.had_left = (self.had_left || self.accepted.is_multiple_of(CHECKED)) && has_left(newcomer);
+        self.had_left
+    }
+}
+
 /// Whether the client has reset the connection, or closed it without having sent anything. A client that has sent a request
 /// and closed its side gets its response.
-pub(super) fn has_left(stream: &TcpStream) -> bool {
+fn has_left(stream: &TcpStream) -> bool {
     let mut look = [PollFd::new(stream, PollFlags::RDHUP)];
     if !poll(&mut look, Some(&Timespec::default())).is_ok_and(|found| found > 0) {
         return false;
@@ -223,17 +245,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_client_has_a_queue() {
+    async fn a_flood_of_clients_that_leave_is_noticed() {
+        let (door, addr) = door();
+        let mut departures = Departures::default();
+        let mut noticed = Vec::new();
+        for stays in (0..2 * CHECKED).map(|_| false).chain([true, false]) {
+            let client = TcpStream::connect(addr).expect("it listens");
+            let _stays = stays.then_some(client);
+            let (newcomer, _) = door.next().await.expect("a client");
+            noticed.push(departures.include(&newcomer));
+        }
+        let expected = (1..=2 * CHECKED).map(|number| number >= CHECKED).chain([false, false]);
+        assert_eq!(noticed, expected.collect::<Vec<_>>());
+    }
+
+    /// How many of these clients are in each queue.
+    async fn queued(clients: impl Iterator<Item = [u8; 4]>) -> Vec<usize> {
         let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         assert_eq!(doors.len(), QUEUES);
         let addr = doors[0].local_addr().expect("bound");
-        let connect = |last| {
+        let connect = |client| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-            socket.bind(&SocketAddr::from(([127, 0, 9, last], 0)).into()).expect("a loopback address");
+            socket.bind(&SocketAddr::from((client, 0)).into()).expect("a loopback address");
             socket.connect(&addr.into()).expect("it listens");
             socket
         };
-        let _clients: Vec<Socket> = (1..=254).map(connect).collect();
+        let _clients: Vec<Socket> = clients.map(connect).collect();
         let mut queued = Vec::new();
         for door in &doors {
             let mut here = 0;
@@ -242,7 +279,19 @@ mod tests {
             }
             queued.push(here);
         }
+        queued
+    }
+
+    #[tokio::test]
+    async fn each_client_of_a_network_has_a_queue() {
+        let queued = queued((1..=254).map(|last| [127, 0, 9, last])).await;
         assert_eq!((queued.iter().max(), queued.iter().sum()), (Some(&1), 254));
+    }
+
+    #[tokio::test]
+    async fn clients_of_other_networks_have_other_queues() {
+        let queued = queued((1..=32).map(|network| [127, network, 0, 1])).await;
+        assert!(queued.iter().max().is_some_and(|most| *most <= 4), "{queued:?}");
     }
 
     #[tokio::test]
