@@ -16,7 +16,7 @@ use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
 use crate::layers::latency::Instruments;
 use crate::layers::leaves::{Leaf, Leaves};
-use crate::layers::token_cache::{Store, Tokens};
+use crate::layers::token_cache::{IsDefault, Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 #[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
@@ -125,7 +125,8 @@ impl Shared {
         );
         let federation = config.identity.as_ref().and_then(|identity| identity.federation.clone());
         let workloads = Arc::new(Workloads::new(federation));
-        let store = Store::with_names(budget.tokens, workloads.own_accounts(), &registry);
+        let is_default = IsDefault::new(Arc::new(workloads.own_accounts()));
+        let store = Store::with_names(budget.tokens, is_default, &registry);
         let pods = Identified::new(&config, identifying, workloads, &connections, &store, &registry);
         let room = Room::new(budget.answers, cut_unread(&connections));
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));

@@ -30,7 +30,6 @@ pub use names::Names;
 pub use reader::follow;
 
 use crate::clock::{BootTime, sleep_until};
-use crate::hook::Hook;
 use crate::metadata::{ServiceAccount, WorkloadId};
 use crate::pods::Pod;
 
@@ -133,9 +132,9 @@ impl Workloads {
     }
 
     /// Whether an account is known to be a workload's own, for the token cache.
-    pub fn own_accounts(self: &Arc<Self>) -> Hook<dyn Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync> {
+    pub fn own_accounts(self: &Arc<Self>) -> impl Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync + use<> {
         let workloads = Arc::clone(self);
-        Hook::new(Arc::new(move |number, account| workloads.is_own(number, account) == Some(true)))
+        move |number, account| workloads.is_own(number, account) == Some(true)
     }
 
     /// The account of a pod. A new one is read in the background.

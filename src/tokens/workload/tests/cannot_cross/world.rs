@@ -26,7 +26,7 @@ use crate::identity::{Forget, Identity, Settings, Visitor};
 use crate::layers::accounts::Accounts;
 use crate::layers::filter;
 use crate::layers::identify::Identify;
-use crate::layers::token_cache::{Audit, Store, TokenCache, TokenRow, Tokens};
+use crate::layers::token_cache::{Audit, IsDefault, Store, TokenCache, TokenRow, Tokens};
 use crate::metadata::{MetadataPath, Principal, Query, Request};
 use crate::pods::owners::{Attest, TICK};
 use crate::pods::{FakeProc, Lookout, Pod};
@@ -104,7 +104,8 @@ impl World {
         let truth = Arc::new(Mutex::new(Truth::new(case.delay, case.life)));
         let servers = Servers::new(&truth);
         let workloads = Arc::new(Workloads::new(Some(federation())));
-        let store = Store::with_names(case.cache_bytes, workloads.own_accounts(), &registry);
+        let is_default = IsDefault::new(Arc::new(workloads.own_accounts()));
+        let store = Store::with_names(case.cache_bytes, is_default, &registry);
         let (of_kept, of_store) = (Arc::clone(&kept), Arc::clone(&store));
         let forget = Forget::new(Arc::new(move |principal| {
             if let Principal::Workload(number) = principal {
