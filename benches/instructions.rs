@@ -2,8 +2,7 @@
 //! detects regressions even on machines whose timings are unreliable.
 //!
 //! `cargo bench --bench instructions` compares with `benches/instructions.txt` and fails if a count exceeds its
-//! bound by more than 5 %. `cargo bench --bench instructions -- --write` writes the counts as the new bounds. With the
-//! feature `workload-identity` it also counts a token hit where pods are identified.
+//! bound by more than 5 %. `cargo bench --bench instructions -- --write` writes the counts as the new bounds.
 //!
 //! This program runs itself under valgrind, once per subject. Only [`counted`] is counted, not the preparation.
 
@@ -43,7 +42,6 @@ const SUBJECTS: &[Subject] = &[
     ("token hit, token layer alone", token_layer),
     ("known leaf, whole stack", || whole_stack(support::ZONE)),
     ("token hit, whole stack", || whole_stack(support::TOKEN)),
-    #[cfg(feature = "workload-identity")]
     ("token hit, whole stack, with identity", || hits(support::stack_with_identity(), support::TOKEN)),
     ("bare hyper, a request on a pipe", bare_hyper),
     ("token hit, a request on a pipe", keep_alive),

@@ -1,7 +1,6 @@
 //! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
 mod files;
-#[cfg(feature = "workload-identity")]
 mod following;
 
 use std::fs;
@@ -16,10 +15,8 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Admin;
-#[cfg(feature = "workload-identity")]
 use crate::cluster::{Cluster, ClusterError};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
-#[cfg(feature = "workload-identity")]
 use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
@@ -30,7 +27,6 @@ use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
 use crate::stack;
 use crate::telemetry::{Registry, table};
-#[cfg(feature = "workload-identity")]
 use crate::tokens::workload::Google;
 use crate::upstream::Upstream;
 use crate::warm::WarmStart;
@@ -47,9 +43,7 @@ pub struct App {
     admin: Door,
     redirect: Option<Redirect>,
     scans: Option<Scans>,
-    #[cfg(feature = "workload-identity")]
     cluster: Option<Cluster>,
-    #[cfg(feature = "workload-identity")]
     google: Option<Google>,
 }
 
@@ -83,7 +77,6 @@ pub enum StartError {
     #[error("cannot start the thread that looks at the node's processes: {0}; allow the container more processes")]
     Thread(io::Error),
     /// The authorities to trust for Google's servers cannot be read.
-    #[cfg(feature = "workload-identity")]
     #[error("--google-ca: {0}")]
     GoogleCa(#[from] CaError),
 }
@@ -127,23 +120,11 @@ impl App {
         let identity = config.identity.as_ref();
         let sandboxes = identity.map(|settings| Sandboxes::open(&settings.host_proc)).transpose()?;
         let scans = sandboxes.map(Scans::start).transpose().map_err(StartError::Thread)?;
-        #[cfg(feature = "workload-identity")]
         let google = {
             let federation = identity.and_then(|settings| settings.federation.as_ref());
             federation.map(Google::new).transpose()?
         };
-        Ok(Self {
-            policy,
-            doors,
-            admin,
-            redirect: None,
-            scans,
-            #[cfg(feature = "workload-identity")]
-            cluster: None,
-            #[cfg(feature = "workload-identity")]
-            google,
-            config,
-        })
+        Ok(Self { policy, doors, admin, redirect: None, scans, cluster: None, google, config })
     }
 
     /// The addresses for pods. If the configured port is 0, with the assigned port.
@@ -168,7 +149,6 @@ impl App {
     }
 
     /// Reads the credential for the API server, if pods are identified. Nothing is requested yet.
-    #[cfg(feature = "workload-identity")]
     pub async fn connect_cluster(&mut self) -> Result<(), ClusterError> {
         if let Some(settings) = &self.config.identity {
             self.cluster = Some(Cluster::connect(&settings.cluster).await?);
@@ -179,7 +159,6 @@ impl App {
     /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout. Fails if another process
     /// serves pods, and this one cannot.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
-        #[cfg(feature = "workload-identity")]
         let cluster = self.cluster.clone();
         let identifying = self.identifying();
         let addrs = self.addrs().unwrap_or_default();
@@ -194,7 +173,6 @@ impl App {
         let _redirecting = redirect.map(keep);
         let admin_drain = serve_operators(admin, &shared);
         let mut background = start_background(&shared);
-        #[cfg(feature = "workload-identity")]
         if let Some(cluster) = cluster {
             following::follow(cluster, &shared, &mut background);
         }
@@ -219,11 +197,7 @@ impl App {
     /// How pods are identified, and where their tokens come from. `None` if all of them act as the node.
     fn identifying(&mut self) -> Option<Identifying> {
         let scans = self.scans.take()?;
-        Some(Identifying {
-            scans,
-            #[cfg(feature = "workload-identity")]
-            exchange: self.cluster.clone().zip(self.google.take()),
-        })
+        Some(Identifying { scans, exchange: self.cluster.clone().zip(self.google.take()) })
     }
 }
 

@@ -1,12 +1,9 @@
 //! The command line: parses flags and environment variables into a [`Command`]. The only module that uses clap.
 
 mod check;
-#[cfg(feature = "workload-identity")]
 mod federation;
 mod given;
-#[cfg(feature = "workload-identity")]
 mod identity;
-#[cfg(feature = "workload-identity")]
 mod identity_doctor;
 mod lenient;
 mod log;
@@ -14,10 +11,8 @@ mod log;
 mod mock;
 mod policy;
 mod redirect;
-#[cfg(feature = "workload-identity")]
 mod repeated;
 mod serve;
-#[cfg(feature = "workload-identity")]
 mod startup_taint;
 mod syntax;
 mod usage;
@@ -30,7 +25,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::explain::Question;
-#[cfg(feature = "workload-identity")]
 use crate::startup_taint::StartupTaint;
 use crate::telemetry::logging::{Format, Levels};
 use given::Mistakes;
@@ -68,7 +62,6 @@ enum Subcommands {
     /// something else is exposed, 2 if a check failed for another reason
     Check(check::CheckArgs),
     /// Find out why pods get tokens of their own, or why not
-    #[cfg(feature = "workload-identity")]
     #[command(subcommand)]
     Identity(identity_doctor::Subcommands),
     /// Run a mock metadata server
@@ -117,7 +110,6 @@ pub enum Command {
         log: (Format, Levels),
     },
     /// Find out why pods of this node get tokens of their own, or why not, with these settings of the proxy.
-    #[cfg(feature = "workload-identity")]
     IdentityDoctor {
         /// Where the proxy serves operators.
         admin: SocketAddr,
@@ -137,7 +129,6 @@ pub enum Command {
         /// Format of the log, and what is logged.
         log: (Format, Levels),
         /// What to remove from the node once its rules are installed.
-        #[cfg(feature = "workload-identity")]
         startup_taint: Option<StartupTaint>,
     },
     /// Serve as a mock metadata server.
@@ -181,7 +172,6 @@ impl Args {
             Some(Subcommands::Redirect(mut args)) => {
                 serve.policy.resolve(mistakes);
                 let log = serve.log.resolve(mistakes);
-                #[cfg(feature = "workload-identity")]
                 let startup_taint = {
                     let admin = mistakes.value(serve.metrics_addr);
                     let (taint, keeps_rules) = args.take_startup_taint();
@@ -189,20 +179,13 @@ impl Args {
                 };
                 let metrics_addr = args.take_metrics_addr(mistakes);
                 let command = args.resolve(mistakes)?;
-                Command::Redirect {
-                    command,
-                    metrics_addr,
-                    log: log?,
-                    #[cfg(feature = "workload-identity")]
-                    startup_taint,
-                }
+                Command::Redirect { command, metrics_addr, log: log?, startup_taint }
             }
             Some(Subcommands::Check(args)) => {
                 serve.policy.resolve(mistakes);
                 let (admin, log) = (mistakes.value(serve.metrics_addr), serve.log.resolve(mistakes));
                 Command::Check { command: args.resolve(mistakes)?, admin: admin?, log: log? }
             }
-            #[cfg(feature = "workload-identity")]
             Some(Subcommands::Identity(args)) => {
                 let admin = mistakes.value(serve.metrics_addr);
                 args.resolve(serve.identity, admin, mistakes)?
@@ -305,7 +288,6 @@ mod tests {
              --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6 --redirect-drop-spoofed \
              --redirect-max-new-connections 0",
         );
-        #[cfg(feature = "workload-identity")]
         let config = Config {
             identity: serve(
                 "--workload-identity --node-name n --kubeconfig /k --passthrough a/b --google-ca /c --token-audience a \

@@ -5,11 +5,8 @@
 //! connects is up to its connector: [`HttpClient::plain`] uses TCP, and [`HttpClient::with_connector`] takes any other, such
 //! as `secure`'s, which speaks TLS.
 
-#[cfg(feature = "workload-identity")]
 pub mod reach;
-#[cfg(feature = "workload-identity")]
 pub mod renewed;
-#[cfg(feature = "workload-identity")]
 pub mod secure;
 
 use std::error::Error;

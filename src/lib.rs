@@ -93,12 +93,10 @@ pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod clock;
-#[cfg(feature = "workload-identity")]
 pub mod cluster;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
-#[cfg(feature = "workload-identity")]
 pub mod doctor;
 pub mod door_probe;
 pub mod error;
@@ -126,7 +124,6 @@ pub mod shared;
 pub mod shares;
 pub mod single_flight;
 pub mod stack;
-#[cfg(feature = "workload-identity")]
 pub mod startup_taint;
 pub mod telemetry;
 pub mod threads;

@@ -52,23 +52,14 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 print(&text);
                 return Ok(ExitCode::from(code));
             }
-            #[cfg(feature = "workload-identity")]
             Command::IdentityDoctor { admin, settings, whose, format } => {
                 let report = gce_metadata_proxy::doctor::examine(admin, &settings, &whose).await;
                 print(&format.render(&report));
                 return Ok(ExitCode::from(report.exit_code()));
             }
-            Command::Redirect {
-                command,
-                metrics_addr,
-                log: (format, levels),
-                #[cfg(feature = "workload-identity")]
-                startup_taint,
-            } => {
+            Command::Redirect { command, metrics_addr, log: (format, levels), startup_taint } => {
                 logging::start(format, &levels);
-                #[cfg_attr(not(feature = "workload-identity"), expect(unused_variables))]
                 let once_installed = async |redirect: redirect::Redirect| {
-                    #[cfg(feature = "workload-identity")]
                     if let Some(taint) = startup_taint {
                         taint.remove(async || redirect.is_installed().await).await;
                     }
@@ -110,7 +101,6 @@ async fn serve(config: Config) -> Outcome<()> {
     logging::start(config.log_format, &config.log);
     logging::limit_panics();
     let mut app = App::bind(config).await?;
-    #[cfg(feature = "workload-identity")]
     app.connect_cluster().await?;
     app.install_redirect().await?;
     let (tell, told) = oneshot::channel::<()>();

@@ -143,7 +143,6 @@ mod tests {
             attest: Attest::Prefer,
             passthrough: Vec::new(),
             federation: None,
-            #[cfg(feature = "workload-identity")]
             cluster: crate::cluster::Settings {
                 node: "n".parse().expect("a name"),
                 credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),

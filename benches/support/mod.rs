@@ -5,7 +5,6 @@
 use std::convert::Infallible;
 use std::future::ready;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-#[cfg(feature = "workload-identity")]
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,7 +20,6 @@ use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
 use gce_metadata_proxy::metadata::token::AccessToken;
 use gce_metadata_proxy::metadata::{CommonPath, MetadataPath, Query, Request};
 use gce_metadata_proxy::mock::Mock;
-#[cfg(feature = "workload-identity")]
 use gce_metadata_proxy::pods::{Sandboxes, Scans};
 use gce_metadata_proxy::policy::LivePolicy;
 use gce_metadata_proxy::reply::Body;
@@ -58,7 +56,6 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
 }
 
 /// The same where pods are identified and have accounts. The client is a process of the node.
-#[cfg(feature = "workload-identity")]
 pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
     let flags = [
         "--workload-identity",

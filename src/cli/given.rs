@@ -55,10 +55,6 @@ pub(super) struct Given<S: Syntax> {
     origin: String,
     text: String,
     value: Option<S::Value>,
-    #[cfg_attr(
-        not(feature = "workload-identity"),
-        expect(dead_code, reason = "for commands that repeat the proxy's flags")
-    )]
     is_typed: bool,
 }
 
@@ -69,19 +65,18 @@ impl<S: Syntax> Given<S> {
     }
 
     /// The flag as if the environment had this text.
-    #[cfg(all(test, feature = "workload-identity"))]
+    #[cfg(test)]
     pub(super) fn from_environment(text: &str) -> Self {
         Self { origin: String::new(), text: text.to_owned(), value: S::parse(text), is_typed: false }
     }
 
     /// The text as it was given.
-    #[cfg(all(test, feature = "workload-identity"))]
+    #[cfg(test)]
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
     /// Whether it was typed: neither taken from the environment nor the default.
-    #[cfg(feature = "workload-identity")]
     pub(super) fn is_typed(&self) -> bool {
         self.is_typed
     }

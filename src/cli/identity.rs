@@ -1,4 +1,4 @@
-//! The flags of the feature `workload-identity`.
+//! The flags of Workload Identity.
 
 use clap::Args;
 use serde::Serialize;

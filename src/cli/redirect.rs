@@ -7,14 +7,13 @@ use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
 use super::given::{Given, Mistakes, Plain, Syntax};
-#[cfg(feature = "workload-identity")]
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Choice};
 use crate::config;
 use crate::redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
-#[cfg_attr(feature = "workload-identity", expect(clippy::large_enum_variant, reason = "parsed once"))]
+#[expect(clippy::large_enum_variant, reason = "parsed once")]
 pub(super) enum Subcommands {
     /// Install the redirect rules, replacing those of an earlier redirect. The rules stay until they are removed. Where they
     /// cannot be installed, pods are closed: rules that reset all their connections to the metadata server are installed
@@ -37,7 +36,6 @@ pub(super) enum Subcommands {
         #[arg(long)]
         dry_run: bool,
 
-        #[cfg(feature = "workload-identity")]
         #[command(flatten)]
         startup_taint: StartupTaintArgs,
     },
@@ -130,7 +128,6 @@ pub(super) struct RoutesArgs {
 
 impl Subcommands {
     /// Takes out what is done besides the rules, and says whether they are kept.
-    #[cfg(feature = "workload-identity")]
     pub(super) fn take_startup_taint(&mut self) -> (StartupTaintArgs, bool) {
         match self {
             Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),

@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::given::{Given, Mistakes};
-#[cfg(feature = "workload-identity")]
 use super::identity::IdentityArgs;
 use super::log::LogArgs;
 use super::policy::PolicyArgs;
@@ -136,7 +135,6 @@ pub(super) struct ServeArgs {
     #[serde(flatten)]
     opened: OpenedArgs,
 
-    #[cfg(feature = "workload-identity")]
     #[command(flatten)]
     #[serde(flatten)]
     pub(super) identity: IdentityArgs,
@@ -158,10 +156,7 @@ impl ServeArgs {
         let log = self.log.resolve(mistakes);
         let drain_timeout = mistakes.value(self.drain_timeout);
         let opened = self.opened.resolve(mistakes);
-        #[cfg(feature = "workload-identity")]
         let identity = self.identity.resolve(mistakes);
-        #[cfg(not(feature = "workload-identity"))]
-        let identity = None;
         // Return early only here, after every mistake has been recorded.
         let (log_format, log) = log?;
         Some(Config {
@@ -210,7 +205,6 @@ impl ServeArgs {
             drain_timeout: Given::from_value(config.drain_timeout),
             redirect: config.redirect.is_some(),
             opened: OpenedArgs::from_opened(config.redirect.as_ref()),
-            #[cfg(feature = "workload-identity")]
             identity: IdentityArgs::from_settings(config.identity.as_ref()),
         }
     }

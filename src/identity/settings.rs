@@ -20,7 +20,6 @@ pub struct Settings {
     /// Where the tokens of pods' accounts come from. `None` if they have none.
     pub federation: Option<Federation>,
     /// How to reach the API server.
-    #[cfg(feature = "workload-identity")]
     pub cluster: crate::cluster::Settings,
 }
 

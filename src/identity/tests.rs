@@ -72,7 +72,6 @@ impl Node {
             attest,
             passthrough: vec![AccountName::parse("kube-system/agent").expect("a name")],
             federation,
-            #[cfg(feature = "workload-identity")]
             cluster: crate::cluster::Settings {
                 node: "n".parse().expect("a name"),
                 credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),

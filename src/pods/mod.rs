@@ -9,7 +9,6 @@ mod fib_trie;
 mod host_proc;
 mod if_inet6;
 mod known;
-#[cfg(feature = "workload-identity")]
 mod object;
 pub mod owners;
 mod pod;
@@ -17,23 +16,18 @@ mod sandboxes;
 mod scanner;
 mod scans;
 mod stat;
-#[cfg(feature = "workload-identity")]
 mod store;
 mod uid;
-#[cfg(feature = "workload-identity")]
 mod watch;
 
 pub use host_proc::ProcError;
 pub use known::Pods;
-#[cfg(feature = "workload-identity")]
 pub use object::read;
 pub use pod::Pod;
 pub use sandboxes::{Anchor, Sandbox, Sandboxes, Scanned};
 pub use scans::{Scan, Scans};
-#[cfg(feature = "workload-identity")]
 pub use store::{Store, keep};
 pub use uid::PodUid;
-#[cfg(feature = "workload-identity")]
 pub use watch::{WatchEvent, follow};
 
 /// The parsers of `/proc`, for `fuzz/`.

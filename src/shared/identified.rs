@@ -3,18 +3,15 @@
 use std::sync::Arc;
 
 use super::Sources;
-#[cfg(feature = "workload-identity")]
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::identity::{CutFrom, Forget, Identity};
 use crate::layers::token_cache::Store;
-#[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
 use crate::pods::Scans;
 use crate::server::Connections;
 use crate::telemetry::Registry;
 use crate::tokens::MetadataServer;
-#[cfg(feature = "workload-identity")]
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
 use crate::upstream::{Named, Upstream};
 use crate::workloads::Workloads;
@@ -25,7 +22,6 @@ pub struct Identifying {
     /// What the kernel says.
     pub scans: Scans,
     /// Who exchanges tokens. `None` if pods have none.
-    #[cfg(feature = "workload-identity")]
     pub exchange: Option<(Cluster, Google)>,
 }
 
@@ -33,9 +29,7 @@ pub struct Identifying {
 #[derive(Default)]
 pub(super) struct Identified {
     identity: Option<Arc<Identity>>,
-    #[cfg(feature = "workload-identity")]
     exchange: Option<(Cluster, Google)>,
-    #[cfg(feature = "workload-identity")]
     kept: Arc<Kept>,
 }
 
@@ -50,14 +44,11 @@ impl Identified {
         registry: &Registry,
     ) -> Self {
         let Some((settings, identifying)) = config.identity.as_ref().zip(identifying) else { return Self::default() };
-        #[cfg(feature = "workload-identity")]
         let kept = Arc::<Kept>::default();
         let (connections, store_to_clear) = (Arc::clone(connections), Arc::clone(store));
         let cut_from = CutFrom::new(Arc::new(move |addr, before| connections.cut_from(addr, before)));
-        #[cfg(feature = "workload-identity")]
         let kept_to_clear = Arc::clone(&kept);
         let forget = Forget::new(Arc::new(move |principal| {
-            #[cfg(feature = "workload-identity")]
             if let Principal::Workload(number) = principal {
                 kept_to_clear.forget(number);
             }
@@ -67,20 +58,12 @@ impl Identified {
         if let Upstream::None(values) = &config.upstream {
             know_project(&identity, &values.named());
         }
-        Self {
-            identity: Some(identity),
-            #[cfg(feature = "workload-identity")]
-            exchange: identifying.exchange,
-            #[cfg(feature = "workload-identity")]
-            kept,
-        }
+        Self { identity: Some(identity), exchange: identifying.exchange, kept }
     }
 
     /// The sources of tokens: the node's, and that of workloads if they have one.
-    #[cfg_attr(not(feature = "workload-identity"), expect(unused_variables, reason = "only the node has tokens"))]
     pub(super) fn sources(self, node: MetadataServer, registry: &Registry) -> (Option<Arc<Identity>>, Sources) {
         let sources = Sources::of_node(node);
-        #[cfg(feature = "workload-identity")]
         if let (Some(identity), Some((cluster, google))) = (&self.identity, self.exchange)
             && let Some(federation) = identity.workloads().federation()
         {

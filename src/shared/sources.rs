@@ -1,13 +1,10 @@
 //! [`Sources`]: chooses the source of a token by who asks.
 
-#[cfg(feature = "workload-identity")]
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
 use crate::shares::Client;
-#[cfg(feature = "workload-identity")]
 use crate::tokens::workload::WorkloadSource;
 use crate::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource, Urgency};
 
@@ -16,28 +13,21 @@ use crate::tokens::{Fetched, MetadataServer, NoToken, TokenKey, TokenSource, Urg
 pub struct Sources<N = MetadataServer> {
     node: N,
     /// `None` if workloads have no tokens.
-    #[cfg(feature = "workload-identity")]
     workloads: Option<Arc<WorkloadSource>>,
 }
 
 impl<N> Sources<N> {
     /// Tokens of the node only.
     pub fn of_node(node: N) -> Self {
-        Self {
-            node,
-            #[cfg(feature = "workload-identity")]
-            workloads: None,
-        }
+        Self { node, workloads: None }
     }
 
     /// The source of workloads' tokens. `None` if they have none.
-    #[cfg(feature = "workload-identity")]
     pub fn of_workloads(&self) -> Option<&Arc<WorkloadSource>> {
         self.workloads.as_ref()
     }
 
     /// Also tokens of workloads.
-    #[cfg(feature = "workload-identity")]
     #[must_use]
     pub fn with_workloads(self, workloads: Arc<WorkloadSource>) -> Self {
         Self { workloads: Some(workloads), ..self }
@@ -51,7 +41,6 @@ impl<N: TokenSource> TokenSource for Sources<N> {
     }
 
     async fn fetch(&self, key: &TokenKey, client: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
-        #[cfg(feature = "workload-identity")]
         if let (Principal::Workload(_), Some(workloads)) = (key.principal, &self.workloads) {
             return workloads.fetch(key, client, urgency).await;
         }

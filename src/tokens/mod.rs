@@ -3,7 +3,6 @@
 mod breaker;
 mod key;
 mod metadata_server;
-#[cfg(feature = "workload-identity")]
 pub mod workload;
 
 use std::fmt;

@@ -11,7 +11,6 @@ mod account;
 pub(crate) mod federation;
 mod link;
 mod names;
-#[cfg(feature = "workload-identity")]
 mod reader;
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +25,6 @@ use account::{Known, Reading};
 pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
 pub use names::Names;
-#[cfg(feature = "workload-identity")]
 pub use reader::follow;
 
 use crate::clock::{BootTime, sleep_until};

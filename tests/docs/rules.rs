@@ -11,10 +11,6 @@ use crate::demo::Demo;
 use crate::shell::Step;
 use crate::{files, root};
 
-/// Flags of the feature `workload-identity`.
-const IDENTITY_FLAGS: [&str; 6] =
-    ["--workload-identity", "--node-name", "--kubeconfig", "--host-proc", "--attest", "--passthrough"];
-
 /// Programs that are not checked further: what they do is up to the reader's machine, or to Google.
 const UNCHECKED: [&str; 5] = ["gcloud", "nft", "sed", "sha256sum", "tar"];
 
@@ -123,17 +119,10 @@ impl Rules {
             let written = self.written.iter().rev().find(|(name, _)| name == arg);
             written.map_or_else(|| OsString::from(arg), |(_, path)| path.into())
         };
-        // These flags are in builds with the feature `workload-identity` only.
-        let is_known = |arg: &&String| {
-            cfg!(feature = "workload-identity") || !IDENTITY_FLAGS.iter().any(|flag| arg.starts_with(flag))
-        };
         let is_doctor = args.iter().any(|arg| arg == "doctor");
-        if is_doctor && !cfg!(feature = "workload-identity") {
-            return Ok(None);
-        }
         // The manifests have it in the environment.
         let node = is_doctor.then(|| OsString::from("--node-name=node-1"));
-        let args = args.iter().filter(is_known).map(file).chain(node);
+        let args = args.iter().map(file).chain(node);
         match cli::parse(std::iter::once(OsString::from("gce-metadata-proxy")).chain(args)) {
             Ok(Command::Ask(question)) if !is_mention => question.answer().map(Some).map_err(|error| error.to_string()),
             Ok(_) | Err(Stop::Shown(_)) => Ok(None),

@@ -191,7 +191,7 @@ fn binary() -> &'static Path {
     static PROXY: OnceLock<PathBuf> = OnceLock::new();
     PROXY.get_or_init(|| match std::env::var_os("IDENTITY_BINARY") {
         Some(path) => path.into(),
-        None if is_full_size() => support::release_build_with("workload-identity").expect("it can be built"),
+        None if is_full_size() => support::release_build().expect("it can be built"),
         None => BINARY.into(),
     })
 }

@@ -24,11 +24,8 @@ pub const TESTS: &[Test] = tests![
     a_proxy_without_an_address_closes_pods,
     a_sidecar_that_cannot_redirect_closes_its_pod,
     where_nothing_can_be_installed_it_says_that_pods_are_open,
+    the_startup_taint_stays_while_pods_are_closed,
 ];
-
-/// Those of the feature `workload-identity`.
-#[cfg(feature = "workload-identity")]
-pub const WITH_IDENTITY: &[Test] = tests![the_startup_taint_stays_while_pods_are_closed];
 
 const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
 
@@ -288,7 +285,6 @@ fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
 }
 
 /// It is not even asked whether the proxy is ready.
-#[cfg(feature = "workload-identity")]
 fn the_startup_taint_stays_while_pods_are_closed() {
     let world = World::new();
     let flags = "--startup-taint=a.b/c --node-name=n --kubeconfig=/nonexistent --metrics-addr=127.0.0.1:1";

@@ -15,7 +15,6 @@ mod dataplane;
 mod handover;
 mod namespace;
 mod process;
-#[cfg(feature = "workload-identity")]
 mod sandboxes;
 mod sidecar;
 mod spoof;
@@ -48,12 +47,8 @@ fn main() -> ExitCode {
     let trials = modules.iter().flat_map(|(module, tests)| needs::trials(module, &NEEDS, tests));
     let with_tc = [&NEEDS[..], &["tc with clsact and mirred"]].concat();
     let trials = trials.chain(needs::trials("dataplane", &with_tc, dataplane::WITH_TC));
-    #[cfg(feature = "workload-identity")]
-    let trials = trials.chain(needs::trials("closed", &NEEDS, closed::WITH_IDENTITY)).chain(needs::trials(
-        "sandboxes",
-        &["control groups", "network namespaces", "ip"],
-        sandboxes::TESTS,
-    ));
+    let sandboxes = needs::trials("sandboxes", &["control groups", "network namespaces", "ip"], sandboxes::TESTS);
+    let trials = trials.chain(sandboxes);
     let trials: Vec<Trial> = trials.collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

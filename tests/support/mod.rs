@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use binary::Binary;
-pub use release::{release, release_build, release_build_with};
+pub use release::{release, release_build};
 pub use upstream::upstream;
 pub use wire::ask;
 pub use wire::{Answer, Connection, Outcome, get, raw, request};

@@ -29,7 +29,6 @@ mod answer;
 mod connection;
 mod delivery;
 mod fault;
-#[cfg(feature = "google")]
 pub mod google;
 mod guest;
 mod handle;

@@ -58,7 +58,6 @@ impl<T: TokenSource> Tokens<T> {
     }
 
     /// Where tokens come from.
-    #[cfg(feature = "workload-identity")]
     pub fn source(&self) -> &T {
         &self.source
     }

@@ -97,7 +97,6 @@ impl FakeProc {
         gone
     }
 
-    #[cfg(feature = "workload-identity")]
     pub(crate) fn dir(&self) -> &std::path::Path {
         &self.dir
     }
