@@ -87,8 +87,8 @@ table! {
     SHEDS = "metadata_proxy_sheds_total" ["reason"]
         "Requests and connections refused or closed under overload, by reason: in_flight, hanging, connections, \
          idle_connection, fair_share, unread_answer, large_answers, tokens, memory, door (the client had gone before its \
-         connection was accepted), cpu_share (a turn that came late, because the client uses more than its share of the \
-         processor).";
+         connection was accepted; one newcomer in 8 is checked, and all after one that had gone), \
+         cpu_share (a turn that came late, because the client uses more than its share of the processor).";
     DOOR_PROBES = "metadata_proxy_door_probes_total" ["outcome"]
         "Requests that the proxy sends to its own door, one each 15 seconds: answered, or failed (no answer within a second, \
          so pods may wait, too).";
