@@ -1,7 +1,7 @@
 //! The ways in which a pod can be a burden. Each is something that any pod may send.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::scene::is_emulated;
 use crate::support::request;
-use crate::visit::{HOSTILE_POD, connect, connect_narrow};
+use crate::visit::{Pod, connect, connect_narrow};
 
 /// Changes never.
 const STILL: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
@@ -77,7 +77,7 @@ pub(crate) enum Burden {
     HalfClosed,
     /// Asks for tokens of accounts that do not exist.
     InventedAccounts,
-    /// Reads the whole tree again and again.
+    /// Reads a large tree again and again.
     Trees,
     /// Says nothing.
     Silent,
@@ -104,17 +104,17 @@ pub(crate) enum Burden {
 /// Addresses of a pod that answers for addresses which are nobody's, as it can on a bridge with raw packets.
 const SCATTERED: usize = 500;
 
-fn scattered(number: usize) -> Ipv4Addr {
-    let [high, low] = u16::try_from(number % SCATTERED + 1).expect("small").to_be_bytes();
-    Ipv4Addr::new(127, 3, high, low)
+fn scattered(number: usize) -> Pod {
+    Pod::scattered(u16::try_from(number % SCATTERED + 1).expect("small"))
 }
 
 /// Prepares the upstream for all of them.
 pub(crate) fn prepare(mock: &Handle) {
     let large = "0123456789abcdef".repeat(16 * 1024 - 1);
     mock.set(LARGE_CHANGING, &large);
+    // As they stand: an unoptimised mock takes longer to render a value than the proxy waits on an emulated processor, and longer to
+    // render a tree than it takes hostile pods to ask for another.
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE_TREE}"), Fault::Body(format!("{{\"large\":\"{large}\"}}")));
-    // As it stands: to render a value takes an unoptimised mock on an emulated processor longer than the proxy waits.
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE}"), Fault::Body(large));
     let faults = [
         (HANGING_ACCOUNT, Fault::Hang),
@@ -161,10 +161,10 @@ impl Burden {
     async fn connect(self, addr: SocketAddr, number: usize) -> io::Result<TcpStream> {
         match self {
             Self::LargeChangeUnread | Self::PipeliningNarrow | Self::LargeUnreadNarrow => {
-                connect_narrow(HOSTILE_POD, addr).await
+                connect_narrow(Pod::HOSTILE, addr).await
             }
             Self::ScatteredWatch => connect(scattered(number), addr).await,
-            _ => connect(HOSTILE_POD, addr).await,
+            _ => connect(Pod::HOSTILE, addr).await,
         }
     }
 
@@ -186,7 +186,9 @@ impl Burden {
             Self::PipeliningAndReading => Box::pin(pipeline_and_read(stream)).await,
             Self::ShortPipelines => ask_again(stream, &request(TOKEN).repeat(2 + number % 8)).await,
             Self::OneAfterAnother => ask_again(stream, &request(TOKEN)).await,
-            Self::Trees => ask_again(stream, &request("/computeMetadata/v1/instance/?recursive=true")).await,
+            Self::Trees => {
+                ask_again(stream, &request(&format!("/computeMetadata/v1/{LARGE_TREE}?recursive=true"))).await
+            }
             Self::InventedAccounts => {
                 let account =
                     |nth: u64| format!("invented-{number}-{round}-{nth}@mock-project.iam.gserviceaccount.com");
@@ -196,20 +198,20 @@ impl Burden {
             Self::NewConnections => {
                 drop(stream);
                 loop {
-                    let stream = connect(HOSTILE_POD, addr).await?;
+                    let stream = connect(Pod::HOSTILE, addr).await?;
                     let _ = timeout(*PAUSE, ask(stream)).await;
                 }
             }
             Self::Resets => {
                 reset(stream).await;
                 loop {
-                    reset(connect(HOSTILE_POD, addr).await?).await;
+                    reset(connect(Pod::HOSTILE, addr).await?).await;
                 }
             }
             Self::Leaves => {
                 drop(stream);
                 loop {
-                    drop(connect(HOSTILE_POD, addr).await?);
+                    drop(connect(Pod::HOSTILE, addr).await?);
                 }
             }
             Self::TlsHello => {

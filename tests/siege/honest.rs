@@ -1,6 +1,6 @@
 //! Honest pods, which ask for what pods ask for, and operators.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use gce_metadata_proxy::mock::Handle;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::scene::is_emulated;
 use crate::support::request;
-use crate::visit::{HOSTILE_POD, ask, connect, patience, visit};
+use crate::visit::{Pod, ask, connect, patience, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
@@ -48,11 +48,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The time within which 99 of 100 were answered.
-    pub(crate) fn p99(&self) -> Duration {
+    /// The time within which this many of 100 were answered.
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let mut took = self.took.clone();
         took.sort_unstable();
-        took.get((took.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+        took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
     }
 
     fn count(&mut self, asked: String, took: Duration, outcome: Result<(), String>) {
@@ -98,14 +98,14 @@ pub(crate) enum Honest {
 
 impl Honest {
     /// The errand of a request, and the address that it comes from. Each of five pods runs every errand.
-    fn request(self, number: usize) -> (Errand, Ipv4Addr) {
+    fn request(self, number: usize) -> (Errand, Pod) {
         match self {
             Self::OtherPods => {
                 let pod = u8::try_from(number / ERRANDS.len() % 5 + 1).expect("small");
-                (ERRANDS[number % ERRANDS.len()], Ipv4Addr::new(127, 0, 2, pod))
+                (ERRANDS[number % ERRANDS.len()], Pod::honest(pod))
             }
             Self::Steady => unreachable!("these have a loop of their own"),
-            Self::SamePod(errands) => (errands[number % errands.len()], HOSTILE_POD),
+            Self::SamePod(errands) => (errands[number % errands.len()], Pod::HOSTILE),
         }
     }
 }
@@ -151,12 +151,25 @@ pub(crate) async fn pods(
     tally
 }
 
-/// Pods of [`Honest::Steady`], and the time between two requests of each.
+/// Pods of [`Honest::Steady`].
 const STEADY_PODS: u8 = 10;
-const STEADY_EVERY: Duration = Duration::from_millis(200);
+
+/// The time between two requests of each.
+fn steady_every() -> Duration {
+    Duration::from_millis(if is_emulated() { 1000 } else { 200 })
+}
 
 /// How long they wait for an answer.
 const STEADY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks for a known token so many times on one connection.
+pub(crate) async fn ask_for_token(addr: SocketAddr, times: u32) -> Result<(), String> {
+    let mut stream = connect(Pod::honest(1), addr).await.map_err(|error| error.to_string())?;
+    for _ in 0..times {
+        ask(&mut stream, &request(TOKEN), STEADY_PATIENCE).await?;
+    }
+    Ok(())
+}
 
 async fn steady(addr: SocketAddr, over: &CancellationToken) -> Tally {
     let mut pods = JoinSet::new();
@@ -180,10 +193,10 @@ struct Steady {
 
 async fn steady_pod(addr: SocketAddr, number: u8, over: CancellationToken) -> Steady {
     let mut told = Steady::default();
-    let pod = Ipv4Addr::new(127, 0, 2, number);
+    let pod = Pod::honest(number);
     let mut kept: Option<TcpStream> = None;
-    sleep(STEADY_EVERY / u32::from(STEADY_PODS) * u32::from(number)).await;
-    let mut every = interval(STEADY_EVERY);
+    sleep(steady_every() / u32::from(STEADY_PODS) * u32::from(number)).await;
+    let mut every = interval(steady_every());
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while over.run_until_cancelled(every.tick()).await.is_some() {
         let began = Instant::now();
@@ -242,7 +255,7 @@ pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken)
     while !over.is_cancelled() {
         for page in ["/statusz", "/metrics"] {
             let began = Instant::now();
-            let outcome = visit(connect(Ipv4Addr::LOCALHOST, metrics_addr), &request(page), patience()).await;
+            let outcome = visit(TcpStream::connect(metrics_addr), &request(page), patience()).await;
             tally.count(page.to_owned(), began.elapsed(), outcome.map(drop));
         }
         sleep(OPERATOR_EVERY).await;

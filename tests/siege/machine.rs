@@ -10,7 +10,8 @@ use std::time::Duration;
 use libtest_mimic::{Completion, Failed};
 use tokio::time::Instant;
 
-use crate::scene::{EMULATED, is_full_size};
+use crate::report;
+use crate::scene::{EMULATED, SLOWNESS, is_full_size};
 use crate::support::needs;
 use crate::support::stall::{self, Waits};
 
@@ -18,7 +19,7 @@ use crate::support::stall::{self, Waits};
 /// of a test is judged in any case.
 const BOOTS: usize = 3;
 
-/// Seconds that one test may take.
+/// Seconds that one test may take in each round.
 const TEST_LIMIT: usize = 300;
 
 /// What `tests/vm/run` exits with where the machine cannot be had.
@@ -98,18 +99,20 @@ impl Machine {
 fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     let failed = |error: std::io::Error| Trouble::Failed(format!("tests/vm/run: {error}"));
     let tests = std::env::current_exe().map_err(failed)?;
+    let limit = TEST_LIMIT * report::rounds().unwrap_or(1);
     let command = format!(
-        "export SIEGE_BINARY={} {EMULATED}=1 METADATA_PROXY_TESTS=all {}; for name in {}; do \
-         echo \"siege: begin $name\"; timeout {TEST_LIMIT} {} --exact \"$name\"; echo \"siege: end $?\"; done",
+        "export SIEGE_BINARY={} {EMULATED}=1 METADATA_PROXY_TESTS=all {} {}; for name in {}; do \
+         echo \"siege: begin $name\"; timeout {limit} {} --exact \"$name\"; echo \"siege: end $?\"; done",
         proxy.display(),
         if is_full_size() { "METADATA_PROXY_FULL_SIZE=1" } else { "" },
+        report::rounds().map_or_else(String::new, |rounds| format!("{}={rounds}", report::ROUNDS)),
         names.join(" "),
         tests.display(),
     );
     // The machine must not outlive this process.
     let mut run = Command::new("setpriv");
     run.args(["--pdeathsig", "TERM", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vm/run")]);
-    run.arg("-t").arg((60 + TEST_LIMIT * names.len()).to_string()).arg("-f").arg(&tests).arg("-f").arg(proxy);
+    run.arg("-t").arg((60 + limit * names.len()).to_string()).arg("-f").arg(&tests).arg("-f").arg(proxy);
     let mut child = run.arg(command).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let stdout = child.stdout.take().map(BufReader::new).into_iter();
     let machine = child.id();
@@ -146,9 +149,11 @@ fn results_in(lines: impl Iterator<Item = String>, waits: impl Fn() -> Waits) ->
             println!("v2: {name}: exit code {code}; the machine waited {waited:?} of {took:?} for a processor");
             results.insert(std::mem::take(&mut name), outcome);
         } else {
-            if let Some(sum) = line.find(": peak ") {
+            if report::add_handed(&line) {
+                continue;
+            } else if let Some(sum) = line.find(": peak ") {
                 println!("v2: {name}{}", &line[sum..]);
-            } else if line.starts_with("vm: ") {
+            } else if line.starts_with("vm: ") || line.contains(SLOWNESS) {
                 println!("{line}");
             }
             output.push_str(&line);

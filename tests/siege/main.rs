@@ -13,6 +13,8 @@
 //! `cargo test --test siege -- NAME` runs the tests whose names contain NAME. Environment variables:
 //!
 //! - `METADATA_PROXY_FULL_SIZE=1`: 60 seconds of every burden, instead of 4, and more sieges in the virtual machine.
+//! - `SIEGE_ROUNDS=3`: plays each siege so many times, and prints a table of all at the end. The table in benches/RESULTS.md is what
+//!   `SIEGE_ROUNDS=3 METADATA_PROXY_FULL_SIZE=1 cargo test --locked --all-features --test siege` printed.
 //! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
 //! - `SIEGE_AT=ADDRESS:PORT`: only be a burden to the proxy that runs there, whose upstream is
 //!   `SIEGE_UPSTREAM=ADDRESS:PORT`: only serve as what the burdens expect of a metadata server. So `deploy/tests/node` lays siege
@@ -23,6 +25,10 @@ mod crowd;
 mod gauges;
 mod honest;
 mod machine;
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#[path = "../node/namespace.rs"]
+mod namespace;
+mod report;
 mod scene;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
@@ -42,9 +48,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 
 use machine::Machine;
-use scene::is_full_size;
+use namespace::Namespace;
+use scene::{Played, is_emulated, is_full_size};
 use support::{cgroup, needs, stall};
-use table::{Attack, Emulated, SIEGES, Siege};
+use table::{Attack, Emulated, Family, SIEGES, Siege};
+use visit::PREFIX;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -63,7 +71,11 @@ fn main() -> ExitCode {
     if !cgroup::is_version_2() {
         trials.extend(on_version_2(&arguments));
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if report::rounds().is_some() {
+        report::print(is_emulated());
+    }
+    conclusion.exit_code()
 }
 
 /// The address in an environment variable.
@@ -103,36 +115,58 @@ fn elsewhere(siege: &'static Siege, addr: SocketAddr) -> Trial {
 
 /// A siege on this computer.
 fn here(siege: &'static Siege) -> Trial {
-    needs::trial(siege.name, vec!["control groups"], move || {
+    let needs: &[&str] = match siege.family {
+        Family::V4 => &["control groups"],
+        Family::V6 => &["control groups", "network namespaces", "ip"],
+    };
+    needs::trial(siege.name, needs.to_vec(), move || {
         let proxy = proxy()?;
-        for plays in 1.. {
-            let began = Instant::now();
-            let played = play(siege, proxy)?;
-            match stall::longest_since(began) {
-                Some(stall) if played.is_err() && plays < MAX_PLAYS => {
-                    println!("{}: again, because the computer stood still for {stall:?}", siege.name);
-                }
-                _ => {
-                    played?;
-                    return Ok(Completion::Completed);
-                }
+        let rounds = 0..report::rounds().unwrap_or(1);
+        let faults: Vec<String> = rounds.filter_map(|_| valid_play(siege, proxy).err()).collect();
+        if faults.is_empty() { Ok(Completion::Completed) } else { Err(faults.join("\n").into()) }
+    })
+}
+
+/// Plays a siege. If it fails while the computer stands still, it is played again.
+fn valid_play(siege: &'static Siege, proxy: &'static Path) -> Result<(), String> {
+    for plays in 1.. {
+        let began = Instant::now();
+        let Played { row, judged } = match siege.family {
+            Family::V4 => play(siege, proxy),
+            Family::V6 => play_on_ipv6(siege, proxy),
+        }?;
+        match stall::longest_since(began) {
+            Some(stall) if judged.is_err() && plays < MAX_PLAYS => {
+                println!("{}: again, because the computer stood still for {stall:?}", siege.name);
+            }
+            _ => {
+                report::add(row);
+                return judged;
             }
         }
-        unreachable!("the last play counts")
-    })
+    }
+    unreachable!("the last play counts")
 }
 
 /// How often a siege is played, if it fails while the computer stands still.
 const MAX_PLAYS: usize = 3;
 
-fn play(siege: &'static Siege, proxy: &Path) -> io::Result<Result<(), String>> {
+/// Plays it in a network namespace whose loopback network has all addresses of a prefix.
+fn play_on_ipv6(siege: &'static Siege, proxy: &'static Path) -> Result<Played, String> {
+    let namespace = Namespace::new(&format!("siege-{}", std::process::id()));
+    namespace.sh(&format!("echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind; ip -6 route add local {PREFIX} dev lo"));
+    namespace.spawn(move || play(siege, proxy)).join().map_err(|_| "it panicked".to_owned())?
+}
+
+fn play(siege: &'static Siege, proxy: &Path) -> Result<Played, String> {
+    let threads = |number, niceness| threads(number, niceness).map_err(|error| error.to_string());
     // Threads of their own, or the upstream and honest pods would wait for thousands of hostile tasks.
     let (upstream, hostile, honest) = (threads(1, 0)?, threads(2, niceness(siege))?, threads(1, 0)?);
     let mock = upstream.block_on(Mock::start());
     let played = honest.block_on(scene::play(siege, proxy, &mock, hostile.handle()));
     // Whoever is still connected is cut off.
     [upstream, hostile, honest].into_iter().for_each(Runtime::shutdown_background);
-    Ok(played)
+    played
 }
 
 /// How far the threads of a siege stand back for the upstream's. A hostile pod may overload the proxy, not the computer of the
@@ -155,7 +189,7 @@ fn threads(number: usize, niceness: i32) -> io::Result<Runtime> {
 /// The same sieges in a virtual machine. All that were asked for run in one machine, which is booted for the first of them.
 fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
     let name = |siege: &Siege| format!("v2: {}", siege.name);
-    let sieges = || SIEGES.iter().filter(|siege| is_emulated(siege));
+    let sieges = || SIEGES.iter().filter(|siege| runs_emulated(siege));
     let wanted = sieges().filter(|siege| is_wanted(arguments, &name(siege))).map(|siege| siege.name).collect();
     let machine = Arc::new(Machine::new(wanted));
     let trial = |siege: &'static Siege| {
@@ -167,7 +201,7 @@ fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
 }
 
 /// Whether this siege runs in the virtual machine.
-fn is_emulated(siege: &Siege) -> bool {
+fn runs_emulated(siege: &Siege) -> bool {
     match siege.emulated {
         Emulated::Always => true,
         Emulated::AtFullSize => is_full_size(),

@@ -36,6 +36,18 @@ const MAX_P99_LIMITED: Duration = Duration::from_millis(500);
 const MAX_P99: Duration = Duration::from_millis(50);
 const MAX_P99_CI: Duration = Duration::from_secs(1);
 
+/// The same on an emulated processor, which the hostile and the honest pods, the upstream and the proxy share.
+const MAX_P99_EMULATED: Duration = Duration::from_secs(2);
+
+/// Processor time of a known token on a kept connection, on the processors for which CPU limits are meant.
+const TOKEN_HIT: Duration = Duration::from_micros(12);
+
+/// Requests by which an emulated processor is compared with these.
+const COMPARED: u32 = 300;
+
+/// The most milliseconds of an emulated processor in every 100 that the proxy gets.
+const MAX_EMULATED_CPU: u32 = 90;
+
 /// Copies a program, and has the kernel forget its pages. Who runs it reads them from disk.
 fn cold_copy(program: &Path) -> io::Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -75,19 +87,29 @@ pub(crate) fn is_full_size() -> bool {
 /// The environment variable that says that the processor is emulated.
 pub(crate) const EMULATED: &str = "SIEGE_EMULATED";
 
+/// How a line goes on after a siege's name that says how slow the processor is.
+pub(crate) const SLOWNESS: &str = ": the processor is ";
+
 /// Whether the processor is emulated, and everything many times slower.
 pub(crate) fn is_emulated() -> bool {
     std::env::var_os(EMULATED).is_some()
 }
 
-/// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own. An error says everything that
-/// went wrong.
-pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<(), String> {
+/// A siege that was played to its end.
+pub(crate) struct Played {
+    /// Its row in the table.
+    pub(crate) row: String,
+    /// An error says everything that went wrong.
+    pub(crate) judged: Result<(), String>,
+}
+
+/// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own.
+pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<Played, String> {
     let cpu = match siege.limits {
         Limits::Cpu(cpu) => Some(cpu),
         Limits::Memory => None,
     };
-    let group = Cgroup::new(Bounds { memory: Some(LIMIT), cpu });
+    let group = Cgroup::new(Bounds { memory: Some(LIMIT), cpu: cpu.filter(|_| !is_emulated()) });
     let group = group.map_err(|error| format!("no control group can be made here: {error}"))?;
     let size = Size::chosen();
     burden::prepare(mock);
@@ -95,6 +117,12 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     let cold = cold.map_err(|error| format!("cannot copy the proxy: {error}"))?;
     let proxy = cold.as_deref().unwrap_or(proxy);
     let (binary, addr, metrics_addr) = Binary::ready_of(proxy, Some(&group), mock.addr(), siege.arguments).await;
+    if let Some(cpu) = cpu.filter(|_| is_emulated()) {
+        let slower = slowness(addr, metrics_addr).await?;
+        let cpu = cpu.saturating_mul(slower).min(MAX_EMULATED_CPU);
+        println!("{}{SLOWNESS}{slower} times slower; {cpu} ms of CPU in every 100", siege.name);
+        group.limit_cpu(cpu).map_err(|error| format!("no CPU limit: {error}"))?;
+    }
     let rest = gauges::read(metrics_addr, mock).await?;
 
     let over = CancellationToken::new();
@@ -122,7 +150,17 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     let judged = Judged { siege: *siege, pods, operator, crowd, rested, sheds, usage };
     println!("{}: {}", siege.name, judged.summary());
     let faults = judged.faults();
-    if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) }
+    let outcome = if faults.is_empty() { Ok(()) } else { Err(format!("{}: {}", siege.name, faults.join("\n  "))) };
+    Ok(Played { row: judged.row(), judged: outcome })
+}
+
+/// How many times longer a known token takes this processor than [`TOKEN_HIT`].
+async fn slowness(addr: SocketAddr, metrics_addr: SocketAddr) -> Result<u32, String> {
+    let before = gauges::cpu_seconds(metrics_addr).await?;
+    honest::ask_for_token(addr, COMPARED).await?;
+    let took = Duration::from_secs_f64(gauges::cpu_seconds(metrics_addr).await? - before);
+    let times = took.as_nanos() / (TOKEN_HIT * COMPARED).as_nanos();
+    Ok(u32::try_from(times).map_or(u32::MAX, |times| times.max(1)))
 }
 
 /// Burdens a proxy that somebody else has started and judges. Returns how many connections there were.
@@ -180,9 +218,10 @@ impl Judged {
             let served = tally.asked - tally.failed.len();
             let again = if tally.retried > 0 { format!(" ({} sent again)", tally.retried) } else { String::new() };
             format!(
-                "{served} of {}{again}, p99 {} ms, slowest {} ms ({})",
+                "{served} of {}{again}, p50 {} ms, p99 {} ms, slowest {} ms ({})",
                 tally.asked,
-                tally.p99().as_millis(),
+                tally.percentile(50).as_millis(),
+                tally.percentile(99).as_millis(),
                 tally.slowest.as_millis(),
                 tally.slowest_asked
             )
@@ -205,6 +244,26 @@ impl Judged {
         )
     }
 
+    /// The columns of the table.
+    fn row(&self) -> String {
+        let rest =
+            self.rested.as_ref().map_or_else(|_| "never".to_owned(), |took| format!("{:.1}", took.as_secs_f64()));
+        let millis = |time: Duration| time.as_millis().to_string();
+        let Tally { asked, failed, slowest, .. } = &self.pods;
+        let peak = mib(self.memory());
+        [
+            format!("`{}`", self.siege.name),
+            asked.to_string(),
+            failed.len().to_string(),
+            millis(self.pods.percentile(50)),
+            millis(self.pods.percentile(99)),
+            millis(*slowest),
+            peak.trim_end_matches(" MiB").to_owned(),
+            rest,
+        ]
+        .join(" | ")
+    }
+
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.usage.killed > 0 {
@@ -220,12 +279,14 @@ impl Judged {
             faults.push(format!("{what}: {} failed, as {:?}", failed.len(), &failed[..failed.len().min(3)]));
         }
         let slowest = match self.siege.limits {
+            _ if is_emulated() => MAX_P99_EMULATED,
             _ if !is_full_size() => MAX_P99_CI,
             Limits::Cpu(_) => MAX_P99_LIMITED,
             Limits::Memory => MAX_P99,
         };
-        if matches!(self.siege.honest, Honest::Steady) && self.pods.p99() > slowest {
-            faults.push(format!("p99 of honest requests: {:?}, at most {slowest:?} allowed", self.pods.p99()));
+        if matches!(self.siege.honest, Honest::Steady) && self.pods.percentile(99) > slowest {
+            let p99 = self.pods.percentile(99);
+            faults.push(format!("p99 of honest requests: {p99:?}, at most {slowest:?} allowed"));
         }
         faults.extend(self.rested.as_ref().err().cloned());
         if !faults.is_empty() {

@@ -1,7 +1,7 @@
 //! One request on a connection of its own.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,27 +17,57 @@ pub(crate) fn patience() -> Duration {
     Duration::from_secs(if is_emulated() { 20 } else { 3 })
 }
 
-/// The address of the pod that is a burden.
-pub(crate) const HOSTILE_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+/// A prefix of IPv6 addresses, all of which the loopback network of a siege over IPv6 has.
+pub(crate) const PREFIX: &str = "fd00:51e9::/64";
 
-/// Connects from an address of the loopback network, as from a pod. A proxy elsewhere sees this computer's own address.
-pub(crate) async fn connect(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
-    socket(source, addr)?.connect(addr).await
+/// An address of a pod, in the loopback network of the proxy's family.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pod {
+    network: u8,
+    number: u16,
+}
+
+impl Pod {
+    /// The pod that is a burden.
+    pub(crate) const HOSTILE: Self = Self { network: 1, number: 1 };
+
+    /// An honest pod.
+    pub(crate) const fn honest(number: u8) -> Self {
+        Self { network: 2, number: number as u16 }
+    }
+
+    /// An address of a pod that has many.
+    pub(crate) const fn scattered(number: u16) -> Self {
+        Self { network: 3, number }
+    }
+
+    fn addr_beside(self, proxy: SocketAddr) -> IpAddr {
+        let [high, low] = self.number.to_be_bytes();
+        match proxy {
+            SocketAddr::V4(_) => Ipv4Addr::new(127, self.network, high, low).into(),
+            SocketAddr::V6(_) => Ipv6Addr::new(0xfd00, 0x51e9, 0, 0, 0, 0, self.network.into(), self.number).into(),
+        }
+    }
+}
+
+/// Connects from a pod's address. A proxy elsewhere sees this computer's own address.
+pub(crate) async fn connect(pod: Pod, addr: SocketAddr) -> io::Result<TcpStream> {
+    socket(pod, addr)?.connect(addr).await
 }
 
 /// Does the same with a receive window of a few KiB, so that little of an unread answer leaves the proxy.
-pub(crate) async fn connect_narrow(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpStream> {
-    let socket = socket(source, addr)?;
+pub(crate) async fn connect_narrow(pod: Pod, addr: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket(pod, addr)?;
     socket.set_recv_buffer_size(4096)?;
     socket.connect(addr).await
 }
 
-fn socket(source: Ipv4Addr, addr: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = TcpSocket::new_v4()?;
+fn socket(pod: Pod, addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // Ports of connections that were closed a moment ago may be used again.
     socket.set_reuseaddr(true)?;
     if addr.ip().is_loopback() {
-        socket.bind((source, 0).into())?;
+        socket.bind((pod.addr_beside(addr), 0).into())?;
     }
     Ok(socket)
 }

@@ -73,7 +73,7 @@ impl Binary {
         Self::ready_of(Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")), group, upstream, args).await
     }
 
-    /// Like [`ready`](Self::ready), for another build of the binary.
+    /// Like [`ready`](Self::ready), for another build of the binary. An address among the arguments is the one for pods.
     pub async fn ready_of(
         program: &Path,
         group: Option<&Cgroup>,
@@ -82,7 +82,7 @@ impl Binary {
     ) -> (Self, SocketAddr, SocketAddr) {
         let upstream = format!("http://{upstream}");
         let ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--upstream", &upstream, "--log=info"];
-        let mut binary = Self::start_in(program, group, &[&ports, args].concat());
+        let mut binary = Self::start_in(program, group, &[args, &ports].concat());
         let metrics_addr = Self::addr_in(&binary.stderr_line("serving operators").await);
         let addr = Self::addr_in(&binary.stderr_line("serving pods").await);
         binary.stderr_line("cache warmed up: the default token and common values are cached").await;

@@ -121,6 +121,10 @@ impl Open {
             Resource::Places => &self.places,
             Resource::Memory => &self.memory,
         };
+        if shares.used().saturating_add(amount) <= shares.limit() / 4 * 3 {
+            // More is left than the parts below. To find who holds most takes a scan of all clients.
+            return Availability::Free;
+        }
         let holds_most = shares.largest().is_some_and(|(largest, _)| largest == asks.client);
         // A single client may take everything.
         let reserved = if holds_most && shares.holders() > 1 { shares.limit() / RESERVED_PART } else { 0 };
