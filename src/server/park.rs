@@ -15,8 +15,10 @@ use super::inbox::{Gathered, Inbox};
 use super::socket::Socket;
 use super::watchdog::Watchdog;
 
-/// Interval between attempts to get memory to serve a request.
+/// First and longest interval between attempts to take memory from others to serve a request. What others leave is given to
+/// those that wait.
 const ROOM_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_ROOM_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Next step of a parked connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,18 +69,23 @@ pub(super) async fn wait_for_room<I: Socket>(
     place: &Place,
     mut watchdog: Pin<&mut Watchdog>,
 ) -> Result<Serving, Next> {
-    let mut retry = pin!(sleep(ROOM_INTERVAL));
+    let mut interval = ROOM_INTERVAL;
+    let mut retry = pin!(sleep(interval));
     activity.wait_for_room(true);
     let waited = poll_fn(|cx| {
         activity.tick();
         if inbox.poll_end(io, cx).is_ready() {
             return Poll::Ready(Err(Next::Leave));
         }
+        if let Some(serving) = place.wait_to_serve(cx.waker()) {
+            return Poll::Ready(Ok(serving));
+        }
         while retry.as_mut().poll(cx).is_ready() {
             if let Some(serving) = place.serve(Reclaim::No) {
                 return Poll::Ready(Ok(serving));
             }
-            retry.as_mut().reset(Instant::now() + ROOM_INTERVAL);
+            interval = (interval * 2).min(MAX_ROOM_INTERVAL);
+            retry.as_mut().reset(Instant::now() + interval);
         }
         watchdog.as_mut().poll(None, cx).map(|_| Err(Next::Refuse))
     })
