@@ -9,7 +9,10 @@ use crate::pod::Told;
 /// The share of requests of pods that are long known, in percent, that must get their answer.
 const LEAST_SERVED: u64 = 95;
 
-/// Counts until so many answers were given.
+/// Requests between two lines about how it goes.
+const REPORTED: u64 = 20_000;
+
+/// Counts until this number of answers were given.
 pub struct Tally {
     wanted: u64,
     asked: AtomicU64,
@@ -31,7 +34,7 @@ impl Tally {
     }
 
     pub fn count(&self, told: Told, is_settled: bool) {
-        self.asked.fetch_add(1, Relaxed);
+        let asked = self.asked.fetch_add(1, Relaxed) + 1;
         self.settled.fetch_add(is_settled.into(), Relaxed);
         match told {
             Told::Itself => {
@@ -42,6 +45,10 @@ impl Tally {
             Told::Broken(_) => drop(self.broken.fetch_add(1, Relaxed)),
             Told::Somebody(what) => push(&self.wrong, what),
             Told::Odd(what) => push(&self.odd, what),
+        }
+        // A full run takes long, and may be ended.
+        if asked.is_multiple_of(REPORTED) && asked < self.wanted {
+            println!("{self}");
         }
     }
 
