@@ -13,8 +13,8 @@
 //! `cargo test --test siege -- NAME` runs the tests whose names contain NAME. Environment variables:
 //!
 //! - `METADATA_PROXY_FULL_SIZE=1`: 60 seconds of every burden, instead of 4, and more sieges in the virtual machine.
-//! - `SIEGE_ROUNDS=3`: plays each siege so many times, and prints a table of all at the end. The table in benches/RESULTS.md is what
-//!   `SIEGE_ROUNDS=3 METADATA_PROXY_FULL_SIZE=1 cargo test --locked --all-features --test siege` printed.
+//! - `SIEGE_ROUNDS=3`: plays each siege three times, and prints a table of all at the end, as in benches/RESULTS.md. With
+//!   `METADATA_PROXY_FULL_SIZE=1` that takes half an hour for each round of `30m_`, and an hour for all.
 //! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
 //! - `SIEGE_AT=ADDRESS:PORT`: only be a burden to the proxy that runs there, whose upstream is
 //!   `SIEGE_UPSTREAM=ADDRESS:PORT`: only serve as what the burdens expect of a metadata server. So `deploy/tests/node` lays siege
