@@ -39,7 +39,7 @@ pub mod fuzzing {
 
     /// The pod that a `cgroup` file names.
     pub fn pod_of(text: &[u8]) -> Option<PodUid> {
-        cgroup::pod_of(text)
+        cgroup::Root::default().pod_of(text)
     }
 
     /// The addresses in a `fib_trie` file.
