@@ -30,8 +30,6 @@ pub(super) struct Activity {
     requests: AtomicU64,
     /// Requests whose response has not ended.
     answering: AtomicU64,
-    /// The request in flight waits for a value to change.
-    hangs: AtomicBool,
     body_announced: AtomicBool,
     /// The client sent more bytes than hyper has read.
     has_more: AtomicBool,
@@ -87,7 +85,6 @@ impl Activity {
             heads: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             answering: AtomicU64::new(0),
-            hangs: AtomicBool::new(false),
             body_announced: AtomicBool::new(false),
             has_more: AtomicBool::new(false),
             had_turn: AtomicBool::new(false),
@@ -147,16 +144,6 @@ impl Activity {
         add(&self.requests, 1);
         add(&self.answering, 1);
         Answering(Arc::clone(self))
-    }
-
-    /// Records whether the request that reached the service waits for a value to change.
-    pub(super) fn hang(&self, hangs: bool) {
-        self.hangs.store(hangs, Relaxed);
-    }
-
-    /// Whether the request in flight waits for a value to change. All others end soon.
-    pub(super) fn is_hanging(&self) -> bool {
-        self.is_answering() && self.hangs.load(Relaxed)
     }
 
     /// Whether the bytes being written may be hyper's own response to an invalid head.

@@ -9,12 +9,8 @@
 //! The connection to close is the one that has made no progress for longest: idle between requests, connected
 //! and silent, still sending its head, or not reading its response. Only if the client that holds most has
 //! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
-//! request takes long. Where many clients each hold little, the oldest hanging GET of any of them gives way to a
+//! request takes long. Where many clients each hold little, the oldest request in flight of any of them gives way to a
 //! client that holds nothing else, unless that client was [turned away](turned_away) a moment ago.
-//!
-//! A request for which there is no memory waits, and gets the next that is left ([`waiting`]), in turn with those of other
-//! clients. It takes none from clients that hold a little more: when all pods of a node send requests at once, each is answered
-//! within a second, and none must be cut for another.
 //!
 //! A process that is throttled may read nothing for seconds. So a newcomer that can wait replaces a connection that
 //! was silent for a second only if the event loop has come round after that ([`Connections::meanwhile`]).
@@ -26,16 +22,15 @@
 //!
 //! [`OPEN_BYTES`] once accepted, and [`SERVING_BYTES`] more while it has hyper's state, each including kernel
 //! buffers, plus an incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that
-//! were sent cannot be refused, so a connection is charged with full buffers from the start. Requests leave half of the memory
-//! to newcomers, and these leave a part of theirs to requests: the last eighth if their client holds most, else a thirty-second.
-//! While requests have less than three quarters of what they may have, idle connections keep hyper's state for a second,
-//! which makes the next request cheaper. Above that, a connection has it only while it is being answered.
+//! were sent cannot be refused, so a connection is charged with full buffers from the start. While less than
+//! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the
+//! next request cheaper. Above that, a connection has it only while it is being answered. New connections
+//! leave the last eighth to requests.
 
 mod metrics;
 mod open;
 mod place;
 mod turned_away;
-mod waiting;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -86,7 +81,7 @@ const TENSE_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Connections {
     open: Mutex<Open>,
-    /// Memory for requests is short, or more than [`CROWDED_BYTES`] are in use.
+    /// More than three quarters of the memory, or [`CROWDED_BYTES`], are in use.
     is_crowded: AtomicBool,
     /// The process is short of memory, regardless of the connections' charges.
     is_pressed: AtomicBool,
@@ -350,7 +345,8 @@ impl Connections {
     }
 
     fn note_use(&self, open: &Open) {
-        self.is_crowded.store(open.is_crowded(), Relaxed);
+        let crowded_from = (open.memory.limit() / 4 * 3).min(CROWDED_BYTES);
+        self.is_crowded.store(open.memory.used() > crowded_from, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

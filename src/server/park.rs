@@ -15,10 +15,8 @@ use super::inbox::{Gathered, Inbox};
 use super::socket::Socket;
 use super::watchdog::Watchdog;
 
-/// First and longest interval between attempts to take memory from others to serve a request. What others leave is given to
-/// those that wait.
+/// Interval between attempts to get memory to serve a request.
 const ROOM_INTERVAL: Duration = Duration::from_millis(20);
-const MAX_ROOM_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Next step of a parked connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,23 +67,18 @@ pub(super) async fn wait_for_room<I: Socket>(
     place: &Place,
     mut watchdog: Pin<&mut Watchdog>,
 ) -> Result<Serving, Next> {
-    let mut interval = ROOM_INTERVAL;
-    let mut retry = pin!(sleep(interval));
+    let mut retry = pin!(sleep(ROOM_INTERVAL));
     activity.wait_for_room(true);
     let waited = poll_fn(|cx| {
         activity.tick();
         if inbox.poll_end(io, cx).is_ready() {
             return Poll::Ready(Err(Next::Leave));
         }
-        if let Some(serving) = place.wait_to_serve(cx.waker()) {
-            return Poll::Ready(Ok(serving));
-        }
         while retry.as_mut().poll(cx).is_ready() {
             if let Some(serving) = place.serve(Reclaim::No) {
                 return Poll::Ready(Ok(serving));
             }
-            interval = (interval * 2).min(MAX_ROOM_INTERVAL);
-            retry.as_mut().reset(Instant::now() + interval);
+            retry.as_mut().reset(Instant::now() + ROOM_INTERVAL);
         }
         watchdog.as_mut().poll(None, cx).map(|_| Err(Next::Refuse))
     })

@@ -20,7 +20,6 @@ use tower::util::{Oneshot, ServiceExt};
 use super::activity::{Activity, Answering};
 use super::reset::Reset;
 use super::stack::Stack;
-use crate::metadata::Query;
 
 /// Minimum size, in bytes, of a response chunk that must be written before hyper gets the next one.
 const LARGE_CHUNK_BYTES: usize = 4 * 1024;
@@ -38,16 +37,9 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
-        self.activity.hang(waits_for_change(&request));
         let is_last = wants_close(&request);
         ResponseFuture { call: call_when_ready(self.stack.clone(), request), answering, is_last }
     }
-}
-
-/// Whether the response may wait for a value to change.
-fn waits_for_change<B>(request: &Request<B>) -> bool {
-    let query = request.uri().query().map(|query| Query::parse(Some(query)));
-    query.is_some_and(|query| query.is_ok_and(|query| query.waits_for_change()))
 }
 
 /// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls it

@@ -1,5 +1,4 @@
-//! Identity under the limits that the manifests have: a process that is throttled sleeps most of the time, and what waits
-//! meanwhile takes memory.
+//! Identity under the limit on CPU time that the manifests have: a process that is throttled sleeps most of the time.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, Barrier};
@@ -19,15 +18,12 @@ use crate::world::World;
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![
-    a_herd_is_answered_under_the_limits_of_the_manifests,
+    a_herd_is_answered_under_the_limit_of_the_manifests,
     pods_that_open_a_connection_for_each_request_are_answered,
 ];
 
 /// Thousandths of a processor, as in `deploy/components/identity/daemonset.yaml`.
 pub const CPU: u32 = 100;
-
-/// Memory, in bytes, as there.
-const MEMORY: u64 = 32 << 20;
 
 /// Pods of a full node.
 const PODS: u8 = 110;
@@ -42,10 +38,10 @@ const LATE: Duration = Duration::from_millis(2500);
 pub fn bounds() -> Bounds {
     let milliseconds = CPU / 10;
     let cpu = if is_full_size() { milliseconds } else { 3 * milliseconds };
-    Bounds { memory: Some(MEMORY), cpu: Some(cpu) }
+    Bounds { memory: None, cpu: Some(cpu) }
 }
 
-fn a_herd_is_answered_under_the_limits_of_the_manifests() {
+fn a_herd_is_answered_under_the_limit_of_the_manifests() {
     let runs = if is_full_size() { 5 } else { 1 };
     let world = World::new();
     let mut api = world.server.admin();
@@ -74,24 +70,11 @@ fn a_herd_is_answered_under_the_limits_of_the_manifests() {
                 others.len(),
                 answers.len()
             );
-            // A debug build on a busy machine is late, and requests that wait for memory then end without an answer.
-            let judged = answers.iter().filter(|(told, time)| match told {
-                Told::Itself => is_full_size() && *time > LATE,
-                _ => is_full_size() || *time <= LATE,
-            });
-            failed.extend(judged.map(|(told, time)| format!("run {run}, {herd}: {told:?} after {time:.1?}")));
+            failed.extend(others.iter().map(|(told, time)| format!("run {run}, {herd}: {told:?} after {time:.1?}")));
+            assert!(!is_full_size() || late == 0, "{late} answers took longer than {LATE:?}");
         }
-        let usage = group.usage().expect("it has a limit");
-        println!(
-            "run {run}: peak {} KiB, of which {} are buffers of sockets",
-            (usage.peak + usage.sockets) >> 10,
-            usage.sockets >> 10
-        );
-        assert_eq!(usage.killed, 0);
-        assert!(usage.peak > 1 << 20, "the proxy is not in its group: {usage:?}");
-        assert!(usage.peak + usage.sockets <= MEMORY, "{usage:?}");
     }
-    assert!(failed.is_empty(), "{} not answered in time, as {:#?}", failed.len(), &failed[..failed.len().min(5)]);
+    assert!(failed.is_empty(), "{} not answered, as {:#?}", failed.len(), &failed[..failed.len().min(5)]);
 }
 
 /// What all pods are told that open their connections at once, and after how long.

@@ -354,8 +354,7 @@ async fn a_head_in_pieces_is_read_completely() {
 /// in part, are not lost.
 #[tokio::test]
 async fn all_pipelined_requests_are_answered_when_crowded() {
-    // Half of it is left to newcomers.
-    let connections = connections(2 * SERVING_BYTES);
+    let connections = connections(OPEN_BYTES + SERVING_BYTES);
     let mut client = connect_by_socket(&connections, Duration::ZERO).await;
     for _ in 0..3 {
         client.write_all(REQUEST).await.expect("the server is there");

@@ -7,10 +7,9 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::NEWCOMER_PROTECTION;
 use super::turned_away::TurnedAway;
-use super::waiting::Waiting;
-use super::{CROWDED_BYTES, MIN_CLOSE_AGE, NEWCOMER_PROTECTION};
-use crate::memory::{OPEN_BYTES, SERVING_BYTES};
+use crate::memory::OPEN_BYTES;
 use crate::server::activity::Activity;
 use crate::server::arrival::Arrival;
 use crate::shares::{Availability, Client, Shares};
@@ -19,16 +18,8 @@ use crate::shares::{Availability, Client, Shares};
 /// read immediately.
 pub(super) const UNREAD_DELAY: Duration = Duration::from_millis(5);
 
-/// While others hold anything, the client that holds most leaves this part (1/16) of the places and of the memory to them, if
-/// it holds more than that itself.
+/// While others hold anything, the client that holds most leaves this part (1/16) of the places and of the memory to them.
 const RESERVED_PART: usize = 16;
-
-/// Part of the memory (1/2) that requests leave to connections. A request that waits a moment is answered; a newcomer without
-/// a place is not.
-const PART_OF_OPEN: usize = 2;
-
-/// Charge of a connection that has hyper's state.
-const SERVED_BYTES: usize = OPEN_BYTES + SERVING_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Open {
@@ -37,10 +28,6 @@ pub(super) struct Open {
     pub(super) places: Shares,
     pub(super) memory: Shares,
     pub(super) turned_away: TurnedAway,
-    /// Requests that wait for memory.
-    pub(super) waiting: Waiting,
-    /// Before this moment no connection gives way among equals. Where hundreds of requests wait, each would search for one.
-    none_before: Instant,
     /// What had arrived by then has been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
     pub(super) read_until: Instant,
 }
@@ -110,8 +97,6 @@ impl Open {
             places: Shares::new(limit),
             memory: Shares::new(bytes),
             turned_away: TurnedAway::default(),
-            waiting: Waiting::default(),
-            none_before: Instant::now(),
             read_until: Instant::now(),
         }
     }
@@ -130,77 +115,29 @@ impl Open {
 
     /// Whether there is room. The client that holds most leaves a [part](RESERVED_PART) to others, so that no connection
     /// need be closed for them. Newcomers leave some memory to requests; otherwise a burst of newcomers would stop requests
-    /// from finishing and making room. Requests leave [half](PART_OF_OPEN) of it to newcomers.
+    /// from finishing and making room.
     pub(super) fn room(&self, resource: Resource, asks: Asks, amount: usize) -> Availability {
         let shares = match resource {
             Resource::Places => &self.places,
             Resource::Memory => &self.memory,
         };
-        let part = shares.limit() / RESERVED_PART;
-        let for_others = match (resource, asks.number) {
-            (Resource::Places, _) => 0,
-            (Resource::Memory, None) => shares.limit() / 8,
-            (Resource::Memory, Some(_)) => self.left_to_newcomers(),
-        };
-        if shares.used().saturating_add(amount) + part + for_others <= shares.limit() {
-            // More is left than all the parts. To find who holds most takes a scan of all clients.
+        if shares.used().saturating_add(amount) <= shares.limit() / 4 * 3 {
+            // More is left than the parts below. To find who holds most takes a scan of all clients.
             return Availability::Free;
         }
-        let largest = shares.largest().filter(|(_, held)| *held > part);
-        let holds_most = largest.is_some_and(|(largest, _)| largest == asks.client);
+        let holds_most = shares.largest().is_some_and(|(largest, _)| largest == asks.client);
         // A single client may take everything.
-        let reserved = if holds_most && shares.holders() > 1 { part } else { 0 };
-        let for_others = match (resource, asks.number) {
-            (Resource::Memory, None) if !holds_most => part / 2,
-            _ => for_others,
+        let reserved = if holds_most && shares.holders() > 1 { shares.limit() / RESERVED_PART } else { 0 };
+        let for_requests = match (resource, asks.number) {
+            (Resource::Memory, None) if holds_most => shares.limit() / 8,
+            (Resource::Memory, None) => shares.limit() / RESERVED_PART / 2,
+            _ => 0,
         };
-        match shares.room_beside(asks.client, amount, reserved + for_others) {
+        match shares.room_beside(asks.client, amount, reserved + for_requests) {
             // A client with a single connection has no more than it needs, whatever that is charged.
             Availability::From(largest) if self.places.held_by(largest) <= 1 => Availability::None,
-            // A request can wait for those of a client that holds little more.
-            Availability::From(_) if asks.number.is_some() && largest.is_none() => Availability::None,
             availability => availability,
         }
-    }
-
-    /// What requests leave to newcomers, in bytes.
-    fn left_to_newcomers(&self) -> usize {
-        let all = self.places.limit().saturating_mul(OPEN_BYTES).min(self.memory.limit() / PART_OF_OPEN);
-        all.saturating_sub(self.places.used() * OPEN_BYTES)
-    }
-
-    /// Whether requests have most of the memory that they may have, or wait for it. Then it is better used by those that are being
-    /// answered than by connections that may send another request soon.
-    pub(super) fn is_crowded(&self) -> bool {
-        let (used, limit) = (self.memory.used(), self.memory.limit());
-        used > CROWDED_BYTES || used + self.left_to_newcomers() > limit - limit / 8 || !self.waiting.is_empty()
-    }
-
-    /// Gives free memory to requests that wait.
-    pub(super) fn serve_waiting(&mut self) {
-        while let Some((client, number)) = self.next_waiting() {
-            self.weigh(number, SERVED_BYTES);
-            self.waiting.serve(client, number);
-        }
-    }
-
-    fn next_waiting(&self) -> Option<(Client, u64)> {
-        let is_free = |client, number| {
-            let asks = Asks { client, number: Some(number) };
-            self.room(Resource::Memory, asks, SERVING_BYTES) == Availability::Free
-        };
-        self.waiting.next(is_free)
-    }
-
-    /// Charges hyper's state to a connection that does not wait for it any more. It includes the head.
-    pub(super) fn serve(&mut self, client: Client, number: u64) {
-        self.waiting.leave(client, number);
-        self.weigh(number, SERVED_BYTES);
-    }
-
-    /// Whether a connection is charged hyper's state.
-    pub(super) fn is_served(&self, number: u64) -> bool {
-        self.connections.get(&number).is_some_and(|connection| connection.bytes == SERVED_BYTES)
     }
 
     /// Whether a connection of this client waits for a turn. It has sent something, or is leaving.
@@ -220,30 +157,20 @@ impl Open {
     }
 
     /// The connection to close where no client holds clearly more than others: one that has made no progress for a second,
-    /// otherwise the oldest hanging request of any client, if the one that asks holds nothing but what it asks for. Otherwise a
-    /// pod with many addresses, each of which holds little, could lock out others with them. Other requests end soon.
+    /// otherwise the oldest request of any client, if the one that asks holds nothing but what it asks for. Otherwise a pod
+    /// with many addresses, each of which holds little, could lock out others with hanging requests.
     ///
     /// A connection that was silent for less may be that of a client between two requests, or its request was not read yet.
-    pub(super) fn victim_among_equals(&mut self, asks: Asks) -> Option<Victim> {
-        if Instant::now() < self.none_before {
-            return None;
-        }
+    pub(super) fn victim_among_equals(&self, asks: Asks) -> Option<Victim> {
         let useless = self.useless_but(asks.number, None);
-        let may_go = useless.filter(|victim| victim.since.elapsed() >= NEWCOMER_PROTECTION);
-        if may_go.is_some() {
-            return may_go;
+        let useless = useless.filter(|victim| victim.since.elapsed() >= NEWCOMER_PROTECTION);
+        if useless.is_some() || !self.holds_nothing_else(asks) {
+            return useless;
         }
-        if !self.connections.values().any(|connection| connection.activity.is_hanging()) {
-            // One that begins to hang now is old enough then.
-            let next = useless.map(|next| next.since + NEWCOMER_PROTECTION);
-            self.none_before = next.into_iter().fold(Instant::now() + MIN_CLOSE_AGE, Instant::min);
-            return None;
-        }
-        let oldest_of_others = self.oldest(|connection| {
-            let may_go = connection.client != asks.client && connection.activity.is_hanging();
+        let oldest = self.oldest(|connection| {
+            let may_go = connection.client != asks.client && connection.activity.is_answering();
             may_go.then(|| connection.activity.moved_at())
-        });
-        let oldest = oldest_of_others.filter(|_| self.holds_nothing_else(asks))?;
+        })?;
         Some(Victim { is_useless: false, ..oldest })
     }
 
@@ -275,7 +202,6 @@ impl Open {
         let connection = self.connections.remove(&number)?;
         self.places.give_back(connection.client, 1);
         self.memory.give_back(connection.client, connection.bytes);
-        self.waiting.leave(connection.client, number);
         Some(connection)
     }
 

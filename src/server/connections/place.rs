@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Waker;
 
 use super::Connections;
 use super::open::{Asks, Resource};
@@ -81,24 +80,10 @@ impl Place {
         if !has_room {
             return None;
         }
-        open.serve(self.client, self.number);
+        // The charge of hyper's state includes the head.
+        open.weigh(self.number, OPEN_BYTES + SERVING_BYTES);
         self.connections.note_use(&open);
-        Some(self.serving())
-    }
-
-    /// The memory to serve a request, once others have left it. The task is woken then.
-    pub(in crate::server) fn wait_to_serve(&self, waker: &Waker) -> Option<Serving> {
-        let mut open = self.connections.lock();
-        if open.is_served(self.number) {
-            return Some(self.serving());
-        }
-        open.waiting.add(self.client, self.number, waker);
-        self.connections.note_use(&open);
-        None
-    }
-
-    fn serving(&self) -> Serving {
-        Serving { number: self.number, connections: Arc::clone(&self.connections) }
+        Some(Serving { number: self.number, connections: Arc::clone(&self.connections) })
     }
 
     /// Counts a connection that is reset because there is no memory for what it sends.
@@ -112,7 +97,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         if open.remove(self.number).is_some() {
-            open.serve_waiting();
             self.connections.note_use(&open);
             self.connections.metrics.open.dec();
         }
@@ -130,7 +114,6 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         open.weigh(self.number, OPEN_BYTES);
-        open.serve_waiting();
         self.connections.note_use(&open);
     }
 }

@@ -4,7 +4,6 @@ use super::*;
 use crate::server::activity::Answering;
 use crate::server::arrival::Arrival;
 use proptest::prelude::*;
-use std::task::Waker;
 use tokio::task::yield_now;
 
 /// A connection with its place and a task.
@@ -12,14 +11,6 @@ struct Guest {
     activity: Arc<Activity>,
     place: Place,
     task: tokio::task::JoinHandle<()>,
-}
-
-impl Guest {
-    /// A request that waits for a value to change.
-    fn hangs(&self) -> Answering {
-        self.activity.hang(true);
-        self.activity.answering()
-    }
 }
 
 fn pod(number: u8) -> SocketAddr {
@@ -115,12 +106,12 @@ async fn the_oldest_request_of_the_largest_client_is_cut_for_another() {
     assert!(arrive(&connections, 1).is_none(), "it does not get the place back");
 }
 
-/// Requests that wait for changes, until they have all the memory that they get.
+/// Requests in flight until they have all the memory that they get.
 fn fill_memory(connections: &Arc<Connections>, pod_number: impl Fn(usize) -> u8) -> Vec<(Guest, Answering, Serving)> {
     let mut crowd = Vec::new();
     while let Some(guest) = arrive(connections, pod_number(crowd.len())) {
         let Some(serving) = guest.place.serve(Reclaim::No) else { break };
-        let answering = guest.hangs();
+        let answering = guest.activity.answering();
         crowd.push((guest, answering, serving));
     }
     crowd
@@ -169,7 +160,7 @@ async fn the_oldest_request_of_any_gives_way_to_who_holds_nothing() {
         let guest = arrive(&connections, pod_number).expect("room");
         guest.activity.tick();
         guest.activity.received(1, false, false);
-        crowd.push((guest.hangs(), guest));
+        crowd.push((guest.activity.answering(), guest));
         sleep(Duration::from_millis(80)).await;
     }
     let admit = |number| connections.admit(Arrival::now(pod(number)), &Arc::new(Activity::new()), WaitFor::Silence);
@@ -186,31 +177,24 @@ async fn the_oldest_request_of_any_gives_way_to_who_holds_nothing() {
     assert_eq!((gone, left), (vec![0], vec![1, 2]));
 }
 
-/// Clients with a hanging request each: those that have all the memory that requests get, and those that wait for some. There
-/// is no room for another.
-async fn crowd_of_equals(
-    connections: &Arc<Connections>,
-) -> (Vec<(Guest, Answering, Serving)>, Vec<(Guest, Answering)>) {
+/// Clients with a request in flight each, more than there is memory for.
+async fn crowd_of_equals(connections: &Arc<Connections>) -> Vec<(Guest, Answering, Serving)> {
     let crowd = fill_memory(connections, |number| u8::try_from(number + 1).expect("few"));
-    let mut waiting = Vec::new();
-    let (_, limit) = connections.weight();
-    // Newcomers leave a thirty-second to requests.
-    while connections.weight().0 + OPEN_BYTES <= limit - limit / 32 {
-        let pod_number = u8::try_from(100 + waiting.len()).expect("few");
-        let guest = arrive(connections, pod_number).expect("room");
-        let hangs = guest.hangs();
-        waiting.push((guest, hangs));
-    }
     sleep(NEWCOMER_PROTECTION).await;
-    (crowd, waiting)
+    crowd
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_gave_way_does_not_take_the_place_of_another_at_once() {
-    let connections = room_for_bytes(LIMIT);
-    let (crowd, _waiting) = crowd_of_equals(&connections).await;
-    let newcomer = arrive(&connections, 255).expect("the oldest gives way");
-    let _serving = newcomer.place.serve(Reclaim::No).expect("it needs no more than the other had");
+    let connections = room_for_bytes(4 * 1024 * 1024);
+    let crowd = crowd_of_equals(&connections).await;
+    // The part that newcomers leave to requests is in use, too.
+    let mut others = Vec::new();
+    while aborted(&crowd).await == 0 {
+        let guest = arrive(&connections, 200 + u8::try_from(others.len()).expect("few")).expect("the oldest gives way");
+        let serving = guest.place.serve(Reclaim::No).expect("it needs no more than the other had");
+        others.push((guest, serving));
+    }
     assert!(was_aborted(&crowd[0].0).await);
     assert!(arrive(&connections, 1).is_none(), "it gave way a moment ago");
     assert_eq!(aborted(&crowd).await, 1);
@@ -220,62 +204,10 @@ async fn a_client_that_gave_way_does_not_take_the_place_of_another_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_with_a_request_in_flight_takes_nothing_from_its_equals() {
-    let connections = room_for_bytes(LIMIT);
-    let (crowd, _waiting) = crowd_of_equals(&connections).await;
-    assert!(arrive(&connections, 1).is_none());
+    let connections = room_for_bytes(4 * 1024 * 1024);
+    let crowd = crowd_of_equals(&connections).await;
+    while arrive(&connections, 1).is_some() {}
     assert_eq!(aborted(&crowd).await, 0);
-}
-
-const LIMIT: usize = 4 * 1024 * 1024;
-
-type Served = (Guest, Answering, Serving);
-
-/// The connections of clients with five each: those that are served, and 20 whose request waits for memory.
-fn herd(connections: &Arc<Connections>) -> (Vec<Served>, Vec<Guest>) {
-    let (mut served, mut waiting) = (Vec::new(), Vec::new());
-    while waiting.len() < 20 {
-        let pod_number = u8::try_from((served.len() + waiting.len()) / 5).expect("few");
-        let guest = arrive(connections, pod_number).expect("requests leave it room");
-        if let Some(serving) = guest.place.serve(Reclaim::Yes) {
-            served.push((guest.activity.answering(), serving, guest));
-        } else {
-            guest.activity.wait_for_room(true);
-            assert!(guest.place.wait_to_serve(Waker::noop()).is_none());
-            waiting.push(guest);
-        }
-    }
-    (served.into_iter().map(|(answering, serving, guest)| (guest, answering, serving)).collect(), waiting)
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_leave_half_of_the_memory_to_newcomers() {
-    let connections = room_for_bytes(LIMIT);
-    let (served, mut waiting) = herd(&connections);
-    assert!((served.len() + 1) * SERVING_BYTES > LIMIT / 2, "{} are served at once", served.len());
-    // Newcomers leave a thirty-second to requests.
-    while (served.len() + waiting.len() + 1) * OPEN_BYTES < LIMIT / 2 - LIMIT / 32 {
-        let pod_number = u8::try_from((served.len() + waiting.len()) / 5).expect("few");
-        waiting.push(arrive(&connections, pod_number).expect("room"));
-    }
-    assert_eq!(aborted(&served).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_that_wait_get_the_memory_of_those_that_end_and_take_none_from_equals() {
-    let connections = room_for_bytes(LIMIT);
-    let (mut served, waiting) = herd(&connections);
-    sleep(NEWCOMER_PROTECTION).await;
-    let ended: Vec<_> = served.drain(..3).map(|(guest, ..)| guest).collect();
-    let (mut now_served, mut still_waiting) = (Vec::new(), Vec::new());
-    for guest in &waiting {
-        match guest.place.wait_to_serve(Waker::noop()) {
-            Some(serving) => now_served.push(serving),
-            None => still_waiting.push(guest),
-        }
-    }
-    assert_eq!(now_served.len(), ended.len());
-    assert!(still_waiting.iter().all(|guest| guest.place.serve(Reclaim::No).is_none()));
-    assert_eq!(aborted(&served).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,7 +216,7 @@ async fn a_newcomer_whose_request_was_not_read_yet_does_not_give_way_to_an_equal
     let crowd = [1, 2].map(|pod_number| arrive(&connections, pod_number).expect("room"));
     crowd[0].activity.wait_for_turn(true);
     sleep(NEWCOMER_PROTECTION).await;
-    let _answering = crowd[1].hangs();
+    let _answering = crowd[1].activity.answering();
     sleep(NEWCOMER_PROTECTION).await;
     assert!(arrive(&connections, 3).is_some(), "the request in flight gives way");
     assert!(!was_aborted(&crowd[0]).await && was_aborted(&crowd[1]).await);
