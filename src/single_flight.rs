@@ -194,6 +194,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use std::time::Duration;
 
+    use tokio::sync::Notify;
     use tokio::task::{JoinSet, yield_now};
     use tokio::time::{Instant, sleep, timeout};
 
@@ -247,21 +248,25 @@ mod tests {
         assert_eq!(landing.result().await, Some(1), "it can be asked for again");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_flight_that_ends_is_known_at_that_moment() {
-        let numbered = Numbered::default();
-        let mut landing = numbered.join();
-        let flights = numbered.flights.clone();
-        // Sees each state between two steps of the flight.
-        let watcher = tokio::spawn(async move {
-            while flights.read().flight().is_some() {
-                assert_eq!(**flights.read(), 0);
-                sleep(FLIGHT / 64).await;
-            }
-            **flights.read()
+        let (flights, may_end) = (SingleFlight::<usize, usize>::default(), Arc::<Notify>::default());
+        let ends = Arc::clone(&may_end);
+        let work = || async move { ends.notified().await };
+        let mut landing = flights.lock().join(work, |known, ()| {
+            *known = 1;
+            *known
         });
+        may_end.notify_one();
+        // Sees the state between any two steps of the flight.
+        for _ in 0..16 {
+            let state = flights.read();
+            assert!(state.flight().is_some() || **state == 1);
+            drop(state);
+            yield_now().await;
+        }
+        assert!(flights.read().flight().is_none());
         assert_eq!(landing.result().await, Some(1));
-        assert_eq!(watcher.await.expect("no panic"), 1);
     }
 
     #[tokio::test(start_paused = true)]
