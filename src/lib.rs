@@ -119,6 +119,7 @@ pub mod room;
 pub mod server;
 pub mod shared;
 pub mod shares;
+pub mod single_flight;
 pub mod stack;
 #[cfg(feature = "workload-identity")]
 pub mod startup_taint;

@@ -1,12 +1,9 @@
 //! The result of a watch, which all its watchers share: an answer, or why there is none.
-//!
-//! A watch has one result. It is published once and never replaced.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
-use tokio::sync::watch;
 
 use crate::error::{Error, Overload};
 use crate::failure::Failure;
@@ -32,43 +29,6 @@ pub(super) enum WatchError {
     Failed(Arc<Failure>),
     Overloaded(Overload),
     TooLarge(usize),
-}
-
-/// Publishes the result of a watch.
-#[derive(Debug)]
-pub(super) struct Publisher(watch::Sender<Option<WatchResult>>);
-
-/// Waits for the result of a watch.
-#[derive(Debug)]
-pub(super) struct Subscriber(watch::Receiver<Option<WatchResult>>);
-
-impl Publisher {
-    pub(super) fn new() -> Self {
-        Self(watch::Sender::new(None))
-    }
-
-    pub(super) fn subscribe(&self) -> Subscriber {
-        Subscriber(self.0.subscribe())
-    }
-
-    /// Publishes the result, unless another was published before.
-    pub(super) fn publish(&self, result: WatchResult) {
-        self.0.send_if_modified(|published| {
-            let is_first = published.is_none();
-            if is_first {
-                *published = Some(result);
-            }
-            is_first
-        });
-    }
-}
-
-impl Subscriber {
-    pub(super) async fn result(&mut self) -> WatchResult {
-        // An error means that the publisher is gone.
-        let published = self.0.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
-        published.unwrap_or_else(|| Err(Failure::Closed.into()))
-    }
 }
 
 impl SharedAnswer {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use tokio::task::AbortHandle;
 
-use super::result::{Publisher, WatchError};
+use super::result::{WatchError, WatchResult};
 use crate::error::Overload;
 use crate::metadata::{Method, Principal};
 use crate::shares::{self, Client, Shares};
+use crate::single_flight::Publisher;
 
 /// The watches under way.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub(super) struct Watch {
     holder: Client,
     /// Who waits, and on how many connections.
     watchers: Shares,
-    pub(super) publisher: Arc<Publisher>,
+    pub(super) publisher: Arc<Publisher<WatchResult>>,
     task: AbortHandle,
 }
 
@@ -80,7 +81,7 @@ impl WatchTable {
         key: Arc<Key>,
         number: u64,
         holder: Client,
-        publisher: Arc<Publisher>,
+        publisher: Arc<Publisher<WatchResult>>,
         task: AbortHandle,
     ) {
         self.shares.take(holder, 1);

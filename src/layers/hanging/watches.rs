@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::Response;
 
-use super::result::{Publisher, SharedAnswer, Subscriber};
+use super::result::{SharedAnswer, WatchResult};
 use super::table::{Key, WatchTable};
 use crate::error::{Error, Overload};
 use crate::failure::Failure;
 use crate::reply::Body;
 use crate::room::{Account, Room};
+use crate::single_flight::{Landing, Publisher};
 
 /// The watches under way.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) struct Watcher {
     key: Arc<Key>,
     number: u64,
     account: Account,
-    subscriber: Subscriber,
+    landing: Landing<WatchResult>,
 }
 
 /// The task of a watch. The watch ends when this is dropped, however the task ended.
@@ -35,7 +36,7 @@ struct WatchTask {
     watches: Arc<Watches>,
     key: Arc<Key>,
     number: u64,
-    publisher: Arc<Publisher>,
+    publisher: Arc<Publisher<WatchResult>>,
 }
 
 impl Watches {
@@ -72,9 +73,9 @@ impl Watches {
         };
         let Some(watch) = table.watches.get_mut(&key) else { return Err(Overload::Hanging) };
         watch.join(account.client());
-        let (number, subscriber) = (watch.number, watch.publisher.subscribe());
+        let (number, landing) = (watch.number, watch.publisher.landing());
         drop(table);
-        Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), subscriber })
+        Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), landing })
     }
 
     fn begin<F>(
@@ -112,7 +113,7 @@ impl Watches {
 
 impl Watcher {
     pub(super) async fn answer(mut self) -> Result<Response<Body>, Error> {
-        let answer = self.subscriber.result().await?;
+        let answer = self.landing.result().await.unwrap_or_else(|| Err(Failure::Closed.into()))?;
         Ok(answer.response(&self.account))
     }
 }
@@ -132,8 +133,5 @@ impl Drop for WatchTask {
         if table.is_under_way(&self.key, self.number) {
             table.remove(&self.key);
         }
-        drop(table);
-        // If the task panicked, no result was published.
-        self.publisher.publish(Err(Failure::Closed.into()));
     }
 }

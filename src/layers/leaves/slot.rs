@@ -1,17 +1,17 @@
-//! [`Slot`]: what is known about one leaf, and the flight that fetches it.
+//! [`Slot`]: what is known about one leaf, and what a flight that fetches it changes.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use tokio::sync::watch;
 
 use super::leaf::{Leaf, Lifetime};
 use crate::clock::BootTime;
 use crate::failure::Failure;
 use crate::reply::Body;
+use crate::single_flight::{Remembered, SingleFlight};
 
 /// How long a 404 is kept where a value may be missing.
 const MISSING_TTL: Duration = Duration::from_secs(60);
@@ -58,20 +58,16 @@ pub(super) enum Lookup {
     Unknown,
 }
 
-/// Receives the result of a flight. The channel is closed without a result if its task panicked.
-pub(super) type Flight = watch::Receiver<Option<Landed>>;
-
 /// What is known about a leaf, and the flight that fetches it.
-#[derive(Debug, Default)]
-pub(super) struct Slot(RwLock<State>);
+pub(super) type Slot = SingleFlight<Known, Landed>;
 
+/// What is known about a leaf.
 #[derive(Debug, Default)]
-struct State {
-    /// The value, or 404 and when that ends.
-    kept: Option<(Arc<Answer>, Option<BootTime>)>,
-    /// The result of a flight that fetched no value, and how long it is the answer if there is no value.
-    failed: Option<(Landed, BootTime)>,
-    flight: Option<Flight>,
+pub(super) struct Known {
+    /// The value, or 404 for a while.
+    kept: Option<Remembered<Arc<Answer>>>,
+    /// The result of a flight that fetched no value. It is the answer if there is no value.
+    failed: Option<Remembered<Landed>>,
 }
 
 impl Answer {
@@ -154,58 +150,37 @@ impl Landed {
     }
 }
 
-impl Slot {
+impl Known {
     /// What is known now.
     pub(super) fn find(&self, now: BootTime) -> Lookup {
-        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((answer, until)) = &state.kept
-            && until.is_none_or(|until| now < until)
-        {
+        if let Some(answer) = self.kept.as_ref().and_then(|kept| kept.at(now)) {
             return Lookup::Known(Landed::Kept(Arc::clone(answer)));
         }
-        match &state.failed {
-            Some((failed, until)) if now < *until => Lookup::Known(failed.clone()),
-            _ => Lookup::Unknown,
-        }
+        let failed = self.failed.as_ref().and_then(|failed| failed.at(now));
+        failed.map_or(Lookup::Unknown, |failed| Lookup::Known(failed.clone()))
     }
 
     /// What is kept, also if it is a 404 that has ended.
-    pub(super) fn kept(&self) -> Option<Arc<Answer>> {
-        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        state.kept.as_ref().map(|(answer, _)| Arc::clone(answer))
+    pub(super) fn kept(&self) -> Option<&Arc<Answer>> {
+        self.kept.as_ref().map(|kept| &kept.what)
     }
 
-    /// Joins the flight under way, or the one that `begin` starts.
-    pub(super) fn join(&self, begin: impl FnOnce() -> Flight) -> Flight {
-        let mut state = self.write();
-        // A closed channel is that of a flight whose task panicked.
-        match &state.flight {
-            Some(flight) if flight.has_changed().is_ok() => flight.clone(),
-            _ => state.flight.insert(begin()).clone(),
-        }
-    }
-
-    /// Stores the result of a flight, which has ended. Only a value, or a 404 for an attribute, replaces a value.
-    pub(super) fn land(&self, leaf: Leaf, landed: &Landed, now: BootTime) {
-        let mut state = self.write();
-        state.flight = None;
-        let has_value = state.kept.as_ref().is_some_and(|(kept, _)| kept.value().is_some());
+    /// Records the result of a flight. Only a value, or a 404 for an attribute, replaces a value.
+    pub(super) fn land(&mut self, leaf: Leaf, landed: &Landed, now: BootTime) {
+        let has_value = self.kept().is_some_and(|kept| kept.value().is_some());
         match landed {
-            Landed::Kept(answer) if answer.value().is_some() => {
-                *state = State { kept: Some((Arc::clone(answer), None)), ..State::default() };
-            }
+            Landed::Kept(answer) if answer.value().is_some() => self.keep(Remembered::always(Arc::clone(answer))),
             Landed::Kept(_) if has_value && leaf.lifetime() == Lifetime::Machine => {}
-            Landed::Kept(missing) => {
-                *state = State { kept: Some((Arc::clone(missing), Some(now + MISSING_TTL))), ..State::default() };
-            }
+            Landed::Kept(missing) => self.keep(Remembered::until(Arc::clone(missing), now + MISSING_TTL)),
             // Until the next refresh: otherwise a client's request would begin a flight in vain now and then.
-            Landed::TooLarge => state.failed = Some((Landed::TooLarge, BootTime::from_nanos(u64::MAX))),
-            Landed::Refused(_) | Landed::Failed(_) => state.failed = Some((landed.clone(), now + FAILURE_TTL)),
+            Landed::TooLarge => self.failed = Some(Remembered::always(Landed::TooLarge)),
+            Landed::Refused(_) | Landed::Failed(_) => {
+                self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));
+            }
         }
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        // Each part of the state is replaced whole.
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    fn keep(&mut self, answer: Remembered<Arc<Answer>>) {
+        *self = Self { kept: Some(answer), failed: None };
     }
 }

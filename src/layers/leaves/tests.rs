@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http_body_util::BodyExt;
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, sleep};
 use tower::{ServiceExt, service_fn};
 
@@ -97,15 +97,6 @@ async fn concurrent_requests_for_each_leaf_share_one_flight() {
         assert_eq!(server.status(leaf).await, (200, Duration::ZERO), "{leaf} is kept");
         assert_eq!(server.asked(), 1, "{leaf}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_cancels_nothing() {
-    let server = Server::new(|_| Ok(whole(200, "z")));
-    let left = timeout(DELAY / 2, server.get(leaf(CommonPath::Zone))).await;
-    assert!(left.is_err(), "the server takes longer");
-    assert_eq!(server.status(leaf(CommonPath::Zone)).await, (200, DELAY / 2), "it joins the flight");
-    assert_eq!(server.asked(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,18 +198,6 @@ async fn a_response_that_is_too_large_is_left_to_the_server() {
     let answer = layer(&server.leaves).layer(streams).oneshot(accounts.request().into()).await;
     assert_eq!(text(answer.expect("an answer")).await, "from below");
     assert_eq!(server.asked(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_flight_that_panics_fails_and_the_next_request_begins_another() {
-    let server = Server::new(|number| {
-        assert!(number > 0, "on purpose");
-        Ok(whole(200, "z"))
-    });
-    let zone = leaf(CommonPath::Zone);
-    assert_eq!(server.status(zone).await, (503, Duration::ZERO));
-    yield_now().await;
-    assert_eq!(server.status(zone).await, (200, DELAY));
 }
 
 #[test]

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
-use tokio::sync::watch;
 
 use super::leaf::Leaf;
-use super::slot::{Answer, Flight, Landed, Lookup, Slot};
+use super::slot::{Answer, Landed, Lookup, Slot};
 use crate::clock::BootTime;
 use crate::failure::Failure;
 use crate::metadata::{CommonPath, Endpoint, Principal, Request};
@@ -58,7 +57,7 @@ impl Leaves {
     pub fn keep(&self, leaf: Leaf, status: StatusCode, headers: HeaderMap, body: &Bytes) {
         let now = BootTime::now();
         let answer = Answer::copied(status, headers, body, now);
-        self.slot(leaf).land(leaf, &Landed::Kept(Arc::new(answer)), now);
+        self.slot(leaf).lock().land(leaf, &Landed::Kept(Arc::new(answer)), now);
     }
 
     /// Fetches a leaf now, or joins the flight under way. Returns whether the server has answered as it should: with
@@ -77,13 +76,14 @@ impl Leaves {
 
     /// The value of a leaf, if it is known.
     pub fn value(&self, leaf: Leaf) -> Option<Bytes> {
-        self.slot(leaf).kept()?.value().cloned()
+        self.slot(leaf).read().kept()?.value().cloned()
     }
 
     /// What is kept, as of now.
     pub fn rows(&self, now: BootTime) -> Vec<LeafRow> {
         let row = |leaf| {
-            let answer = self.slot(leaf).kept()?;
+            let known = self.slot(leaf).read();
+            let answer = known.kept()?;
             Some(LeafRow { leaf, status: answer.status, age: answer.age(now) })
         };
         Leaf::all().filter_map(row).collect()
@@ -113,30 +113,21 @@ impl Leaves {
     }
 
     pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
-        self.slot(leaf).find(now)
+        self.slot(leaf).read().find(now)
     }
 
-    /// Waits for the flight of a leaf, which begins now unless it is under way. The flight runs in its own task, so it
-    /// continues if this future is dropped.
+    /// Waits for the flight of a leaf, which begins now unless it is under way.
     pub(super) fn landing(self: &Arc<Self>, leaf: Leaf) -> impl Future<Output = Landed> + Send + use<> {
-        let mut flight = self.slot(leaf).join(|| self.begin(leaf));
-        async move {
-            // An error means that the task panicked.
-            let landed = flight.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone());
-            landed.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed)))
-        }
-    }
-
-    fn begin(self: &Arc<Self>, leaf: Leaf) -> Flight {
-        let (publisher, flight) = watch::channel(None);
         let leaves = Arc::clone(self);
-        tokio::spawn(async move {
+        let work = move || async move {
             let asked = BootTime::now();
-            let landed = Landed::new(leaf, (leaves.fetch)(leaf).await, asked);
-            leaves.slot(leaf).land(leaf, &landed, BootTime::now());
-            publisher.send_replace(Some(landed));
+            Landed::new(leaf, (leaves.fetch)(leaf).await, asked)
+        };
+        let mut landing = self.slot(leaf).lock().join(work, move |known, landed| {
+            known.land(leaf, &landed, BootTime::now());
+            landed
         });
-        flight
+        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed))) }
     }
 
     fn slot(&self, leaf: Leaf) -> &Slot {

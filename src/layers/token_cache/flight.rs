@@ -10,13 +10,14 @@ use http::StatusCode;
 use super::cached_token::{CachedToken, Token};
 use super::entry::Entry;
 use super::freshness::{self, Freshness, MAX_IDENTITY_AGE, MAX_UNUSED};
-use super::known::{Known, Lookup, RecentFailure};
+use super::known::{Known, Lookup};
 use super::metrics::{FlightCause, FlightOutcome};
 use super::store::Store;
 use crate::clock::{BootTime, sleep_until};
 use crate::error::Overload;
 use crate::failure::TokenFailure;
 use crate::metadata::Principal;
+use crate::single_flight::Remembered;
 use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource, Urgency};
 
 /// How long a 404 (an unknown account) is the answer.
@@ -203,7 +204,7 @@ impl<T: TokenSource> Keeper<T> {
             NoToken::Refused(_) => FlightOutcome::Refused,
             NoToken::Failed(_) | NoToken::Overloaded(_) => FlightOutcome::Failed,
         };
-        known.failure = Some(RecentFailure { why, until });
+        known.failure = Some(Remembered::until(why, until));
         (next, outcome)
     }
 

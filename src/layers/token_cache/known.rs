@@ -7,22 +7,17 @@ use std::sync::Arc;
 use super::cached_token::CachedToken;
 use super::freshness::{self, Freshness};
 use crate::clock::BootTime;
+use crate::single_flight::Remembered;
 use crate::tokens::NoToken;
 
 /// What a keeper has learned so far.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) token: Option<Arc<CachedToken>>,
-    pub(super) failure: Option<RecentFailure>,
+    /// The result of the last flight, if it was a failure.
+    pub(super) failure: Option<Remembered<NoToken>>,
     /// A token expired before the server issued another.
     pub(super) is_lost: bool,
-}
-
-/// A failure, and how long it is the answer to requests.
-#[derive(Debug)]
-pub(super) struct RecentFailure {
-    pub(super) why: NoToken,
-    pub(super) until: BootTime,
 }
 
 /// The result of a lookup.
@@ -41,21 +36,19 @@ impl Known {
             match freshness::judge(token.expires, now) {
                 Freshness::Expired => {}
                 freshness if now < token.good_until => return Lookup::Token(Arc::clone(token), freshness),
-                freshness if self.failure.as_ref().is_some_and(|failure| failure.why.is_outage()) => {
+                freshness if self.failure.as_ref().is_some_and(|failure| failure.what.is_outage()) => {
                     return Lookup::Token(Arc::clone(token), Freshness::Stale(freshness.seconds()));
                 }
                 Freshness::Fresh(_) | Freshness::Stale(_) => {}
             }
         }
-        match &self.failure {
-            Some(failure) if now < failure.until => Lookup::Failure(failure.why.clone()),
-            _ => Lookup::Nothing,
-        }
+        let failure = self.failure.as_ref().and_then(|failure| failure.at(now));
+        failure.map_or(Lookup::Nothing, |why| Lookup::Failure(why.clone()))
     }
 
     /// The result of the last flight, however long ago, if it was a failure.
     pub(super) fn last_failure(&self) -> Option<NoToken> {
-        self.failure.as_ref().map(|failure| failure.why.clone())
+        self.failure.as_ref().map(|failure| failure.what.clone())
     }
 
     /// Drops an expired token, which wipes it from memory.
@@ -72,7 +65,7 @@ impl Known {
     pub(super) fn heap(&self) -> usize {
         let token = self.token.as_ref().map_or(0, |token| token.memory());
         let failure = match &self.failure {
-            Some(RecentFailure { why: NoToken::Refused(refused), .. }) => refused.heap(),
+            Some(Remembered { what: NoToken::Refused(refused), .. }) => refused.heap(),
             _ => 0,
         };
         token + failure

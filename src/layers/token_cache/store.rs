@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use foldhash::fast::RandomState;
 
 use super::entry::{Entry, TokenRow};
-use super::known::RecentFailure;
 use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
 use crate::flights::{Flights, Waited};
 use crate::metadata::{Principal, ServiceAccount};
 use crate::shares::{Availability, Client, Shares};
+use crate::single_flight::Remembered;
 use crate::telemetry::{Registry, table};
 use crate::tokens::{NoToken, TokenKey};
 use crate::workloads::Workloads;
@@ -287,8 +287,7 @@ impl Entries {
     fn evict(&mut self, entry: &Arc<Entry>) {
         self.remove(entry);
         // Requests that wait for it, or have just found it, get this error. Its token is wiped when its keeper ends.
-        let failure =
-            RecentFailure { why: NoToken::Overloaded(Overload::Tokens), until: BootTime::from_nanos(u64::MAX) };
+        let failure = Remembered::always(NoToken::Overloaded(Overload::Tokens));
         entry.known.send_modify(|known| known.failure = Some(failure));
         entry.evicted.notify_one();
     }

@@ -22,7 +22,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use super::Audit;
 use super::freshness::RECHECK_INTERVAL;
-use super::known::{Known, RecentFailure};
+use super::known::Known;
 use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
@@ -31,6 +31,7 @@ use crate::metadata::token::{AccessToken, TokenError, TokenFormat};
 use crate::metadata::{Endpoint as Path, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
 use crate::reply::Body;
 use crate::shares::Client;
+use crate::single_flight::Remembered;
 use crate::telemetry::Registry;
 use crate::tokens::{Fetched, NoToken, Refused, TokenKey, TokenKind, TokenSource, Urgency};
 use crate::workloads::{Annotations, Workloads};

@@ -43,16 +43,16 @@ struct ByNumber {
 /// The steps of one workload.
 pub(super) struct Stages {
     /// Its Kubernetes token.
-    pub(super) subject: Arc<Stage>,
+    pub(super) subject: Stage,
     /// What the Security Token Service gave for it, for all Google APIs.
-    pub(super) federated: Arc<Stage>,
+    pub(super) federated: Stage,
     /// Bounds the exchanges of its Google tokens.
     pub(super) permits: Arc<Semaphore>,
     /// Bounds how many there are over time.
     pub(super) pace: Pace,
     /// When a token of it was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
     asked: AtomicU64,
-    google: Mutex<HashMap<Ask, Arc<Stage>>>,
+    google: Mutex<HashMap<Ask, Stage>>,
 }
 
 /// Which Google token is asked for.
@@ -81,8 +81,8 @@ impl Ask {
 impl Default for Stages {
     fn default() -> Self {
         Self {
-            subject: Arc::default(),
-            federated: Arc::default(),
+            subject: Stage::default(),
+            federated: Stage::default(),
             permits: Arc::new(Semaphore::new(MAX_EXCHANGES)),
             pace: Pace::default(),
             asked: AtomicU64::new(0),
@@ -146,10 +146,10 @@ impl Stages {
     }
 
     /// The step for a Google token.
-    pub(super) fn google_token(&self, ask: &Ask, now: BootTime) -> Result<Arc<Stage>, NoToken> {
+    pub(super) fn google_token(&self, ask: &Ask, now: BootTime) -> Result<Stage, NoToken> {
         let mut google = self.google();
         if let Some(stage) = google.get(ask) {
-            return Ok(Arc::clone(stage));
+            return Ok(stage.clone());
         }
         if google.len() >= MAX_ASKS {
             google.retain(|ask, stage| !stage.sweep(ask.want(), now));
@@ -161,13 +161,13 @@ impl Stages {
         if google.len() >= MAX_ASKS {
             return Err(NoToken::Overloaded(Overload::Tokens));
         }
-        Ok(Arc::clone(google.entry(ask.clone()).or_default()))
+        Ok(google.entry(ask.clone()).or_default().clone())
     }
 
     /// The token cache has the token of this step now.
-    pub(super) fn collected(&self, ask: &Ask, stage: &Arc<Stage>) {
+    pub(super) fn collected(&self, ask: &Ask, stage: &Stage) {
         let mut google = self.google();
-        if google.get(ask).is_some_and(|known| Arc::ptr_eq(known, stage) && !known.is_flying()) {
+        if google.get(ask).is_some_and(|known| known == stage && !known.is_flying()) {
             google.remove(ask);
         }
     }
@@ -183,7 +183,7 @@ impl Stages {
         self.google().retain(|ask, stage| !stage.sweep(ask.want(), now));
     }
 
-    fn google(&self) -> MutexGuard<'_, HashMap<Ask, Arc<Stage>>> {
+    fn google(&self) -> MutexGuard<'_, HashMap<Ask, Stage>> {
         // Nothing panics while it is locked.
         self.google.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,13 +1,14 @@
-//! [`Stage`]: a token that is kept, fetched by one flight for all that want it.
+//! [`Stage`]: a token that is kept for the next step, fetched by one flight for all that want it.
 //!
-//! The flight belongs to nobody who waits. It goes on when they have given up, so that the next request finds its
-//! result and goes on from there.
+//! It is no second token cache. The token cache keeps what is given to pods: it charges each token to a pod, evicts it for
+//! another pod, and refreshes it while pods ask for it. A stage keeps a token that no pod gets to see, one for each step of a
+//! workload, and rests after a failure for as long as the answer of the step's server requires. If these tokens were in the token
+//! cache, its source would have to ask the cache that asks it.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TIMEOUT;
@@ -15,6 +16,7 @@ use super::halt::{Halt, no_token, resting};
 use super::secret::{Secret, Want};
 use crate::clock::BootTime;
 use crate::failure::ExchangeFailure;
+use crate::single_flight::{Landing, Remembered, SingleFlight};
 use crate::tokens::{NoToken, Urgency};
 
 /// Maximum time of a flight. Each of its requests has a deadline of its own.
@@ -29,26 +31,16 @@ const SAME_TROUBLE: Duration = Duration::from_secs(60);
 /// The result of a flight.
 type Outcome = Result<Arc<Secret>, NoToken>;
 
-/// A flight. Its result is `None` while it is under way.
-type Flight = watch::Receiver<Option<Outcome>>;
-
-/// A token that is kept, and its flight.
-#[derive(Debug, Default)]
-pub(super) struct Stage(Mutex<State>);
+/// A token that is kept, and its flight. A clone is the same.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Stage(SingleFlight<State, Outcome>);
 
 #[derive(Debug, Default)]
 struct State {
     kept: Option<Arc<Secret>>,
-    flight: Option<Flight>,
-    failed: Option<Failed>,
+    failed: Option<Remembered<NoToken>>,
     /// Consecutive failures: since the last token, none of them long after the rest before it.
     failures: u32,
-}
-
-#[derive(Debug)]
-struct Failed {
-    why: NoToken,
-    until: BootTime,
 }
 
 /// What there is at once.
@@ -56,31 +48,25 @@ enum Look {
     Kept(Arc<Secret>),
     Failed(NoToken),
     /// A flight, and a token that does if the flight fails.
-    Flying(Flight, Option<Arc<Secret>>),
+    Flying(Landing<Outcome>, Option<Arc<Secret>>),
 }
 
 impl Stage {
     /// The token. Begins a flight with `work` if that is needed, and waits for it until `deadline`. `work` is told whether
     /// somebody needs its result: not if there is a valid token.
-    pub(super) async fn get<W, F>(
-        self: &Arc<Self>,
-        want: Want,
-        (deadline, urgency): (Instant, Urgency),
-        work: W,
-    ) -> Outcome
+    pub(super) async fn get<W, F>(&self, want: Want, (deadline, urgency): (Instant, Urgency), work: W) -> Outcome
     where
         W: FnOnce(Urgency) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
-        let (mut flight, otherwise) = match self.look(want, urgency, work) {
+        let (mut landing, otherwise) = match self.look(want, urgency, work) {
             Look::Kept(secret) => return Ok(secret),
             Look::Failed(why) => return Err(why),
-            Look::Flying(flight, otherwise) => (flight, otherwise),
+            Look::Flying(landing, otherwise) => (landing, otherwise),
         };
         // Whoever has a valid token does not wait for long.
         let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
-        let landed = async { flight.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone()) };
-        let outcome = match timeout_at(deadline, landed).await {
+        let outcome = match timeout_at(deadline, landing.result()).await {
             Ok(Some(outcome)) => outcome,
             // The deadline, or a panic in the flight.
             Ok(None) | Err(_) => Err(slow()),
@@ -88,103 +74,88 @@ impl Stage {
         outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why))
     }
 
-    fn look<W, F>(self: &Arc<Self>, want: Want, urgency: Urgency, work: W) -> Look
+    fn look<W, F>(&self, want: Want, urgency: Urgency, work: W) -> Look
     where
         W: FnOnce(Urgency) -> F,
         F: Future<Output = Result<Secret, Halt>> + Send + 'static,
     {
         let now = BootTime::now();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.kept.take_if(|kept| !kept.is_of_use(want, now));
         let kept = state.kept.clone();
         if let Some(kept) = kept.as_ref().filter(|kept| kept.is_good(want, now)) {
             return Look::Kept(Arc::clone(kept));
         }
-        if let Some(failed) = state.failed.as_ref().filter(|failed| now < failed.until) {
-            let resting = || Look::Failed(resting(failed.why.clone(), failed.until.since(now)));
+        if let Some(failed) = state.failed.as_ref().filter(|failed| failed.at(now).is_some()) {
+            let resting = || Look::Failed(resting(failed.what.clone(), failed.until.since(now)));
             return kept.map_or_else(resting, Look::Kept);
         }
-        // A flight that panicked has no sender any more.
-        let under_way = state.flight.clone().filter(|flight| flight.has_changed().is_ok());
-        let flight = under_way.unwrap_or_else(|| {
-            let (sender, flight) = watch::channel(None);
-            state.flight = Some(flight.clone());
-            let urgency = if kept.is_some() { Urgency::Background } else { urgency };
-            let (landing, work) = (Arc::clone(self), work(urgency));
-            tokio::spawn(async move {
-                let outcome = timeout(MAX_FLIGHT, work).await.unwrap_or_else(|_| Err(slow().into()));
-                sender.send_replace(Some(landing.land(outcome)));
-            });
-            flight
-        });
+        let urgency = if kept.is_some() { Urgency::Background } else { urgency };
+        let landing = state.join(
+            || timeout(MAX_FLIGHT, work(urgency)),
+            |state, outcome| state.land(outcome.unwrap_or_else(|_| Err(slow().into()))),
+        );
         match kept {
             Some(kept) if want == Want::Valid => Look::Kept(kept),
-            kept => Look::Flying(flight, kept),
-        }
-    }
-
-    fn land(&self, outcome: Result<Secret, Halt>) -> Outcome {
-        let mut state = self.lock();
-        state.flight = None;
-        match outcome {
-            Ok(secret) => {
-                let secret = Arc::new(secret);
-                state.kept = Some(Arc::clone(&secret));
-                (state.failed, state.failures) = (None, 0);
-                Ok(secret)
-            }
-            Err(Halt { why, rest }) => {
-                let now = BootTime::now();
-                let is_same = state.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
-                state.failures = if is_same { state.failures.saturating_add(1) } else { 1 };
-                let has_token = state.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
-                let until = now + rest.time(state.failures, has_token, fastrand::f64());
-                state.failed = Some(Failed { why: why.clone(), until });
-                Err(resting(why, until.since(now)))
-            }
+            kept => Look::Flying(landing, kept),
         }
     }
 
     /// Drops a token that was refused, unless it was replaced meanwhile.
     pub(super) fn reject(&self, secret: &Arc<Secret>) {
-        self.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));
+        self.0.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));
     }
 
     /// Drops an expired token, which wipes it from memory. Returns whether there is nothing left to remember.
     pub(super) fn sweep(&self, want: Want, now: BootTime) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.kept.take_if(|kept| !kept.is_of_use(want, now));
         state.failed.take_if(|failed| now > failed.until + SAME_TROUBLE);
-        state.kept.is_none() && state.flight.is_none() && state.failed.is_none()
+        state.kept.is_none() && state.flight().is_none() && state.failed.is_none()
     }
 
     /// Whether there is a token that can be used.
     pub(super) fn has_valid(&self, now: BootTime) -> bool {
-        self.lock().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
+        self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
     }
 
     /// Whether there is a token that should be renewed.
     pub(super) fn is_aging(&self, now: BootTime) -> bool {
-        self.lock().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
+        self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
     }
 
     /// Waits until no flight is under way.
     pub(super) async fn settled(&self) {
-        let flight = self.lock().flight.clone();
+        let flight = self.0.read().flight().cloned();
         if let Some(mut flight) = flight {
-            // An error is a flight that panicked.
-            let _ = flight.wait_for(Option::is_some).await;
+            flight.result().await;
         }
     }
 
     /// Whether a flight is under way.
     pub(super) fn is_flying(&self) -> bool {
-        self.lock().flight.is_some()
+        self.0.read().flight().is_some()
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl State {
+    fn land(&mut self, outcome: Result<Secret, Halt>) -> Outcome {
+        match outcome {
+            Ok(secret) => {
+                let secret = Arc::new(secret);
+                *self = Self { kept: Some(Arc::clone(&secret)), ..Self::default() };
+                Ok(secret)
+            }
+            Err(Halt { why, rest }) => {
+                let now = BootTime::now();
+                let is_same = self.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
+                self.failures = if is_same { self.failures.saturating_add(1) } else { 1 };
+                let has_token = self.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
+                let until = now + rest.time(self.failures, has_token, fastrand::f64());
+                self.failed = Some(Remembered::until(why.clone(), until));
+                Err(resting(why, until.since(now)))
+            }
+        }
     }
 }
 
@@ -215,7 +186,7 @@ mod tests {
             Self { begun: Arc::default(), takes: 100, rest: None }
         }
 
-        async fn get(&self, stage: &Arc<Stage>, want: Want) -> Result<String, String> {
+        async fn get(&self, stage: &Stage, want: Want) -> Result<String, String> {
             let deadline = Instant::now() + Duration::from_secs(2);
             let (begun, takes, rest) = (Arc::clone(&self.begun), self.takes, self.rest);
             let work = |_| async move {
@@ -235,8 +206,8 @@ mod tests {
     const SLOW: &str = "no answer came within 2400 ms; it is still being waited for";
 
     #[tokio::test(start_paused = true)]
-    async fn a_flight_is_shared_and_goes_on_when_nobody_waits_any_more() {
-        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+    async fn a_request_is_told_at_its_deadline_and_the_next_one_gets_the_token() {
+        let (stage, mut work) = (Stage::default(), Work::new());
         work.takes = 2500;
         let (one, other) = tokio::join!(work.get(&stage, Want::Young), work.get(&stage, Want::Young));
         assert_eq!((one, other), (Err(SLOW.to_owned()), Err(SLOW.to_owned())));
@@ -249,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_token_is_renewed_at_half_of_its_life_and_does_if_that_fails() {
-        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        let (stage, mut work) = (Stage::default(), Work::new());
         assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"));
         sleep(Duration::from_secs(1799)).await;
         assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
@@ -280,7 +251,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_the_answer_until_the_step_has_rested() {
-        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        let (stage, mut work) = (Stage::default(), Work::new());
         work.rest = Some(Rest::Fixed);
         let failed = |number| Err(format!("Google's Security Token Service: {number}"));
         assert_eq!(work.get(&stage, Want::Valid).await, failed(1));
@@ -292,7 +263,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_that_are_far_apart_do_not_make_the_rest_longer() {
-        let (stage, mut work) = (Arc::new(Stage::default()), Work::new());
+        let (stage, mut work) = (Stage::default(), Work::new());
         work.rest = Some(Rest::Throttled(Duration::ZERO));
         for begun in 1..=5 {
             assert!(work.get(&stage, Want::Young).await.is_err());
@@ -310,23 +281,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_in_a_flight_does_not_stay() {
-        let stage = Arc::new(Stage::default());
-        let deadline = Instant::now() + Duration::from_secs(9);
-        let why = stage
-            .get(Want::Young, (deadline, Urgency::Demanded), |_| async { panic!("a bug") })
-            .await
-            .expect_err("no token");
-        assert_eq!(why.to_string(), SLOW);
-        assert_eq!(Work::new().get(&stage, Want::Young).await.as_deref(), Ok("1"));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn what_is_of_no_use_any_more_is_dropped() {
-        let (stage, work) = (Arc::new(Stage::default()), Work::new());
+        let (stage, work) = (Stage::default(), Work::new());
         assert!(stage.sweep(Want::Young, BootTime::now()));
         work.get(&stage, Want::Young).await.expect("a token");
-        let kept = stage.lock().kept.clone().expect("a token");
+        let kept = stage.0.read().kept.clone().expect("a token");
         assert!(!stage.sweep(Want::Young, BootTime::now() + Duration::from_secs(3500)));
         assert_eq!(Arc::strong_count(&kept), 2);
         assert!(stage.sweep(Want::Young, BootTime::now() + Duration::from_secs(3600)));

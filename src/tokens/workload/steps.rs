@@ -203,7 +203,7 @@ impl Steps {
         self.issue(&ask, &stage, (patiently(), Urgency::Background)).await.map(drop)
     }
 
-    async fn issue(&self, ask: &Ask, stage: &Arc<Stage>, patience: (Instant, Urgency)) -> Result<Arc<Secret>, NoToken> {
+    async fn issue(&self, ask: &Ask, stage: &Stage, patience: (Instant, Urgency)) -> Result<Arc<Secret>, NoToken> {
         let (steps, asked) = (self.clone(), ask.clone());
         let work = |urgency| async move {
             let permits = Arc::clone(&steps.stages.permits);

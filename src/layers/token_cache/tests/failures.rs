@@ -73,7 +73,7 @@ async fn a_waiting_request_that_runs_late_gets_the_failure_it_waited_for() {
     yield_now().await;
     assert!(!waiting.is_finished());
     let why = NoToken::from(TokenFailure::Resting);
-    keeper.send_modify(|known| known.failure = Some(RecentFailure { why, until: BootTime::now() }));
+    keeper.send_modify(|known| known.failure = Some(Remembered::until(why, BootTime::now())));
     let answer = waiting.await.expect("no panic");
     assert!(matches!(&answer, Err(Error::Token(why)) if matches!(**why, TokenFailure::Resting)), "{answer:?}");
 }
