@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
 
-use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, Tokens};
+use gce_metadata_proxy::layers::filter;
+use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::Choice;
 use gce_metadata_proxy::server::Stack;
@@ -101,7 +101,7 @@ fn token_layer() {
     let _entered = runtime.enter();
     let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), support::Source);
     runtime.block_on(tokens.warm(TokenKey::default_account())).expect("the source gives a token");
-    let mut cache = token_cache::layer(&tokens, Audit::Off).layer(service_fn(support::nothing));
+    let mut cache = filter::layer(TokenCache::new(&tokens, Audit::Off)).layer(service_fn(support::nothing));
     times(|| support::parsed(support::TOKEN), |request| support::now(cache.call(request)));
 }
 

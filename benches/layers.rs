@@ -10,13 +10,13 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
 use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
+use gce_metadata_proxy::layers::discovery::Discovery;
 use gce_metadata_proxy::layers::hanging::Watches;
 use gce_metadata_proxy::layers::in_flight::{Limit, MakeRoom, Seats};
 use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
 use gce_metadata_proxy::layers::rescue::OnOverload;
-use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{DEFAULT_LIMIT_BYTES, Store, Tokens};
-use gce_metadata_proxy::layers::{classify, conceal, discovery, hanging, in_flight, leaves, rescue, token_cache};
+use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
+use gce_metadata_proxy::layers::{classify, conceal, filter, hanging, in_flight, rescue};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
@@ -50,15 +50,15 @@ fn layers(criterion: &mut Criterion) {
         make_room: MakeRoom::new(|| false),
     });
     bench(criterion, "in_flight", in_flight::layer(&limit).layer(ends()), leaf);
-    bench(criterion, "discovery", discovery::layer().layer(ends()), leaf);
+    bench(criterion, "discovery", filter::layer(Discovery).layer(ends()), leaf);
     let policy = Arc::new(runtime.block_on(LivePolicy::load(Choice::default())).expect("built in"));
     let room = Room::new(LARGE_ANSWERS, CutUnread::never());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, Arc::clone(&room), Arc::default()));
     bench(criterion, "conceal", conceal::layer(&concealment).layer(ends()), leaf);
     bench(criterion, "hanging", hanging::layer(&Arc::new(Watches::new(64, room))).layer(ends()), leaf);
-    bench(criterion, "leaves", leaves::layer(&support::known_leaves()).layer(ends()), leaf);
+    bench(criterion, "leaves", filter::layer(support::known_leaves()).layer(ends()), leaf);
     let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), support::Source);
-    bench(criterion, "token_cache", token_cache::layer(&tokens, Audit::Off).layer(ends()), leaf);
+    bench(criterion, "token_cache", filter::layer(TokenCache::new(&tokens, Audit::Off)).layer(ends()), leaf);
     bench(criterion, "nothing", ends(), leaf);
 }
 

@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, Tokens};
+use gce_metadata_proxy::layers::filter;
+use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use gce_metadata_proxy::metadata::query::Param;
 use gce_metadata_proxy::metadata::{Query, Request, RequestError};
 use gce_metadata_proxy::reply::Body;
@@ -27,7 +27,7 @@ fn hit(criterion: &mut Criterion) {
     let query = Query::from_params([(Param::Scopes, "https://www.googleapis.com/auth/cloud-platform".into())]);
     let with_scopes = Request { query, ..default.clone() };
     let inner = service_fn(|_: Box<Request>| ready(Err::<Response<Body>, _>(Error::from(RequestError::Flavor))));
-    let mut cache = token_cache::layer(&tokens, Audit::Off).layer(inner);
+    let mut cache = filter::layer(TokenCache::new(&tokens, Audit::Off)).layer(inner);
 
     let mut group = criterion.benchmark_group("token_hit");
     for (name, request) in [("default", default), ("scopes", with_scopes)] {

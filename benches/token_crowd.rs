@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use gce_metadata_proxy::failure::{Failure, UPSTREAM_TIMEOUT};
-use gce_metadata_proxy::layers::token_cache::Audit;
-use gce_metadata_proxy::layers::token_cache::{self, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
+use gce_metadata_proxy::layers::filter::{self, Filtered};
+use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use gce_metadata_proxy::metadata::Request;
 use gce_metadata_proxy::shares::Client;
 use gce_metadata_proxy::telemetry::Registry;
@@ -48,7 +48,7 @@ impl TokenSource for Server {
     }
 }
 
-type Cache = TokenCache<tower::util::ServiceFn<fn(Box<Request>) -> Answered>, Server>;
+type Cache = Filtered<tower::util::ServiceFn<fn(Box<Request>) -> Answered>, TokenCache<Server>>;
 type Answered =
     std::future::Ready<Result<http::Response<gce_metadata_proxy::reply::Body>, gce_metadata_proxy::error::Error>>;
 
@@ -95,7 +95,8 @@ fn empty_cache() -> (Cache, Arc<Weather>) {
     let weather = Arc::new(Weather::default());
     let tokens = Tokens::new(Store::new(DEFAULT_LIMIT_BYTES, &Registry::default()), Server(Arc::clone(&weather)));
     (
-        token_cache::layer(&tokens, Audit::Off).layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
+        filter::layer(TokenCache::new(&tokens, Audit::Off))
+            .layer(service_fn(support::nothing as fn(Box<Request>) -> Answered)),
         weather,
     )
 }

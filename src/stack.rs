@@ -8,17 +8,22 @@ use tower::util::option_layer;
 
 use crate::error::Error;
 use crate::identity::Visitor;
+use crate::layers::accounts::Accounts;
+use crate::layers::discovery::Discovery;
+use crate::layers::filter::Decide;
+use crate::layers::identify::Identify;
 use crate::layers::in_flight::{Limit, MakeRoom, SeatedBody};
 use crate::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
-use crate::layers::{
-    accounts, catch_panic, classify, conceal, discovery, hanging, identify, in_flight, leaves, rescue, token_cache,
-};
+use crate::layers::leaves::Leaves;
+use crate::layers::token_cache::TokenCache;
+use crate::layers::{catch_panic, classify, conceal, filter, hanging, in_flight, rescue};
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
 use crate::server::{Arrival, NewStack, Remembering, Stack};
 use crate::shared::Shared;
 use crate::telemetry::latency::Filter;
+use crate::tokens::Sources;
 
 #[cfg(not(test))]
 mod between;
@@ -55,7 +60,8 @@ fn with_between(
     metadata: Between<Box<Request>>,
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));
-    let limit = Arc::new(limit(&shared));
+    let filters = Filters::of(&shared);
+    let limit = Arc::new(limit(&shared, filters.clone()));
     let of_visitors = shared.identity.clone();
     // A connection's client stays known while it is parked.
     let remember = move |arrival: Arrival| Some(Visitor::new(of_visitors.clone()?, arrival));
@@ -63,10 +69,10 @@ fn with_between(
         let (http, metadata, peer) = (http.clone(), metadata.clone(), arrival.peer);
         let timeline = &Timeline::new(shared.instruments.clone(), peer);
         let visitor = visitor.as_ref();
-        let identify = visitor
-            .map(|visitor| track(timeline, Filter::Identify, identify::layer(visitor, shared.forward.has_accounts())));
-        let accounts = shared.accounts.as_ref();
-        let accounts = accounts.map(|accounts| track(timeline, Filter::Accounts, accounts::layer(accounts)));
+        let identify = visitor.map(|visitor| Identify::new(visitor, shared.forward.has_accounts()));
+        let identify = identify.map(|identify| track(timeline, Filter::Identify, filter::layer(identify)));
+        let Filters { discovery, accounts, leaves, tokens } = filters.clone();
+        let accounts = accounts.map(|accounts| track(timeline, Filter::Accounts, filter::layer(accounts)));
         let of_http = layers! { http:
             // Outermost, so that refusals are measured, too.
             total(timeline),
@@ -87,7 +93,7 @@ fn with_between(
             // request of its own needs no seat.
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
             // Before the policy, because "is this a metadata server?" is answered alike to everybody.
-            track(timeline, Filter::Discovery, discovery::layer()),
+            track(timeline, Filter::Discovery, filter::layer(discovery)),
             // Before anything that keeps responses, so that nothing kept can bypass the policy.
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
@@ -98,28 +104,55 @@ fn with_between(
             // for a future value.
             track(timeline, Filter::Hanging, hanging::layer(&shared.watches)),
             // Before the token cache only because its lookup is cheaper; they share no path.
-            track(timeline, Filter::Leaves, leaves::layer(&shared.leaves)),
+            track(timeline, Filter::Leaves, filter::layer(leaves)),
             // Innermost of what answers here, so that only requests which passed everything above reach the cache.
-            track(timeline, Filter::TokenCache, token_cache::layer(&shared.tokens, shared.config.audit)),
+            track(timeline, Filter::TokenCache, filter::layer(tokens)),
             enter(timeline, Filter::Forward),
         };
         of_http.layer(of_metadata).map_err(Error::from).service(shared.forward.clone())
     })
 }
 
+/// The filters below the seats. Each connection has a clone.
+#[derive(Clone)]
+struct Filters {
+    discovery: Discovery,
+    accounts: Option<Arc<Accounts>>,
+    leaves: Arc<Leaves>,
+    tokens: TokenCache<Sources>,
+}
+
+impl Filters {
+    fn of(shared: &Shared) -> Self {
+        Self {
+            discovery: Discovery,
+            accounts: shared.accounts.clone(),
+            leaves: Arc::clone(&shared.leaves),
+            tokens: TokenCache::new(&shared.tokens, shared.config.audit),
+        }
+    }
+
+    /// Whether one of them answers from memory, so that the request needs no seat.
+    fn answer_from_memory(&self, request: &Request) -> bool {
+        // Without `..`, so that the compiler reports a filter that is not asked.
+        let Self { discovery, accounts, leaves, tokens } = self;
+        discovery.answers_from_memory(request)
+            || leaves.answers_from_memory(request)
+            || tokens.answers_from_memory(request)
+            || accounts.as_ref().is_some_and(|accounts| accounts.answers_from_memory(request))
+    }
+}
+
 /// Which requests need a seat.
 fn limit(
     shared: &Shared,
+    filters: Filters,
 ) -> Limit<impl Fn(&Request) -> bool + Send + Sync + use<>, impl Fn(&Request) -> bool + Send + Sync + use<>> {
-    let leaves = Arc::clone(&shared.leaves);
     let concealment = Arc::clone(&shared.concealment);
-    let (connections, accounts) = (Arc::clone(&shared.connections), shared.accounts.clone());
+    let connections = Arc::clone(&shared.connections);
     Limit {
         seats: Arc::clone(&shared.seats),
-        needs_none: move |request: &Request| {
-            let is_account_known = || accounts.as_ref().is_some_and(|accounts| accounts.knows(request));
-            discovery::answers(request) || leaves.knows(request) || token_cache::knows(request) || is_account_known()
-        },
+        needs_none: move |request: &Request| filters.answer_from_memory(request),
         hangs: move |request: &Request| concealment.lets_hang(request),
         make_room: MakeRoom::new(move || connections.cut_unread()),
     }

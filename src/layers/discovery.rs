@@ -6,14 +6,9 @@
 //! that is slow or busy. The listings contain only what the proxy serves: the real server's legacy entries beside
 //! `computeMetadata/` and beside `v1/` are left out.
 
-use std::task::{Context, Poll};
-
 use http::{Response, StatusCode};
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 
-use super::outcome::Outcome;
-use crate::error::Error;
+use super::filter::{Decide, Decision};
 use crate::metadata::{Endpoint, Request};
 use crate::reply::{self, Body};
 
@@ -21,39 +16,20 @@ use crate::reply::{self, Body};
 const INSTANCE_PATH: &str = "/computeMetadata/v1/instance";
 
 /// Answers discovery requests.
-pub fn layer<S>() -> impl Layer<S, Service = Discovery<S>> + Clone + use<S> {
-    layer_fn(|inner| Discovery { inner })
-}
+#[derive(Debug, Clone, Copy)]
+pub struct Discovery;
 
-/// The service of this layer.
-#[derive(Debug, Clone)]
-pub struct Discovery<S> {
-    inner: S,
-}
-
-impl<S> Service<Box<Request>> for Discovery<S>
-where
-    S: Service<Box<Request>, Response = Response<Body>, Error = Error>,
-{
-    type Response = Response<Body>;
-    type Error = Error;
-    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
+impl Decide for Discovery {
+    fn decide(&self, request: Box<Request>) -> Decision {
         match answer(&request) {
-            Some(answer) => Outcome::decided(Ok(answer)),
-            None => Outcome::passed(self.inner.call(request)),
+            Some(answer) => Decision::Answer(Ok(answer)),
+            None => Decision::Pass(request),
         }
     }
-}
 
-/// Whether this layer answers a request.
-pub fn answers(request: &Request) -> bool {
-    answer(request).is_some()
+    fn answers_from_memory(&self, request: &Request) -> bool {
+        answer(request).is_some()
+    }
 }
 
 fn answer(request: &Request) -> Option<Response<Body>> {

@@ -6,15 +6,12 @@
 //! It also answers [`WHO_AM_I`], so that a pod can be asked whom the proxy takes it for.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::header::HeaderValue;
 use http::{Response, StatusCode};
-use tower::layer::layer_fn;
-use tower::{Layer, Service, ServiceExt};
 
-use super::discovery;
-use super::outcome::Outcome;
+use super::discovery::Discovery;
+use super::filter::{Decide, Decision};
 use crate::error::Error;
 use crate::identity::Visitor;
 use crate::metadata::{CallingPod, Endpoint, Principal, Request};
@@ -23,11 +20,11 @@ use crate::reply::{self, Body};
 /// The path under which a client is told who it is.
 pub const WHO_AM_I: &str = "/whoami";
 
-/// Identifies the client of a connection. `of_node`: whether the upstream has accounts of the node.
-pub fn layer<S>(visitor: &Arc<Visitor>, of_node: bool) -> impl Layer<S, Service = Identify<S>> + Clone + use<S> {
-    let visitor = Arc::clone(visitor);
-    let accounts = Accounts { of_pods: visitor.has_accounts(), of_node };
-    layer_fn(move |inner| Identify { inner, visitor: Arc::clone(&visitor), accounts })
+/// Identifies the client of a connection.
+#[derive(Debug, Clone)]
+pub struct Identify {
+    visitor: Arc<Visitor>,
+    accounts: Accounts,
 }
 
 /// Which accounts there are.
@@ -37,48 +34,39 @@ struct Accounts {
     of_node: bool,
 }
 
-/// The service of this layer.
-#[derive(Debug, Clone)]
-pub struct Identify<S> {
-    inner: S,
-    visitor: Arc<Visitor>,
-    accounts: Accounts,
+impl Identify {
+    /// Identifies this client. `of_node`: whether the upstream has accounts of the node.
+    pub fn new(visitor: &Arc<Visitor>, of_node: bool) -> Self {
+        let accounts = Accounts { of_pods: visitor.has_accounts(), of_node };
+        Self { visitor: Arc::clone(visitor), accounts }
+    }
 }
 
-impl<S, B> Service<Box<Request>> for Identify<S>
-where
-    S: Service<Box<Request>, Response = Response<B>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
-    B: From<Body> + Send + 'static,
-{
-    type Response = Response<B>;
-    type Error = Error;
-    type Future = Outcome<S::Future, Result<Response<B>, Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
+impl<B: From<Body> + 'static> Decide<B> for Identify {
+    fn decide(&self, mut request: Box<Request>) -> Decision<B> {
         match request.principal {
             // It does not depend on who asks.
-            Principal::Unknown if discovery::answers(&request) => Outcome::passed(self.inner.call(request)),
+            Principal::Unknown if Discovery.answers_from_memory(&request) => Decision::Pass(request),
             Principal::Unknown => {
                 // Until it is known who asks, the request must not keep the connection's read buffer.
                 request.detach();
-                let (inner, visitor, accounts) = (self.inner.clone(), Arc::clone(&self.visitor), self.accounts);
-                Outcome::pending(async move {
+                let (visitor, accounts) = (Arc::clone(&self.visitor), self.accounts);
+                Decision::undecided(async move {
                     let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
                     (request.principal, request.pod) = sender;
-                    match own_answer(&request, accounts) {
-                        Some(answer) => Ok(answer?.map(B::from)),
-                        None => inner.oneshot(request).await,
-                    }
+                    Ok(accounts.decide(request))
                 })
             }
-            Principal::Node | Principal::Workload(_) => match own_answer(&request, self.accounts) {
-                Some(answer) => Outcome::decided(answer.map(|answer| answer.map(B::from))),
-                None => Outcome::passed(self.inner.call(request)),
-            },
+            Principal::Node | Principal::Workload(_) => self.accounts.decide(request),
+        }
+    }
+}
+
+impl<B: From<Body>> Decide<B> for Accounts {
+    fn decide(&self, request: Box<Request>) -> Decision<B> {
+        match own_answer(&request, *self) {
+            Some(answer) => Decision::Answer(answer.map(|answer| answer.map(B::from))),
+            None => Decision::Pass(request),
         }
     }
 }

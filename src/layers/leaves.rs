@@ -36,15 +36,12 @@ mod values;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Response, StatusCode};
 use tokio::time::timeout;
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 
-use super::outcome::Outcome;
+use super::filter::{Decide, Decision};
 use crate::clock::BootTime;
 use crate::error::Error;
 use crate::failure::Failure;
@@ -59,43 +56,22 @@ pub use values::{LeafRow, Leaves};
 /// Timeout of a request for the universe domain while it is unknown: half of what Go's library allows.
 const UNIVERSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Answers requests for these values.
-pub fn layer<S>(leaves: &Arc<Leaves>) -> impl Layer<S, Service = KnownLeaves<S>> + Clone + use<S> {
-    let leaves = Arc::clone(leaves);
-    layer_fn(move |inner| KnownLeaves { inner, leaves: Arc::clone(&leaves) })
-}
-
-/// The service of this layer.
-#[derive(Debug, Clone)]
-pub struct KnownLeaves<S> {
-    inner: S,
-    leaves: Arc<Leaves>,
-}
-
-impl<S> Service<Box<Request>> for KnownLeaves<S>
-where
-    S: Service<Box<Request>, Response = Response<Body>, Error = Error>,
-{
-    type Response = Response<Body>;
-    type Error = Error;
-    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+impl Decide for Arc<Leaves> {
+    fn decide(&self, request: Box<Request>) -> Decision {
+        let Some(leaf) = self.leaf(&request) else { return Decision::Pass(request) };
+        let now = BootTime::now();
+        match self.find(leaf, now) {
+            Lookup::Known(Landed::Kept(answer)) => Decision::Answer(Ok(answer.response_from_memory(now))),
+            Lookup::Known(Landed::TooLarge) => Decision::Pass(request),
+            Lookup::Known(landed) => Decision::Answer(answer(leaf, landed)),
+            Lookup::Unknown => Decision::wait(waiting(leaf, self.landing(leaf))),
+        }
     }
 
-    fn call(&mut self, request: Box<Request>) -> Self::Future {
-        let Some(leaf) = self.leaves.leaf(&request) else {
-            return Outcome::passed(self.inner.call(request));
-        };
-        let now = BootTime::now();
-        match self.leaves.find(leaf, now) {
-            Lookup::Known(Landed::Kept(answer)) => Outcome::decided(Ok(answer.response_from_memory(now))),
-            Lookup::Known(Landed::TooLarge) => Outcome::passed(self.inner.call(request)),
-            Lookup::Known(landed) => Outcome::decided(answer(leaf, landed)),
-            // Many requests may wait at once, so the future does not hold the request.
-            Lookup::Unknown => Outcome::pending(waiting(leaf, self.leaves.landing(leaf))),
-        }
+    /// Each leaf has at most one flight, so there are never more flights than leaves.
+    fn answers_from_memory(&self, request: &Request) -> bool {
+        self.leaf(request)
+            .is_some_and(|leaf| !matches!(self.find(leaf, BootTime::now()), Lookup::Known(Landed::TooLarge)))
     }
 }
 

@@ -1,12 +1,14 @@
 //! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
 //!
-//! `discovery` is the shortest example. A layer that decides immediately needs no future of its own; `outcome` has one.
+//! Most are a function that decides about a request, and `filter` makes a layer of it; `discovery` is the shortest example. A
+//! service of its own needs no future of its own; `outcome` has one.
 
 pub mod accounts;
 pub mod catch_panic;
 pub mod classify;
 pub mod conceal;
 pub mod discovery;
+pub mod filter;
 pub mod hanging;
 pub mod identify;
 pub mod in_flight;

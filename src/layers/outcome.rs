@@ -32,7 +32,6 @@ impl<F, T> Outcome<F, T> {
     }
 
     /// The inner service's future.
-    /// The inner service's future.
     pub(super) fn passed(inner: F) -> Self {
         Self::Passed { inner }
     }

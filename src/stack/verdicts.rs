@@ -8,7 +8,8 @@ mod fixture;
 use fixture::{Fate, Verdict, rows};
 
 use crate::error::Error;
-use crate::layers::discovery;
+use crate::layers::discovery::Discovery;
+use crate::layers::filter::Decide;
 use crate::metadata::host::AllowedHosts;
 use crate::metadata::{Malformed, Request, RequestError};
 use crate::policy::{Choice, Concealed, Decision, Policy, Source};
@@ -55,7 +56,7 @@ fn verdict(policy: &Policy, target: &str) -> Verdict {
         Ok(request) => request,
         Err(error) => return refusal(&error),
     };
-    if discovery::answers(&request) {
+    if Discovery.answers_from_memory(&request) {
         return Verdict { fate: Fate::Own, status: None };
     }
     match policy.judge(&request) {

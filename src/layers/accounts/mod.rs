@@ -9,14 +9,11 @@
 mod tree;
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::header::HeaderValue;
 use http::{Response, StatusCode};
-use tower::layer::layer_fn;
-use tower::{Layer, Service, ServiceExt};
 
-use super::outcome::Outcome;
+use super::filter::{Answer, Decide, Decision};
 use crate::error::Error;
 use crate::metadata::{Principal, Request, ServiceAccount, WorkloadId};
 use crate::reply::{self, Body};
@@ -38,15 +35,16 @@ impl Accounts {
         Some(Self { workloads: Arc::clone(workloads), names: Arc::clone(workloads.names()?) })
     }
 
-    /// Whether a request can be answered at once.
-    pub fn knows(&self, request: &Request) -> bool {
-        let is_token =
-            |asked: &Asked| matches!(asked, Asked::Value { value: tree::Value::Token | tree::Value::Identity, .. });
-        own(request).is_some_and(|(id, asked)| !is_token(&asked) && self.workloads.get(id).is_some())
+    /// Decides once it is known what the workload is.
+    fn decide(&self, request: Box<Request>, asked: &Asked, workload: &Workload) -> Decision {
+        match self.answer(&request, asked, workload) {
+            Some(answer) => Decision::Answer(answer),
+            None => Decision::Pass(request),
+        }
     }
 
     /// The answer to what is asked of a workload's account. `None` if that is left to others.
-    fn answer(&self, request: &Request, asked: &Asked, workload: &Workload) -> Option<Result<Response<Body>, Error>> {
+    fn answer(&self, request: &Request, asked: &Asked, workload: &Workload) -> Option<Answer<Body>> {
         if let Some(account) = asked.account().filter(|account| !self.names.is_own(account, workload)) {
             return Some(Ok(self.not_its_own(account, workload)));
         }
@@ -81,49 +79,25 @@ fn own(request: &Request) -> Option<(WorkloadId, Asked)> {
     Some((id, Asked::parse(&request.path)?))
 }
 
-/// Answers pods about these accounts.
-pub fn layer<S>(accounts: &Arc<Accounts>) -> impl Layer<S, Service = OwnAccount<S>> + Clone + use<S> {
-    let accounts = Arc::clone(accounts);
-    layer_fn(move |inner| OwnAccount { inner, accounts: Arc::clone(&accounts) })
-}
-
-/// The service of this layer.
-#[derive(Debug, Clone)]
-pub struct OwnAccount<S> {
-    inner: S,
-    accounts: Arc<Accounts>,
-}
-
-impl<S> Service<Box<Request>> for OwnAccount<S>
-where
-    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static> + Clone + Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = Error;
-    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        let Some((id, asked)) = own(&request) else { return Outcome::passed(self.inner.call(request)) };
-        if let Some(workload) = self.accounts.workloads.requested(id) {
-            return match self.accounts.answer(&request, &asked, &workload) {
-                Some(answer) => Outcome::decided(answer),
-                None => Outcome::passed(self.inner.call(request)),
-            };
+impl Decide for Arc<Accounts> {
+    fn decide(&self, mut request: Box<Request>) -> Decision {
+        let Some((id, asked)) = own(&request) else { return Decision::Pass(request) };
+        if let Some(workload) = self.workloads.requested(id) {
+            return Accounts::decide(self, request, &asked, &workload);
         }
         // Until the account is known, the request must not keep the connection's read buffer.
         request.detach();
-        let (inner, accounts) = (self.inner.clone(), Arc::clone(&self.accounts));
-        Outcome::pending(async move {
+        let accounts = Arc::clone(self);
+        Decision::undecided(async move {
             let workload = accounts.workloads.link(id).await?;
-            match accounts.answer(&request, &asked, &workload) {
-                Some(answer) => answer,
-                None => inner.oneshot(request).await,
-            }
+            Ok(Accounts::decide(&accounts, request, &asked, &workload))
         })
+    }
+
+    fn answers_from_memory(&self, request: &Request) -> bool {
+        let is_token =
+            |asked: &Asked| matches!(asked, Asked::Value { value: tree::Value::Token | tree::Value::Identity, .. });
+        own(request).is_some_and(|(id, asked)| !is_token(&asked) && self.workloads.get(id).is_some())
     }
 }
 

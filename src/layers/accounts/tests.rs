@@ -2,9 +2,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use tower::{Layer, ServiceExt};
 
 use super::*;
 use crate::identity::tests::pod;
+use crate::layers::filter::layer;
 use crate::metadata::{MetadataPath, Query};
 use crate::workloads::{Account, Annotations, LinkError};
 
@@ -51,7 +53,7 @@ impl Scene {
         let inner = tower::service_fn(async |_: Box<Request>| {
             Ok::<_, Error>(reply::local(StatusCode::from_u16(299).expect("a status"), reply::APPLICATION_TEXT, ""))
         });
-        let response = layer(&self.accounts).layer(inner).oneshot(request).await?;
+        let response = layer(Arc::clone(&self.accounts)).layer(inner).oneshot(request).await?;
         let status = response.status().as_u16();
         let body = response.into_body().map_err(|_| -> Infallible { unreachable!("it is in memory") });
         let bytes = body.collect().await.expect("infallible").to_bytes();
@@ -114,16 +116,16 @@ async fn an_annotation_that_cannot_be_used_is_told_in_the_servers_words() {
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_until_the_account_is_read() {
     let scene = Scene::new();
-    assert!(!scene.accounts.knows(&scene.request(&format!("{ROOT}/default/email"))));
+    assert!(!scene.accounts.answers_from_memory(&scene.request(&format!("{ROOT}/default/email"))));
     let (asked, ()) = tokio::join!(scene.asks_for("/default/email"), async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         scene.workloads.wanted().await;
         scene.reads(Some(GOOGLE));
     });
     assert_eq!(asked, (200, GOOGLE.to_owned()));
-    assert!(scene.accounts.knows(&scene.request(&format!("{ROOT}/default/email"))));
+    assert!(scene.accounts.answers_from_memory(&scene.request(&format!("{ROOT}/default/email"))));
     assert!(
-        !scene.accounts.knows(&scene.request(&format!("{ROOT}/default/token"))),
+        !scene.accounts.answers_from_memory(&scene.request(&format!("{ROOT}/default/token"))),
         "that is the token cache's to say"
     );
 }

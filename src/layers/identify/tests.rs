@@ -2,8 +2,10 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use http_body_util::BodyExt;
+use tower::{Layer, ServiceExt};
 
 use super::*;
+use crate::layers::filter::layer;
 use crate::metadata::{MetadataPath, Query, WorkloadId};
 
 fn pod() -> Arc<CallingPod> {
@@ -28,7 +30,7 @@ async fn outcome(path: &str, principal: Principal) -> Option<Result<Response<Bod
         }
     });
     let visitor = crate::identity::tests::stranger(SocketAddr::from(([10, 8, 0, 5], 40000)));
-    let answer = layer(&visitor, true).layer(inner).oneshot(request(path, principal)).await;
+    let answer = layer(Identify::new(&visitor, true)).layer(inner).oneshot(request(path, principal)).await;
     if passed.try_recv().is_ok() { None } else { Some(answer) }
 }
 

@@ -5,9 +5,10 @@ use http::header::{self, HeaderValue};
 use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, sleep};
-use tower::{ServiceExt, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
+use crate::layers::filter::layer;
 use crate::metadata::{Endpoint, Principal, Query, WorkloadId};
 
 /// How long the server takes.
@@ -42,7 +43,7 @@ impl Server {
 
     /// Asks as a client does. The layers below fail, so that any request that gets there is noticed.
     async fn get(&self, leaf: Leaf) -> Result<Response<Body>, Error> {
-        layer(&self.leaves).layer(service_fn(closed)).oneshot(leaf.request().into()).await
+        layer(Arc::clone(&self.leaves)).layer(service_fn(closed)).oneshot(leaf.request().into()).await
     }
 
     /// The status of an answer, or 503, and how long it took.
@@ -88,8 +89,9 @@ fn kept(leaf: Leaf, value: &'static str) -> Arc<Leaves> {
 async fn concurrent_requests_for_each_leaf_share_one_flight() {
     for leaf in Leaf::all().filter(|leaf| leaf.path() != CommonPath::UniverseDomain) {
         let server = Server::new(|_| Ok(whole(200, "a value")));
-        let mut crowd: JoinSet<_> =
-            (0..250).map(|_| layer(&server.leaves).layer(service_fn(closed)).oneshot(leaf.request().into())).collect();
+        let mut crowd: JoinSet<_> = (0..250)
+            .map(|_| layer(Arc::clone(&server.leaves)).layer(service_fn(closed)).oneshot(leaf.request().into()))
+            .collect();
         while let Some(answer) = crowd.join_next().await {
             assert_eq!(text(answer.expect("no panic").expect("an answer")).await, "a value", "{leaf}");
         }
@@ -190,12 +192,12 @@ async fn an_answer_from_memory_says_its_age() {
 async fn a_response_that_is_too_large_is_left_to_the_server() {
     let server = Server::new(|_| Ok(Response::new(Body::Streamed(Box::pin(Body::Whole(Bytes::new()))))));
     let accounts = leaf(CommonPath::Accounts);
-    assert!(server.leaves.knows(&accounts.request()));
+    assert!(server.leaves.answers_from_memory(&accounts.request()));
     assert_eq!(server.status(accounts).await, (503, DELAY));
     sleep(Duration::from_secs(300)).await;
-    assert!(!server.leaves.knows(&accounts.request()), "it needs a seat from now on");
+    assert!(!server.leaves.answers_from_memory(&accounts.request()), "it needs a seat from now on");
     let streams = service_fn(|_| async { Ok::<_, Error>(whole(200, "from below")) });
-    let answer = layer(&server.leaves).layer(streams).oneshot(accounts.request().into()).await;
+    let answer = layer(Arc::clone(&server.leaves)).layer(streams).oneshot(accounts.request().into()).await;
     assert_eq!(text(answer.expect("an answer")).await, "from below");
     assert_eq!(server.asked(), 1);
 }
@@ -205,7 +207,7 @@ fn each_leaf_is_found_by_its_own_request() {
     let leaves = Leaves::new(|_| std::future::pending());
     for leaf in Leaf::all() {
         assert_eq!(leaves.leaf(&leaf.request()), Some(leaf));
-        assert!(leaves.knows(&leaf.request()), "{leaf} needs no seat, whether it is known or not");
+        assert!(leaves.answers_from_memory(&leaf.request()), "{leaf} needs no seat, whether it is known or not");
     }
 }
 
@@ -216,11 +218,11 @@ fn the_nodes_account_is_served_only_to_the_node_and_other_values_to_all_who_are_
     {
         let leaves = kept(leaf(path), "a@b.c");
         let mut request = leaf(path).request();
-        assert!(leaves.knows(&request), "{path:?}");
+        assert!(leaves.answers_from_memory(&request), "{path:?}");
         request.principal = Principal::Workload(WorkloadId(7));
-        assert_eq!(leaves.knows(&request), is_everybodys, "{path:?}");
+        assert_eq!(leaves.answers_from_memory(&request), is_everybodys, "{path:?}");
         request.principal = Principal::Unknown;
-        assert!(!leaves.knows(&request), "{path:?}");
+        assert!(!leaves.answers_from_memory(&request), "{path:?}");
     }
 }
 
@@ -257,7 +259,7 @@ fn the_accounts_are_kept_as_a_listing_and_as_a_tree() {
 
 #[tokio::test]
 async fn a_kept_value_has_the_servers_headers_without_the_date() {
-    let service = layer(&kept(leaf(CommonPath::Zone), "projects/1/zones/z")).layer(service_fn(closed));
+    let service = layer(kept(leaf(CommonPath::Zone), "projects/1/zones/z")).layer(service_fn(closed));
     let response = service.oneshot(leaf(CommonPath::Zone).request().into()).await.expect("an answer");
     assert_eq!(response.headers()["etag"], "0123456789abcdef");
     assert!(!response.headers().contains_key(header::DATE), "the response gets its own date");
@@ -266,7 +268,7 @@ async fn a_kept_value_has_the_servers_headers_without_the_date() {
 
 #[tokio::test]
 async fn a_value_in_another_form_is_requested_from_the_server() {
-    let service = layer(&kept(leaf(CommonPath::Zone), "z")).layer(service_fn(closed));
+    let service = layer(kept(leaf(CommonPath::Zone), "z")).layer(service_fn(closed));
     let query = Query::parse(Some("alt=json")).expect("a query");
     assert!(service.oneshot(Request { query, ..leaf(CommonPath::Zone).request() }.into()).await.is_err());
 }

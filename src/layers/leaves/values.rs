@@ -46,13 +46,6 @@ impl Leaves {
         Arc::new(Self { slots: Default::default(), fetch: Box::new(move |leaf| Box::pin(fetch(leaf))) })
     }
 
-    /// Whether a request is answered from memory or by a flight, and so needs no upstream request of its own. Each leaf
-    /// has at most one flight, so there are never more flights than leaves.
-    pub fn knows(&self, request: &Request) -> bool {
-        self.leaf(request)
-            .is_some_and(|leaf| !matches!(self.find(leaf, BootTime::now()), Lookup::Known(Landed::TooLarge)))
-    }
-
     /// Keeps a response that was fetched just now.
     pub fn keep(&self, leaf: Leaf, status: StatusCode, headers: HeaderMap, body: &Bytes) {
         let now = BootTime::now();

@@ -64,5 +64,5 @@ mod tests;
 
 pub use audit::Audit;
 pub use entry::TokenRow;
-pub use service::{TokenCache, Tokens, knows, layer};
+pub use service::{TokenCache, Tokens};
 pub use store::{DEFAULT_LIMIT_BYTES, MAX_FETCHES, Store};

@@ -1,16 +1,13 @@
-//! The service that answers token requests from the store and starts keepers.
+//! The filter that answers token requests from the store and starts keepers.
 
 use std::mem;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::HeaderValue;
 use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tower::layer::layer_fn;
-use tower::{Layer, Service};
 
 use super::audit::{Audit, AuditLine};
 use super::cached_token::CachedToken;
@@ -23,7 +20,7 @@ use super::store::Store;
 use crate::clock::BootTime;
 use crate::error::{Error, Overload};
 use crate::failure::{ExchangeFailure, Failure, TokenFailure};
-use crate::layers::outcome::Outcome;
+use crate::layers::filter::{Decide, Decision};
 use crate::metadata::token::TokenFormat;
 use crate::metadata::{Principal, Request};
 use crate::reply::{self, Body};
@@ -89,54 +86,34 @@ impl<T: TokenSource> Tokens<T> {
     }
 }
 
-/// Whether a request is answered from memory or by a flight, and so needs no upstream request of its own. Flights, and
-/// the entries that requests may wait for, are limited and shared between clients by the cache itself.
-pub fn knows(request: &Request) -> bool {
-    TokenKey::from_request(request).is_some()
-}
-
 /// Answers requests for these tokens, and logs each token that it issues if the audit is on.
-pub fn layer<S, T>(tokens: &Tokens<T>, audit: Audit) -> impl Layer<S, Service = TokenCache<S, T>> + Clone + use<S, T> {
-    let tokens = tokens.clone();
-    layer_fn(move |inner| TokenCache { inner, tokens: tokens.clone(), audit })
-}
-
-/// The service of this layer.
 #[derive(Debug)]
-pub struct TokenCache<S, T> {
-    inner: S,
+pub struct TokenCache<T> {
     tokens: Tokens<T>,
     audit: Audit,
 }
 
-impl<S: Clone, T> Clone for TokenCache<S, T> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), tokens: self.tokens.clone(), audit: self.audit }
+impl<T> TokenCache<T> {
+    /// The filter that answers from these tokens.
+    pub fn new(tokens: &Tokens<T>, audit: Audit) -> Self {
+        Self { tokens: tokens.clone(), audit }
     }
 }
 
-impl<S, T> Service<Box<Request>> for TokenCache<S, T>
-where
-    S: Service<Box<Request>, Response = Response<Body>, Error = Error>,
-    T: TokenSource,
-{
-    type Response = Response<Body>;
-    type Error = Error;
-    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.inner.poll_ready(cx)
+impl<T> Clone for TokenCache<T> {
+    fn clone(&self) -> Self {
+        Self::new(&self.tokens, self.audit)
     }
+}
 
-    fn call(&mut self, mut request: Box<Request>) -> Self::Future {
-        let Some((key, form)) = TokenKey::from_request(&request) else {
-            return Outcome::passed(self.inner.call(request));
-        };
+impl<T: TokenSource> Decide for TokenCache<T> {
+    fn decide(&self, mut request: Box<Request>) -> Decision {
+        let Some((key, form)) = TokenKey::from_request(&request) else { return Decision::Pass(request) };
         let content_type = content_type(key.kind, form);
         let now = BootTime::now();
         let entry = match self.tokens.entry(key, request.client(), now) {
             Ok(entry) => entry,
-            Err(overload) => return Outcome::decided(Err(overload.into())),
+            Err(overload) => return Decision::Answer(Err(overload.into())),
         };
         let audit_line = |outcome| self.audit.line(&request, &entry.key, outcome);
         let count = |outcome| self.tokens.store.metrics.requests.of(outcome).inc();
@@ -147,11 +124,11 @@ where
                 count(outcome);
                 let line = audit_line(outcome);
                 let headers = mem::take(&mut request.headers);
-                Outcome::decided(answer(Ok((token, freshness)), form, content_type, line, headers))
+                Decision::Answer(answer(Ok((token, freshness)), form, content_type, line, headers))
             }
             Lookup::Failure(why) => {
                 count(TokenOutcome::Failure);
-                Outcome::decided(answer(Err(why), form, content_type, None, HeaderMap::new()))
+                Decision::Answer(answer(Err(why), form, content_type, None, HeaderMap::new()))
             }
             Lookup::Nothing => {
                 let (known, is_first) = entry.join(request.client());
@@ -159,9 +136,13 @@ where
                 count(outcome);
                 // Many requests may wait at once, so the future holds neither the request nor the entry.
                 let (late, line) = (late(entry.key.principal, self.tokens.source.deadline()), audit_line(outcome));
-                Outcome::pending(waiting(known, late, form, content_type, line))
+                Decision::wait(waiting(known, late, form, content_type, line))
             }
         }
+    }
+    /// Flights, and the entries that requests may wait for, are limited and shared between clients by the cache itself.
+    fn answers_from_memory(&self, request: &Request) -> bool {
+        TokenKey::from_request(request).is_some()
     }
 }
 

@@ -27,6 +27,7 @@ use super::*;
 use crate::clock::{BootTime, suspend};
 use crate::error::{Error, Overload};
 use crate::failure::{Failure, TokenFailure, UPSTREAM_TIMEOUT};
+use crate::layers::filter::layer;
 use crate::metadata::token::{AccessToken, TokenError, TokenFormat};
 use crate::metadata::{Endpoint as Path, MetadataPath, Principal, Query, Request, RequestError, WorkloadId};
 use crate::reply::Body;
@@ -223,7 +224,11 @@ impl Cache {
     async fn ask_as(&self, pod: u8, target: &str) -> Got {
         let inner = service_fn(|_: Box<Request>| async { Err::<Response<Body>, _>(Error::from(RequestError::Flavor)) });
         let peer = Some(([10, 0, 0, pod], 40_000).into());
-        match layer(&self.tokens, Audit::Off).layer(inner).oneshot(Request { peer, ..request(target) }.into()).await {
+        match layer(TokenCache::new(&self.tokens, Audit::Off))
+            .layer(inner)
+            .oneshot(Request { peer, ..request(target) }.into())
+            .await
+        {
             Ok(response) if response.status() == StatusCode::OK => {
                 let body = response.into_body().collect().await.expect("a whole body").to_bytes();
                 match serde_json::from_slice::<Value>(&body) {

@@ -58,7 +58,7 @@ async fn a_request_with_a_parameter_of_unknown_effect_passes_through() {
     let inner = service_fn(|_: Box<Request>| async {
         Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"inner"))))
     });
-    let response = layer(&cache.tokens, Audit::Off)
+    let response = layer(TokenCache::new(&cache.tokens, Audit::Off))
         .layer(inner)
         .oneshot(request(&format!("{TOKEN}?wait_for_change=true")).into())
         .await;

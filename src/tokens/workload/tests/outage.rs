@@ -10,7 +10,8 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::lab::{Does, GOOGLE_ACCOUNT, Lab, Script, request_of};
 use crate::error::Error;
-use crate::layers::token_cache::{self, Audit, DEFAULT_LIMIT_BYTES, Store, Tokens};
+use crate::layers::filter;
+use crate::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use crate::metadata::Request;
 use crate::reply::Body;
 use crate::shares::Client;
@@ -64,7 +65,7 @@ impl Pod {
         // Without a peer it would be the proxy's own, whose tokens are also renewed when nobody asks for them.
         let peer = Some(([10, 0, 0, 1], 40_000).into());
         let request = Box::new(Request { peer, ..request_of(self.lab.number, what) });
-        token_cache::layer(&self.tokens, Audit::default()).layer(nothing_else).oneshot(request).await
+        filter::layer(TokenCache::new(&self.tokens, Audit::default())).layer(nothing_else).oneshot(request).await
     }
 
     /// An identity token, or the status.

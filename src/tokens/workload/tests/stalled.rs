@@ -11,7 +11,8 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use super::lab::{DIRECT, Does, GOOGLE_ACCOUNT, Lab, Script, request_of};
 use super::outage::Source;
 use crate::error::Error;
-use crate::layers::token_cache::{self, Audit, DEFAULT_LIMIT_BYTES, Store, Tokens};
+use crate::layers::filter;
+use crate::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
 use crate::metadata::{Request, WorkloadId};
 use crate::reply::Body;
 use crate::telemetry::Registry;
@@ -53,7 +54,10 @@ impl Node {
             panic!("no token request: {request:?}")
         });
         let request = Request { peer: Some(([10, 0, 0, pod], 40_000).into()), ..request_of(number, what) };
-        token_cache::layer(&self.tokens, Audit::default()).layer(nothing_else).oneshot(Box::new(request)).await
+        filter::layer(TokenCache::new(&self.tokens, Audit::default()))
+            .layer(nothing_else)
+            .oneshot(Box::new(request))
+            .await
     }
 
     /// Asks, and says what is wrong with the answer.

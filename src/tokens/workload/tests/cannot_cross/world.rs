@@ -22,9 +22,10 @@ use crate::cluster::tests::Fake;
 use crate::error::Error;
 use crate::identity::tests::pod;
 use crate::identity::{CutFrom, Forget, Identity, Settings, Visitor};
-use crate::layers::accounts::{self, Accounts};
-use crate::layers::identify;
-use crate::layers::token_cache::{self, Audit, Store, TokenRow, Tokens};
+use crate::layers::accounts::Accounts;
+use crate::layers::filter;
+use crate::layers::identify::Identify;
+use crate::layers::token_cache::{Audit, Store, TokenCache, TokenRow, Tokens};
 use crate::metadata::{MetadataPath, Principal, Query, Request};
 use crate::pods::owners::{Attest, TICK};
 use crate::pods::{FakeProc, Lookout, Pod};
@@ -332,9 +333,9 @@ impl Proxy {
             let body = format!(r#"{{"access_token":"{token}","expires_in":3599,"token_type":"Bearer"}}"#);
             Ok::<_, Error>(reply::local(StatusCode::OK, reply::APPLICATION_TEXT, body))
         });
-        let cached = token_cache::layer(&self.tokens, Audit::Off).layer(forward);
-        let noticed = notice.layer(accounts::layer(&self.accounts).layer(cached));
-        identify::layer(connection, true).layer(noticed).oneshot(Box::new(request)).await
+        let cached = filter::layer(TokenCache::new(&self.tokens, Audit::Off)).layer(forward);
+        let noticed = notice.layer(filter::layer(Arc::clone(&self.accounts)).layer(cached));
+        filter::layer(Identify::new(connection, true)).layer(noticed).oneshot(Box::new(request)).await
     }
 }
 
