@@ -7,6 +7,7 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use gce_metadata_proxy::error::Error;
+use gce_metadata_proxy::hook::Hook;
 use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
 use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
 use gce_metadata_proxy::layers::{classify, conceal};
@@ -14,7 +15,7 @@ use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
-use gce_metadata_proxy::room::{CutUnread, Room};
+use gce_metadata_proxy::room::Room;
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
 use tokio::runtime::Builder;
@@ -65,7 +66,7 @@ fn layers(criterion: &mut Criterion) {
     });
     let runtime = Builder::new_current_thread().build().expect("a runtime");
     let policy = Arc::new(runtime.block_on(LivePolicy::load(Choice::default())).expect("built in"));
-    let room = Room::new(LARGE_ANSWERS, CutUnread::never());
+    let room = Room::new(LARGE_ANSWERS, Hook::new(Arc::new(|_| false)));
     let timeline = Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()));
     let mut stack = ServiceBuilder::new()

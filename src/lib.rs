@@ -102,6 +102,7 @@ pub mod error;
 pub mod explain;
 pub mod failure;
 pub mod flights;
+pub mod hook;
 pub mod http_client;
 pub mod identity;
 pub mod layers;

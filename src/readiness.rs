@@ -150,9 +150,9 @@ mod tests {
             },
         };
         let proc = FakeProc::new();
-        let (cut_from, forget) = (CutFrom::new(|_, _| 0), Forget::new(|_| {}));
+        let (cut_from, forget) = (CutFrom::new(Arc::new(|_, _| 0)), Forget::new(Arc::new(|_| {})));
         let lookout = Lookout::in_task(proc.open());
-        (proc, Identity::new(&settings, lookout, cut_from, forget, &Registry::default()))
+        (proc, Identity::new(&settings, Arc::default(), lookout, cut_from, forget, &Registry::default()))
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,6 @@
 //! half of the room. The other half is for redacted responses, which are released as soon as clients read
 //! them. A request that needs both takes both at once.
 
-mod cut;
 mod readers;
 mod whole;
 
@@ -38,9 +37,9 @@ use tokio::time::timeout;
 
 use crate::error::Overload;
 use crate::failure::UPSTREAM_TIMEOUT;
+use crate::hook::Hook;
 use crate::shares::{Client, Shares};
 
-pub use cut::CutUnread;
 use readers::Readers;
 pub use whole::Whole;
 
@@ -54,6 +53,9 @@ pub const SMALL_BYTES_WITHOUT_SEAT: usize = 1024;
 
 /// Interval at which the first request in the queue searches for connections that do not read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Closes connections with these peers that do not read. Returns `false` if all of them are reading.
+pub type CutUnread = Hook<dyn Fn(&[SocketAddr]) -> bool + Send + Sync>;
 
 /// Memory for large responses.
 #[derive(Debug)]
@@ -192,7 +194,8 @@ impl Room {
             let largest = state.shares.largest().map(|(client, _)| client);
             state.readers.slow(largest)
         };
-        let _ = self.cut_unread.cut(&of_largest) || self.cut_unread.cut(&all);
+        let cut = |peers: &[SocketAddr]| !peers.is_empty() && (self.cut_unread)(peers);
+        let _ = cut(&of_largest) || cut(&all);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

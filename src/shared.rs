@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::door_probe::DoorProbe;
+use crate::hook::Hook;
 use crate::identity::{CutFrom, Forget, Identity};
 use crate::layers::accounts::Accounts;
 use crate::layers::conceal::{Concealment, PolicyMetrics};
@@ -15,7 +16,7 @@ use crate::layers::hanging::Watches;
 use crate::layers::in_flight::Seats;
 use crate::layers::latency::Instruments;
 use crate::layers::leaves::{Leaf, Leaves};
-use crate::layers::token_cache::{Store, Tokens};
+use crate::layers::token_cache::{IsDefault, Store, Tokens};
 use crate::memory::{Budget, Demand, Pressure};
 #[cfg(feature = "workload-identity")]
 use crate::metadata::Principal;
@@ -34,6 +35,7 @@ use crate::telemetry::{Registry, table};
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
 use crate::tokens::{MetadataServer, Sources};
 use crate::upstream::{Forward, Health, Named, Upstream, UpstreamClient, UpstreamMetrics};
+use crate::workloads::Workloads;
 
 /// How pods are identified, and where their tokens come from.
 #[derive(Debug)]
@@ -121,8 +123,11 @@ impl Shared {
             Arc::clone(&shedding),
             &registry,
         );
-        let store = Store::new(budget.tokens, &registry);
-        let pods = Identified::new(&config, identifying, &connections, &store, &registry);
+        let federation = config.identity.as_ref().and_then(|identity| identity.federation.clone());
+        let workloads = Arc::new(Workloads::new(federation));
+        let is_default = IsDefault::new(Arc::new(workloads.own_accounts()));
+        let store = Store::with_names(budget.tokens, is_default, &registry);
+        let pods = Identified::new(&config, identifying, workloads, &connections, &store, &registry);
         let room = Room::new(budget.answers, cut_unread(&connections));
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let (health, drain) = (Arc::<Health>::default(), Drain::default());
@@ -214,6 +219,7 @@ impl Identified {
     fn new(
         config: &Config,
         identifying: Option<Identifying>,
+        workloads: Arc<Workloads>,
         connections: &Arc<Connections>,
         store: &Arc<Store>,
         registry: &Registry,
@@ -222,18 +228,17 @@ impl Identified {
         #[cfg(feature = "workload-identity")]
         let kept = Arc::<Kept>::default();
         let (connections, store_to_clear) = (Arc::clone(connections), Arc::clone(store));
-        let cut_from = CutFrom::new(move |addr, before| connections.cut_from(addr, before));
+        let cut_from = CutFrom::new(Arc::new(move |addr, before| connections.cut_from(addr, before)));
         #[cfg(feature = "workload-identity")]
         let kept_to_clear = Arc::clone(&kept);
-        let forget = Forget::new(move |principal| {
+        let forget = Forget::new(Arc::new(move |principal| {
             #[cfg(feature = "workload-identity")]
             if let Principal::Workload(number) = principal {
                 kept_to_clear.forget(number);
             }
             store_to_clear.forget_all_of(principal);
-        });
-        let identity = Identity::new(settings, identifying.lookout, cut_from, forget, registry);
-        store.know_accounts(identity.workloads());
+        }));
+        let identity = Identity::new(settings, workloads, identifying.lookout, cut_from, forget, registry);
         Self {
             identity: Some(identity),
             #[cfg(feature = "workload-identity")]
@@ -277,7 +282,7 @@ fn know_project(identity: &Identity, named: &Named) {
 /// Cuts the connections of these clients that do not read their responses.
 fn cut_unread(connections: &Arc<Connections>) -> CutUnread {
     let connections = Arc::clone(connections);
-    CutUnread::new(move |peers| connections.cut_unread_of(peers))
+    Hook::new(Arc::new(move |peers| connections.cut_unread_of(peers)))
 }
 
 /// Divides the memory limit.

@@ -15,7 +15,6 @@
 mod caller;
 mod credential;
 mod explain;
-mod hooks;
 mod metrics;
 mod settings;
 mod tend;
@@ -31,7 +30,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::BootTime;
-use crate::metadata::{CallingPod, Missing};
+use crate::hook::Hook;
+use crate::metadata::{CallingPod, Missing, Principal};
 use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
 use crate::pods::{Lookout, Pod, Pods, Sandboxes};
 use crate::server::Arrival;
@@ -43,11 +43,16 @@ pub use caller::Caller;
 use caller::{KnownPod, Role, witness};
 pub use credential::{CredentialBoard, CredentialState, CredentialStatus};
 pub use explain::{Taken, Whois};
-pub use hooks::{CutFrom, Forget};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;
 pub use settings::{AccountName, Settings};
 pub use visitor::{Outdated, Sender, Visitor};
+
+/// Resets the connections from an address that were accepted before a moment. Returns their number.
+pub type CutFrom = Hook<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>;
+
+/// Deletes what is kept for a principal that is gone.
+pub type Forget = Hook<dyn Fn(Principal) + Send + Sync>;
 
 /// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
 pub const STALE: Duration = Duration::from_secs(150);
@@ -100,6 +105,7 @@ impl Identity {
     /// Knows no pod yet: [`Identity::pods`] is to be filled.
     pub fn new(
         settings: &Settings,
+        workloads: Arc<Workloads>,
         lookout: Lookout,
         cut_from: CutFrom,
         forget: Forget,
@@ -110,7 +116,7 @@ impl Identity {
             passthrough: settings.passthrough.clone(),
             lookout,
             pods: Arc::default(),
-            workloads: Arc::new(Workloads::new(settings.federation.clone())),
+            workloads,
             callers: Mutex::default(),
             waiting: Mutex::default(),
             node: Arc::new(Caller { role: Role::Node, pod: None, is_gone: false.into() }),
@@ -228,7 +234,7 @@ impl Identity {
     }
 
     fn cut(&self, addr: IpAddr, before: BootTime) {
-        let cut = (self.cut_from.0)(addr, before);
+        let cut = (self.cut_from)(addr, before);
         if cut > 0 {
             self.metrics.cut.inc_by(cut as u64);
             tracing::debug!(%addr, connections = cut, "an address has changed hands; resetting its connections");

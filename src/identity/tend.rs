@@ -65,7 +65,7 @@ impl Identity {
         self.settle_claims(look.began);
         self.workloads.tend(now);
         for number in self.workloads.retain(|| self.pods.all()) {
-            (self.forget.0)(Principal::Workload(number));
+            (self.forget)(Principal::Workload(number));
         }
     }
 

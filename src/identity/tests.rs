@@ -58,13 +58,14 @@ impl Node {
         let proc = FakeProc::new();
         let (cuts, forgotten) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicUsize>::default());
         let (of_cuts, of_forgotten) = (Arc::clone(&cuts), Arc::clone(&forgotten));
-        let cut_from = CutFrom::new(move |addr, before| {
+        let cut_from = CutFrom::new(Arc::new(move |addr, before| {
             of_cuts.lock().expect("no panic").push((addr, before));
             1
-        });
-        let forget = Forget::new(move |_| {
+        }));
+        let forget = Forget::new(Arc::new(move |_| {
             of_forgotten.fetch_add(1, Relaxed);
-        });
+        }));
+        let workloads = Arc::new(Workloads::new(federation.clone()));
         let settings = Settings {
             host_proc: PathBuf::new(),
             state_dir: None,
@@ -77,7 +78,8 @@ impl Node {
                 credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
             },
         };
-        let identity = Identity::new(&settings, lookout(proc.open()), cut_from, forget, &Registry::default());
+        let identity =
+            Identity::new(&settings, workloads, lookout(proc.open()), cut_from, forget, &Registry::default());
         identity.pods.replace([]);
         Self { proc, identity, cuts, forgotten }
     }

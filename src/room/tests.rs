@@ -23,7 +23,7 @@ fn made(made: usize) -> Amount {
 }
 
 fn quiet() -> Arc<Room> {
-    Room::new(LIMIT, CutUnread::never())
+    Room::new(LIMIT, Hook::new(Arc::new(|_| false)))
 }
 
 /// Lets all tasks run that do not wait for anything.
@@ -132,12 +132,12 @@ async fn the_largest_holder_that_does_not_read_is_cut_for_a_waiting_request() {
     let cut: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
     let room = Room::new(LIMIT, {
         let (unread, cut) = (Arc::clone(&unread), Arc::clone(&cut));
-        CutUnread::new(move |peers| {
+        CutUnread::new(Arc::new(move |peers| {
             let gone: Vec<_> =
                 unread.lock().expect("no panic").extract_if(.., |(peer, _)| peers.contains(peer)).collect();
             cut.lock().expect("no panic").extend(gone.iter().map(|(peer, _)| *peer));
             !gone.is_empty()
-        })
+        }))
     });
     for (pod, bytes) in [(1, 30_000), (1, 30_000), (2, 40_000)] {
         let charge = taken(take(&room, pod, made(bytes))).await;
@@ -157,10 +157,10 @@ async fn only_the_first_in_the_queue_searches_for_unread_responses() {
     let searches = Arc::new(AtomicUsize::new(0));
     let room = Room::new(LIMIT, {
         let searches = Arc::clone(&searches);
-        CutUnread::new(move |_| {
+        CutUnread::new(Arc::new(move |_| {
             searches.fetch_add(1, Relaxed);
             false
-        })
+        }))
     });
     let _all = taken(take(&room, 1, made(LIMIT))).await.hold(vec![b'x'; LIMIT]);
     advance(READ_TIMEOUT).await;

@@ -2,18 +2,20 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
+use std::sync::Arc;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::histogram::Snapshot;
 use super::table::Row;
+use crate::hook::Hook;
 
 /// Metrics that are read when they are exported.
+#[derive(Debug)]
 pub(super) struct Exported {
     descs: Vec<Desc>,
-    read: Box<dyn Fn() -> Vec<Family> + Send + Sync>,
+    read: Hook<dyn Fn() -> Vec<Family> + Send + Sync>,
 }
 
 /// A metric and its series.
@@ -37,13 +39,7 @@ impl Exported {
             let labels = row.labels.iter().map(ToString::to_string).collect();
             Desc::new(row.name.into(), row.help.into(), labels, HashMap::new()).expect("the table's names are valid")
         };
-        Self { descs: rows.iter().map(desc).collect(), read: Box::new(read) }
-    }
-}
-
-impl fmt::Debug for Exported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exported").field("descs", &self.descs).finish_non_exhaustive()
+        Self { descs: rows.iter().map(desc).collect(), read: Hook::new(Arc::new(read)) }
     }
 }
 

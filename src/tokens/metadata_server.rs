@@ -145,14 +145,15 @@ fn wipe(body: Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook::Hook;
     use crate::metadata::{Target, WorkloadId};
-    use crate::room::{CutUnread, Room};
+    use crate::room::Room;
     use crate::upstream;
 
     #[tokio::test]
     async fn a_principal_other_than_the_node_gets_no_token() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
-        let room = Room::new(0, CutUnread::never());
+        let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let client = upstream::UpstreamClient::new(target, Arc::default(), room, Arc::default());
         let source = MetadataServer::new(Forward::new(client));
         let mut key = TokenKey::default_account();

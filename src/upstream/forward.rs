@@ -138,15 +138,16 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::hook::Hook;
     use crate::metadata::Target;
     use crate::metadata::{Endpoint, MetadataPath, Query, WorkloadId};
-    use crate::room::{CutUnread, Room};
+    use crate::room::Room;
     use crate::upstream::Health;
 
     #[tokio::test]
     async fn a_request_that_waits_for_the_upstream_does_not_keep_the_read_buffer() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
-        let room = Room::new(0, CutUnread::never());
+        let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let mut forward = Forward::new(UpstreamClient::new(target, Arc::<Health>::default(), room, Arc::default()));
         let buffer = Bytes::from("an-agent/1.0".repeat(10));
         let path = "/computeMetadata/v1/instance/tags";
@@ -161,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn the_nodes_accounts_are_asked_for_in_the_nodes_name_only() {
         let target = Target::parse("http://127.0.0.1:1").expect("a target");
-        let room = Room::new(0, CutUnread::never());
+        let room = Room::new(0, Hook::new(Arc::new(|_| false)));
         let mut forward = Forward::new(UpstreamClient::new(target, Arc::<Health>::default(), room, Arc::default()));
         for (path, principal, is_foreign) in [
             ("/computeMetadata/v1/instance/service-accounts/default/token", Principal::Workload(WorkloadId(1)), true),

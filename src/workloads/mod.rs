@@ -131,6 +131,12 @@ impl Workloads {
         self.get(number).map(|workload| names.is_own(account, &workload))
     }
 
+    /// Whether an account is known to be a workload's own, for the token cache.
+    pub fn own_accounts(self: &Arc<Self>) -> impl Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync + use<> {
+        let workloads = Arc::clone(self);
+        move |number, account| workloads.is_own(number, account) == Some(true)
+    }
+
     /// The account of a pod. A new one is read in the background.
     pub fn of_pod(&self, pod: &Pod) -> Arc<Account> {
         let mut inner = self.lock();

@@ -11,8 +11,9 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::error::Overload;
+use crate::hook::Hook;
 use crate::metadata::{Endpoint, Principal, Query};
-use crate::room::{CutUnread, Room};
+use crate::room::Room;
 
 /// A server that answers a watch when the test says so, and counts pending watches.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ impl Drop for Waiting {
 
 fn start(limit: usize) -> (Arc<Server>, Arc<Watches>) {
     let server = Server { changes: Semaphore::new(0), asked: AtomicUsize::new(0), waiting: AtomicUsize::new(0) };
-    (Arc::new(server), Arc::new(Watches::new(limit, Room::new(1024 * 1024, CutUnread::never()))))
+    (Arc::new(server), Arc::new(Watches::new(limit, Room::new(1024 * 1024, Hook::new(Arc::new(|_| false))))))
 }
 
 type Watching = JoinHandle<Result<Response<Body>, Error>>;
@@ -216,7 +217,7 @@ async fn a_request_after_the_answer_begins_another_watch() {
 
 #[tokio::test]
 async fn a_panic_in_an_inner_service_is_a_failure_and_frees_the_watch() {
-    let watches = Arc::new(Watches::new(1, Room::new(1024, CutUnread::never())));
+    let watches = Arc::new(Watches::new(1, Room::new(1024, Hook::new(Arc::new(|_| false)))));
     let request = Request::own(
         Endpoint::Leaf,
         "/computeMetadata/v1/instance/zone",
@@ -236,7 +237,7 @@ fn large() -> Response<Body> {
 
 #[tokio::test]
 async fn an_answer_is_charged_until_the_last_watcher_has_read_it() {
-    let room = Room::new(8000, CutUnread::never());
+    let room = Room::new(8000, Hook::new(Arc::new(|_| false)));
     let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
     let change = Arc::new(Semaphore::new(0));
     let both = [1, 2].map(|pod| {

@@ -1,6 +1,5 @@
 //! The service that gives a request a seat or refuses it.
 
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -19,6 +18,7 @@ use super::body::SeatedBody;
 use super::seats::{Admission, Seat, Seats};
 use crate::error::{Error, Overload};
 use crate::failure::UPSTREAM_TIMEOUT;
+use crate::hook::Hook;
 use crate::layers::outcome::Outcome;
 use crate::metadata::Request;
 use crate::reply::AtHand;
@@ -32,29 +32,27 @@ const MAX_WAIT: Duration = UPSTREAM_TIMEOUT.saturating_add(Duration::from_millis
 const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Frees a seat by cutting a connection whose client does not read its response.
-#[derive(Clone)]
-pub struct MakeRoom(Arc<Maker>);
-
-struct Maker {
-    make_room: Box<dyn Fn() -> bool + Send + Sync>,
+#[derive(Debug, Clone)]
+pub struct MakeRoom {
+    make_room: Hook<dyn Fn() -> bool + Send + Sync>,
     /// Whether a task searches on behalf of all waiting requests.
-    is_searching: AtomicBool,
+    is_searching: Arc<AtomicBool>,
 }
 
 impl MakeRoom {
     /// Uses this function, which returns `false` if no seat can be freed. A freed seat may be released a moment later.
     pub fn new(make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Maker { make_room: Box::new(make_room), is_searching: AtomicBool::new(false) }))
+        Self { make_room: Hook::new(Arc::new(make_room)), is_searching: Arc::default() }
     }
 
     fn once(&self) -> bool {
-        (self.0.make_room)()
+        (self.make_room)()
     }
 
     /// Searches at intervals while requests wait. One task does so for all of them, because a search visits all
     /// connections.
     fn keep_searching(&self, seats: &Arc<Seats>) {
-        if self.0.is_searching.swap(true, Relaxed) {
+        if self.is_searching.swap(true, Relaxed) {
             return;
         }
         let (make_room, seats) = (self.clone(), Arc::clone(seats));
@@ -69,14 +67,8 @@ impl MakeRoom {
                 sleep(SEARCH_INTERVAL).await;
             }
             // The next request that waits starts another task.
-            make_room.0.is_searching.store(false, Relaxed);
+            make_room.is_searching.store(false, Relaxed);
         });
-    }
-}
-
-impl fmt::Debug for MakeRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MakeRoom")
     }
 }
 

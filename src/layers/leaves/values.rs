@@ -1,6 +1,5 @@
 //! [`Leaves`]: all kept values. Fetches each of them at most once at a time.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use super::leaf::Leaf;
 use super::slot::{Answer, Landed, Lookup, Slot};
 use crate::clock::BootTime;
 use crate::failure::Failure;
+use crate::hook::Hook;
 use crate::metadata::{CommonPath, Endpoint, Principal, Request};
 use crate::reply::Body;
 
@@ -20,10 +20,11 @@ use crate::reply::Body;
 type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>> + Send + Sync;
 
 /// The kept values.
+#[derive(Debug)]
 pub struct Leaves {
     /// By path, and then by form: plain and recursive.
     slots: [[Slot; 2]; CommonPath::ALL.len()],
-    fetch: Box<Fetch>,
+    fetch: Hook<Fetch>,
 }
 
 /// What operators see of a kept value.
@@ -43,7 +44,7 @@ impl Leaves {
     where
         F: Future<Output = Result<Response<Body>, Failure>> + Send + 'static,
     {
-        Arc::new(Self { slots: Default::default(), fetch: Box::new(move |leaf| Box::pin(fetch(leaf))) })
+        Arc::new(Self { slots: Default::default(), fetch: Hook::new(Arc::new(move |leaf| Box::pin(fetch(leaf)))) })
     }
 
     /// Keeps a response that was fetched just now.
@@ -126,11 +127,5 @@ impl Leaves {
     fn slot(&self, leaf: Leaf) -> &Slot {
         let (path, form) = leaf.place();
         &self.slots[path][form]
-    }
-}
-
-impl fmt::Debug for Leaves {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leaves").field("slots", &self.slots).finish_non_exhaustive()
     }
 }

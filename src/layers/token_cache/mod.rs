@@ -65,4 +65,4 @@ mod tests;
 pub use audit::Audit;
 pub use entry::TokenRow;
 pub use service::{TokenCache, Tokens};
-pub use store::{DEFAULT_LIMIT_BYTES, MAX_FETCHES, Store};
+pub use store::{DEFAULT_LIMIT_BYTES, IsDefault, MAX_FETCHES, Store};

@@ -25,12 +25,12 @@ use super::metrics::{FlightCause, TokenMetrics};
 use crate::clock::BootTime;
 use crate::error::Overload;
 use crate::flights::{Flights, Waited};
-use crate::metadata::{Principal, ServiceAccount};
+use crate::hook::Hook;
+use crate::metadata::{Principal, ServiceAccount, WorkloadId};
 use crate::shares::{Availability, Client, Shares};
 use crate::single_flight::Remembered;
 use crate::telemetry::{Registry, table};
 use crate::tokens::{NoToken, TokenKey};
-use crate::workloads::Workloads;
 
 /// Default limit of all entries, in bytes: about 480 entries of common size.
 pub const DEFAULT_LIMIT_BYTES: usize = 2 * 1024 * 1024;
@@ -53,12 +53,15 @@ const MAX_EXCHANGES_OF_POD: usize = 24;
 /// Maximum concurrent refreshes of workloads' tokens.
 const MAX_RENEWED_EXCHANGES: usize = 8;
 
+/// Whether this account is known to be the default one of this workload, under another name.
+pub type IsDefault = Hook<dyn Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync>;
+
 /// All entries, and their shared state.
 #[derive(Debug)]
 pub struct Store {
     entries: Mutex<Entries>,
     default_email: OnceLock<Box<str>>,
-    accounts: OnceLock<Arc<Workloads>>,
+    is_default: IsDefault,
     /// Of the node's tokens, and of workloads': their sources have different servers.
     of_node: Pools,
     of_workloads: Pools,
@@ -80,12 +83,17 @@ struct Entries {
 }
 
 impl Store {
-    /// Creates an empty store for entries of this many bytes in total.
+    /// Creates an empty store for entries of this many bytes in total. Workloads' accounts have no other names.
     pub fn new(limit: usize, registry: &Registry) -> Arc<Self> {
+        Self::with_names(limit, Hook::new(Arc::new(|_, _| false)), registry)
+    }
+
+    /// Creates an empty store for entries of this many bytes in total.
+    pub fn with_names(limit: usize, is_default: IsDefault, registry: &Registry) -> Arc<Self> {
         let store = Arc::new(Self {
             entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
             default_email: OnceLock::new(),
-            accounts: OnceLock::new(),
+            is_default,
             of_node: Pools {
                 demanded: Flights::new(MAX_DEMANDED_FETCHES),
                 renewed: Flights::new(MAX_FETCHES - MAX_DEMANDED_FETCHES),
@@ -103,11 +111,6 @@ impl Store {
     /// Sets the e-mail of the default account. Later calls have no effect: a running machine's account does not change.
     pub fn know_default_email(&self, email: &str) {
         self.default_email.get_or_init(|| email.into());
-    }
-
-    /// Sets what knows the names of workloads' accounts. Later calls have no effect.
-    pub fn know_accounts(&self, accounts: &Arc<Workloads>) {
-        self.accounts.get_or_init(|| Arc::clone(accounts));
     }
 
     /// The most frequently requested entries, at most `max`, and the number of other entries.
@@ -158,9 +161,7 @@ impl Store {
     pub(super) fn canonical(&self, mut key: TokenKey) -> TokenKey {
         let is_default = match (key.principal, &key.account) {
             (Principal::Node, ServiceAccount::Email(email)) => self.default_email.get() == Some(email),
-            (Principal::Workload(number), account @ ServiceAccount::Email(_)) => {
-                self.accounts.get().is_some_and(|accounts| accounts.is_own(number, account) == Some(true))
-            }
+            (Principal::Workload(number), account @ ServiceAccount::Email(_)) => (self.is_default)(number, account),
             (_, ServiceAccount::Default) | (Principal::Unknown, ServiceAccount::Email(_)) => false,
         };
         if is_default {

@@ -1,6 +1,7 @@
 //! Which requests are for the same token, and in which form they get it.
 
 use super::*;
+use crate::hook::Hook;
 use crate::workloads::federation::tests::elsewhere;
 
 #[tokio::test(start_paused = true)]
@@ -28,9 +29,8 @@ fn only_the_nodes_key_with_the_default_email_is_the_default_accounts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_workloads_key_with_its_own_name_is_its_default_accounts() {
-    let store = Store::new(usize::MAX, &Registry::default());
     let workloads = Arc::new(Workloads::new(Some(elsewhere())));
-    store.know_accounts(&workloads);
+    let store = Store::with_names(usize::MAX, Hook::new(Arc::new(workloads.own_accounts())), &Registry::default());
     let principal = workloads.of_pod(&crate::identity::tests::pod(1, "a", "app")).principal();
     let key = |account: &str, principal| {
         let target = format!("/computeMetadata/v1/instance/service-accounts/{account}/token");

@@ -20,12 +20,13 @@ use super::{Asking, Case};
 use crate::clock::BootTime;
 use crate::cluster::tests::Fake;
 use crate::error::Error;
+use crate::hook::Hook;
 use crate::identity::tests::pod;
-use crate::identity::{CutFrom, Forget, Identity, Settings, Visitor};
+use crate::identity::{Forget, Identity, Settings, Visitor};
 use crate::layers::accounts::Accounts;
 use crate::layers::filter;
 use crate::layers::identify::Identify;
-use crate::layers::token_cache::{Audit, Store, TokenCache, TokenRow, Tokens};
+use crate::layers::token_cache::{Audit, IsDefault, Store, TokenCache, TokenRow, Tokens};
 use crate::metadata::{MetadataPath, Principal, Query, Request};
 use crate::pods::owners::{Attest, TICK};
 use crate::pods::{FakeProc, Lookout, Pod};
@@ -34,6 +35,7 @@ use crate::server::Arrival;
 use crate::telemetry::Registry;
 use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource, prefetch, renew};
 use crate::tokens::{Sources, TokenKey};
+use crate::workloads::Workloads;
 
 /// How late the API server hears of a pod, or of its end.
 const LATE: Duration = Duration::from_millis(400);
@@ -101,19 +103,27 @@ impl World {
         let (registry, proc, kept) = (Registry::default(), FakeProc::new(), Arc::<Kept>::default());
         let truth = Arc::new(Mutex::new(Truth::new(case.delay, case.life)));
         let servers = Servers::new(&truth);
-        let store = Store::new(case.cache_bytes, &registry);
+        let workloads = Arc::new(Workloads::new(Some(federation())));
+        let is_default = IsDefault::new(Arc::new(workloads.own_accounts()));
+        let store = Store::with_names(case.cache_bytes, is_default, &registry);
         let (of_kept, of_store) = (Arc::clone(&kept), Arc::clone(&store));
-        let forget = Forget::new(move |principal| {
+        let forget = Forget::new(Arc::new(move |principal| {
             if let Principal::Workload(number) = principal {
                 of_kept.forget(number);
             }
             of_store.forget_all_of(principal);
-        });
+        }));
         let lookout = Lookout::in_task(proc.open());
-        let identity = Identity::new(&settings(), lookout, CutFrom::new(|_, _| 0), forget, &registry);
+        let identity = Identity::new(
+            &settings(),
+            Arc::clone(&workloads),
+            lookout,
+            Hook::new(Arc::new(|_, _| 0)),
+            forget,
+            &registry,
+        );
         identity.pods().replace([]);
-        let (workloads, (fake, cluster)) = (Arc::clone(identity.workloads()), Fake::new("n"));
-        store.know_accounts(&workloads);
+        let (fake, cluster) = Fake::new("n");
         let mut running = JoinSet::new();
         running.spawn(servers.clone().serve_api(fake));
         running.spawn(Arc::clone(&identity).tend());
