@@ -70,7 +70,7 @@ fn layers(criterion: &mut Criterion) {
     let timeline = Timeline::new(Instruments::default(), ([10, 0, 0, 9], 40000).into());
     let concealment = Arc::new(Concealment::new(policy, Mode::Enforce, room, Arc::default()));
     let mut stack = ServiceBuilder::new()
-        .layer(classify::layer(&Arc::new(AllowedHosts::default()), None, &timeline))
+        .layer(classify::layer(&Arc::new(AllowedHosts::default()), (), &timeline))
         .layer(conceal::layer(&concealment))
         .service(nothing);
     for (name, target) in REQUESTS {

@@ -42,7 +42,7 @@ fn layers(criterion: &mut Criterion) {
     let rescue = rescue::layer(&requests, &shedding, OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);
     let hosts = Arc::new(AllowedHosts::default());
-    bench(criterion, "classify", classify::layer(&hosts, None, &timeline).layer(ends()), request);
+    bench(criterion, "classify", classify::layer(&hosts, (), &timeline).layer(ends()), request);
 
     let limit = Arc::new(Limit {
         seats: Seats::new(200),

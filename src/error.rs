@@ -12,7 +12,6 @@ use crate::failure::{Failure, TokenFailure};
 use crate::metadata::{CallingPod, RequestError, Unidentified};
 use crate::policy::Concealed;
 use crate::telemetry::latency::RequestOutcome;
-use crate::workloads::{LinkError, Malformed};
 
 /// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +34,9 @@ pub enum Error {
          accounts that may use the node's).", .0.namespace, .0.service_account
     )]
     NoAccount(Arc<CallingPod>),
-    /// The annotations of the pod's service account cannot be used. Its text is Google's.
-    #[error("{0}")]
-    MalformedAccount(Malformed),
-    /// It is not known how the pod's service account acts at Google.
-    #[error("{}", unknown_account(.0))]
-    UnknownAccount(#[from] LinkError),
+    /// The pod's service account cannot be used, or is not known.
+    #[error(transparent)]
+    Account(#[from] AccountError),
     /// A pod reads a tree that includes the node's accounts.
     #[error(
         "Refused: a recursive read of this directory includes the node's service accounts; read instance/ one level at a time."
@@ -64,6 +60,20 @@ pub enum Error {
     /// The token source returned no token. Shared, because all requests that waited for the token get it.
     #[error("{what} is not available: {0}{advice}; try again in a second.", what = .0.what(), advice = .0.advice())]
     Token(Arc<TokenFailure>),
+}
+
+/// Why a pod's service account cannot be used. The text is sent to the pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// Its configuration is malformed. The text is Google's.
+    #[error("{0}")]
+    Malformed(Box<str>),
+    /// It does not exist any more.
+    #[error("Refused: {0}.")]
+    Deleted(Box<str>),
+    /// It is not known yet, or has just changed.
+    #[error("Unavailable: {0}; try again in a second.")]
+    Unknown(Box<str>),
 }
 
 /// Which limit was reached.
@@ -97,8 +107,8 @@ impl Error {
             Self::Unidentified(_) => "unidentified",
             Self::Outdated => "outdated",
             Self::NoAccount(_) | Self::IncludesAccounts => "no_account",
-            Self::MalformedAccount(_) => "malformed_account",
-            Self::UnknownAccount(_) => "unknown_account",
+            Self::Account(AccountError::Malformed(_)) => "malformed_account",
+            Self::Account(AccountError::Deleted(_) | AccountError::Unknown(_)) => "unknown_account",
             Self::TooLarge(_) => "too_large",
             Self::Overloaded(Overload::InFlight) => "in_flight",
             Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
@@ -117,8 +127,7 @@ impl Error {
             // Not 503, because a retry would not help.
             Self::TooLarge(_)
             | Self::NoAccount(_)
-            | Self::MalformedAccount(_)
-            | Self::UnknownAccount(LinkError::Deleted { .. })
+            | Self::Account(AccountError::Malformed(_) | AccountError::Deleted(_))
             | Self::IncludesAccounts
             | Self::Outdated => StatusCode::FORBIDDEN,
             Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
@@ -129,7 +138,7 @@ impl Error {
             | Self::Upstream(_)
             | Self::Token(_)
             | Self::Unidentified(_)
-            | Self::UnknownAccount(LinkError::Unread { .. } | LinkError::Outdated) => StatusCode::SERVICE_UNAVAILABLE,
+            | Self::Account(AccountError::Unknown(_)) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -140,22 +149,13 @@ impl Error {
             | Self::Concealed(_)
             | Self::TooLarge(_)
             | Self::NoAccount(_)
-            | Self::MalformedAccount(_)
-            | Self::UnknownAccount(_)
+            | Self::Account(_)
             | Self::IncludesAccounts
             | Self::Outdated
             | Self::Unidentified(_) => RequestOutcome::Refused,
             Self::Overloaded(_) => RequestOutcome::Shed,
             Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
         }
-    }
-}
-
-/// Only what passes by itself is worth another try.
-fn unknown_account(error: &LinkError) -> String {
-    match error {
-        LinkError::Deleted { .. } => format!("Refused: {error}."),
-        LinkError::Unread { .. } | LinkError::Outdated => format!("Unavailable: {error}; try again in a second."),
     }
 }
 

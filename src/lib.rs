@@ -47,6 +47,7 @@
 //! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
 //! | which token is evicted | `layers::token_cache::store` |
 //! | which fetch of several clients is next, and which is given up | [`flights`] |
+//! | how one fetch serves all who wait, and how long its failure is the answer | `single_flight` |
 //! | where a token comes from | a [`tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready, and whether it is | [`warm`], [`readiness`] |
 //! | what is sent to the upstream | [`upstream::Forward`] |

@@ -83,7 +83,7 @@ fn with_between(
             // Outside all filters: whichever of them answers is done here.
             leave(timeline),
             // Before everything that decides, so that all of it works on one reading of the request.
-            track(timeline, Filter::Classify, classify::layer(&hosts, visitor, timeline)),
+            track(timeline, Filter::Classify, classify::layer(&hosts, visitor.cloned(), timeline)),
         };
         let of_metadata = layers! { metadata:
             // Before the seats, because whoever is not known yet needs none: what a request needs depends on who asks. This

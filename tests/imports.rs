@@ -1,4 +1,5 @@
-//! No module of `src/` imports another that imports it, directly or through a cycle; nor does a file.
+//! No module of `src/` imports another that imports it, directly or through a cycle; nor does a file. Nor does one import across
+//! the [`WALLS`].
 //!
 //! The test reads the source, not a build. It follows `use` declarations and paths in code that start with `crate`,
 //! `super` or `self`. Tests are left out: they may use everything.
@@ -45,6 +46,107 @@ fn files_have_no_import_cycle() {
     }
     let cycles = cycles(&graph);
     assert!(cycles.is_empty(), "import cycles between files of src/:\n{}", shown(&cycles));
+}
+
+/// Imports that are forbidden although they make no cycle.
+struct Wall {
+    /// These modules, with all below them,
+    of: &'static [&'static str],
+    /// but not these,
+    except: &'static [&'static str],
+    /// do not import these.
+    shut: &'static [&'static str],
+    why: &'static str,
+}
+
+const WALLS: &[Wall] = &[
+    Wall {
+        of: &[
+            "clock",
+            "error",
+            "failure",
+            "flights",
+            "hook",
+            "http_client",
+            "layers",
+            "memory",
+            "reply",
+            "room",
+            "server",
+            "shares",
+            "single_flight",
+            "telemetry",
+            "tokens",
+            "upstream",
+        ],
+        // These belong to identity. They are here because a stack needs them.
+        except: &["layers::accounts", "layers::identify", "tokens::sources", "tokens::workload"],
+        shut: &["cluster", "identity", "pods", "tokens::workload", "workloads"],
+        why: "the proxy does not know how pods are identified: it has `classify::Identify`, `TokenSource` and hooks",
+    },
+    Wall {
+        of: &["metadata", "policy"],
+        except: &["policy::live"],
+        shut: &["cluster", "http_client", "identity", "layers", "pods", "server", "tokens", "upstream", "workloads"],
+        why: "a verdict depends on the request and the policy, and on no I/O",
+    },
+    Wall {
+        of: &["redirect"],
+        except: &[],
+        shut: &["http_client", "layers", "metadata", "server", "tokens", "upstream"],
+        why: "what may change the node's network does not read what pods send",
+    },
+];
+
+#[test]
+fn no_module_imports_across_a_wall() {
+    let sources = sources();
+    let broken: Vec<_> = WALLS.iter().flat_map(|wall| breaches(wall, &sources)).collect();
+    assert!(broken.is_empty(), "forbidden imports:\n  {}", broken.join("\n  "));
+}
+
+#[test]
+fn walls_name_modules_that_are_there() {
+    let sources = sources();
+    let named = WALLS.iter().flat_map(|wall| [wall.of, wall.except, wall.shut]).flatten();
+    let is_there = |name: &str| sources.iter().any(|source| is_in(&source.module.join("::"), &[name]));
+    let missing: Vec<_> = named.filter(|name| !is_there(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn a_forbidden_import_is_found_and_shown() {
+    let source = |module: &str, import: &str| {
+        let path = |text: &str| text.split("::").map(str::to_owned).collect::<Vec<_>>();
+        Source { module: path(module), imports: vec![path(import)] }
+    };
+    let wall = Wall { of: &["a"], except: &["a::b"], shut: &["x::y"], why: "because" };
+    let sources = [
+        source("a::c", "x::y::Z"),
+        source("a", "x::y"),
+        source("a::b::d", "x::y::Z"),
+        source("ab", "x::y::Z"),
+        source("a::c", "x::yz"),
+    ];
+    assert_eq!(breaches(&wall, &sources), ["a::c imports x::y::Z: because", "a imports x::y: because"]);
+}
+
+/// The imports of these sources that a wall forbids.
+fn breaches(wall: &Wall, sources: &[Source]) -> Vec<String> {
+    let of = |source: &&Source| {
+        let module = source.module.join("::");
+        is_in(&module, wall.of) && !is_in(&module, wall.except)
+    };
+    let imports = |source: &Source| {
+        let shut = source.imports.iter().map(|path| path.join("::")).filter(|path| is_in(path, wall.shut));
+        shut.map(|path| format!("{} imports {path}: {}", source.module.join("::"), wall.why)).collect::<Vec<_>>()
+    };
+    sources.iter().filter(of).flat_map(imports).collect()
+}
+
+/// Whether a path is one of these modules, or in one.
+fn is_in(path: &str, modules: &[&str]) -> bool {
+    modules.iter().any(|module| path == *module || is_part_of(path, module))
 }
 
 #[test]

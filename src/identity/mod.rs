@@ -46,7 +46,7 @@ pub use explain::{Taken, Whois};
 pub use metrics::Identified;
 use metrics::IdentityMetrics;
 pub use settings::{AccountName, Settings};
-pub use visitor::{Outdated, Sender, Visitor};
+pub use visitor::{Outdated, Visitor};
 
 /// Resets the connections from an address that were accepted before a moment. Returns their number.
 pub type CutFrom = Hook<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::tend::VERIFY_INTERVAL;
 use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
 use super::*;
-use crate::metadata::{Doubt, Principal, ServiceAccount, Unidentified};
+use crate::metadata::{Doubt, Principal, Sender, ServiceAccount, Unidentified};
 use crate::pods::{FakeProc, Pod, PodUid};
 use crate::workloads::federation::tests::elsewhere;
 use crate::workloads::{Annotations, Federation};

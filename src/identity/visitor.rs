@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Caller, Identity};
-use crate::metadata::{CallingPod, Missing, Principal, Unidentified};
+use crate::metadata::{Missing, Principal, Sender, Unidentified};
 use crate::pods::owners::NoOwner;
 use crate::server::Arrival;
 
@@ -26,9 +26,6 @@ pub struct Visitor {
     /// Set when it is identified.
     caller: OnceLock<Arc<Caller>>,
 }
-
-/// Who sent a request.
-pub type Sender = (Principal, Option<Arc<CallingPod>>);
 
 /// The connection is not that of the pod which now has its address, or its pod has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

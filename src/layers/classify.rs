@@ -13,47 +13,65 @@ use tower::{Layer, Service};
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::Error;
-use crate::identity::Visitor;
-use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
+use crate::metadata::{Principal, Request, Sender};
 
-/// Accepts requests under these host names. Without a visitor, all clients act as the node.
-pub fn layer<S>(
+/// Knows who sends the requests of a connection.
+pub trait Identify {
+    /// Who sends a request now: [`Principal::Unknown`] if that is not known yet.
+    fn sender(&self) -> Result<Sender, Error>;
+}
+
+/// All clients act as the node.
+impl Identify for () {
+    fn sender(&self) -> Result<Sender, Error> {
+        Ok((Principal::Node, None))
+    }
+}
+
+/// Without one, all clients act as the node.
+impl<I: Identify> Identify for Option<I> {
+    fn sender(&self) -> Result<Sender, Error> {
+        self.as_ref().map_or_else(|| ().sender(), I::sender)
+    }
+}
+
+/// Accepts requests under these host names from this client.
+pub fn layer<S, I: Clone>(
     hosts: &Arc<AllowedHosts>,
-    visitor: Option<&Arc<Visitor>>,
+    client: I,
     timeline: &Arc<Timeline>,
-) -> impl Layer<S, Service = Classify<S>> + Clone + use<S> {
-    let (hosts, visitor, timeline) = (Arc::clone(hosts), visitor.cloned(), Arc::clone(timeline));
+) -> impl Layer<S, Service = Classify<S, I>> + Clone + use<S, I> {
+    let (hosts, timeline) = (Arc::clone(hosts), Arc::clone(timeline));
     layer_fn(move |inner| Classify {
         inner,
         hosts: Arc::clone(&hosts),
-        visitor: visitor.clone(),
+        client: client.clone(),
         timeline: Arc::clone(&timeline),
     })
 }
 
 /// The service of this layer: [`http::Request`] in, [`Request`] out.
 #[derive(Debug, Clone)]
-pub struct Classify<S> {
+pub struct Classify<S, I> {
     inner: S,
     hosts: Arc<AllowedHosts>,
-    visitor: Option<Arc<Visitor>>,
+    client: I,
     timeline: Arc<Timeline>,
 }
 
-impl<S> Classify<S> {
+impl<S, I: Identify> Classify<S, I> {
     fn read<B: Body>(&self, request: http::Request<B>) -> Result<Box<Request>, Error> {
         let (head, body) = request.into_parts();
         let mut request = Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts)?;
-        if let Some(visitor) = &self.visitor {
-            (request.principal, request.pod) = visitor.sender().map_err(|_| Error::Outdated)?;
-        }
+        (request.principal, request.pod) = self.client.sender()?;
         Ok(request)
     }
 }
 
-impl<S, B> Service<http::Request<B>> for Classify<S>
+impl<S, B, I> Service<http::Request<B>> for Classify<S, I>
 where
+    I: Identify,
     S: Service<Box<Request>, Error = Error>,
     B: Body,
 {

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use http::header::HeaderValue;
 use http::{Response, StatusCode};
 
+use super::classify;
 use super::discovery::Discovery;
 use super::filter::{Decide, Decision};
 use crate::error::Error;
-use crate::identity::Visitor;
-use crate::metadata::{CallingPod, Endpoint, Principal, Request};
+use crate::identity::{Outdated, Visitor};
+use crate::metadata::{CallingPod, Endpoint, Principal, Request, Sender};
 use crate::reply::{self, Body};
 
 /// The path under which a client is told who it is.
@@ -42,6 +43,18 @@ impl Identify {
     }
 }
 
+impl classify::Identify for Arc<Visitor> {
+    fn sender(&self) -> Result<Sender, Error> {
+        Ok(Visitor::sender(self)?)
+    }
+}
+
+impl From<Outdated> for Error {
+    fn from(_: Outdated) -> Self {
+        Self::Outdated
+    }
+}
+
 impl<B: From<Body> + 'static> Decide<B> for Identify {
     fn decide(&self, mut request: Box<Request>) -> Decision<B> {
         match request.principal {
@@ -52,7 +65,7 @@ impl<B: From<Body> + 'static> Decide<B> for Identify {
                 request.detach();
                 let (visitor, accounts) = (Arc::clone(&self.visitor), self.accounts);
                 Decision::undecided(async move {
-                    let sender = visitor.wait().await.map_err(|_| Error::Outdated)??;
+                    let sender = visitor.wait().await??;
                     (request.principal, request.pod) = sender;
                     Ok(accounts.decide(request))
                 })

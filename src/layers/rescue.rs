@@ -200,10 +200,10 @@ mod tests {
     use http_body_util::combinators::UnsyncBoxBody;
 
     use super::*;
+    use crate::error::AccountError;
     use crate::failure::{Failure, TokenFailure};
     use crate::metadata::path::PathError;
     use crate::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
-    use crate::workloads::LinkError;
 
     fn body_of(response: Response<Body>) -> String {
         let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();
@@ -232,7 +232,6 @@ mod tests {
 
     #[test]
     fn only_what_clients_repeat_is_said_to_be_worth_another_try() {
-        let account = || "shop/checkout".to_owned();
         let calling = CallingPod {
             namespace: "shop".into(),
             service_account: "checkout".into(),
@@ -246,9 +245,8 @@ mod tests {
             Error::Unidentified(Unidentified { addr: [10, 8, 0, 5].into(), why: Missing::Claim }),
             Error::Outdated,
             Error::NoAccount(Arc::new(calling)),
-            Error::UnknownAccount(LinkError::Unread { account: account(), why: "it is not read yet".into() }),
-            Error::UnknownAccount(LinkError::Deleted { account: account() }),
-            Error::UnknownAccount(LinkError::Outdated),
+            AccountError::Unknown("the account is not known yet".into()).into(),
+            AccountError::Deleted("the account was deleted".into()).into(),
             Error::IncludesAccounts,
             Error::TooLarge(1),
             Error::Overloaded(Overload::InFlight),

@@ -53,6 +53,9 @@ pub struct CallingPod {
     pub evidence: &'static str,
 }
 
+/// Who sent a request: on whose behalf it is answered, and the pod, which may act as the node.
+pub type Sender = (Principal, Option<Arc<CallingPod>>);
+
 /// Why it is not known which pod has an address. The text is sent to the client and logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is not known which pod has the address {addr}: {why}")]

@@ -14,10 +14,10 @@ use http::header::HeaderValue;
 use http::{Response, StatusCode};
 
 use super::filter::{Answer, Decide, Decision};
-use crate::error::Error;
+use crate::error::AccountError;
 use crate::metadata::{Principal, Request, ServiceAccount, WorkloadId};
 use crate::reply::{self, Body};
-use crate::workloads::{Names, Workload, Workloads};
+use crate::workloads::{LinkError, Malformed, Names, Workload, Workloads};
 use tree::{Asked, Shown};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -35,8 +35,8 @@ impl Accounts {
         Some(Self { workloads: Arc::clone(workloads), names: Arc::clone(workloads.names()?) })
     }
 
-    /// Decides once it is known what the workload is.
-    fn decide(&self, request: Box<Request>, asked: &Asked, workload: &Workload) -> Decision {
+    /// Decides about a request for the account of this workload.
+    fn judge(&self, request: Box<Request>, asked: &Asked, workload: &Workload) -> Decision {
         match self.answer(&request, asked, workload) {
             Some(answer) => Decision::Answer(answer),
             None => Decision::Pass(request),
@@ -50,7 +50,7 @@ impl Accounts {
         }
         let email = match &workload.link {
             Ok(_) => self.names.email(workload),
-            Err(malformed) => return Some(Err(Error::MalformedAccount(*malformed))),
+            Err(malformed) => return Some(Err(AccountError::from(*malformed).into())),
         };
         let text = |status, text: &'static str| Ok(reply::sentence(status, text));
         Some(match tree::show(asked, &request.query, &email) {
@@ -73,6 +73,22 @@ impl Accounts {
     }
 }
 
+impl From<Malformed> for AccountError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed.to_string().into())
+    }
+}
+
+impl From<LinkError> for AccountError {
+    fn from(error: LinkError) -> Self {
+        let text = error.to_string().into();
+        match error {
+            LinkError::Deleted { .. } => Self::Deleted(text),
+            LinkError::Unread { .. } | LinkError::Outdated => Self::Unknown(text),
+        }
+    }
+}
+
 /// What a workload asks of its accounts. `None` for any other request.
 fn own(request: &Request) -> Option<(WorkloadId, Asked)> {
     let Principal::Workload(id) = request.principal else { return None };
@@ -83,14 +99,14 @@ impl Decide for Arc<Accounts> {
     fn decide(&self, mut request: Box<Request>) -> Decision {
         let Some((id, asked)) = own(&request) else { return Decision::Pass(request) };
         if let Some(workload) = self.workloads.requested(id) {
-            return Accounts::decide(self, request, &asked, &workload);
+            return self.judge(request, &asked, &workload);
         }
         // Until the account is known, the request must not keep the connection's read buffer.
         request.detach();
         let accounts = Arc::clone(self);
         Decision::undecided(async move {
-            let workload = accounts.workloads.link(id).await?;
-            Ok(Accounts::decide(&accounts, request, &asked, &workload))
+            let workload = accounts.workloads.link(id).await.map_err(AccountError::from)?;
+            Ok(accounts.judge(request, &asked, &workload))
         })
     }
 

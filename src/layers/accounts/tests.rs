@@ -5,10 +5,11 @@ use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt};
 
 use super::*;
+use crate::error::Error;
 use crate::identity::tests::pod;
 use crate::layers::filter::layer;
 use crate::metadata::{MetadataPath, Query};
-use crate::workloads::{Account, Annotations, LinkError};
+use crate::workloads::{Account, Annotations};
 
 const GOOGLE: &str = "checkout@shop.iam.gserviceaccount.com";
 const ROOT: &str = "/computeMetadata/v1/instance/service-accounts";
@@ -138,7 +139,7 @@ async fn an_account_that_stays_unknown_is_an_error_to_retry_and_a_deleted_one_is
     scene.workloads.wanted().await;
     scene.workloads.missing(&scene.account);
     let error = scene.ask(scene.request(&format!("{ROOT}/default/email"))).await.expect_err("deleted");
-    assert!(matches!(error, Error::UnknownAccount(LinkError::Deleted { .. })), "{error}");
+    assert!(matches!(error, Error::Account(AccountError::Deleted(_))), "{error}");
     assert_eq!(error.status(), StatusCode::FORBIDDEN);
 }
 

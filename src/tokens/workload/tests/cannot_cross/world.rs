@@ -326,7 +326,7 @@ impl Proxy {
         let mut request = Request::get(MetadataPath::parse(&target).expect("a path"), query);
         let from = asking.at.map_or(NODE, address);
         request.peer = Some(SocketAddr::new(from, 40000));
-        (request.principal, request.pod) = connection.sender().map_err(|_| Error::Outdated)?;
+        (request.principal, request.pod) = connection.sender()?;
         let (truth, identified) = (Arc::clone(&self.truth), Arc::clone(identified));
         let notice = MapRequestLayer::new(move |request: Box<Request>| {
             identified.get_or_init(BootTime::now);
