@@ -260,9 +260,10 @@ mod tests {
         may_end.notify_one();
         // Sees the state between any two steps of the flight.
         for _ in 0..16 {
-            let state = flights.read();
-            assert!(state.flight().is_some() || **state == 1);
-            drop(state);
+            assert!({
+                let state = flights.read();
+                state.flight().is_some() || **state == 1
+            });
             yield_now().await;
         }
         assert!(flights.read().flight().is_none());

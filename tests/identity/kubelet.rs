@@ -25,10 +25,10 @@ const GRACE: Duration = Duration::from_secs(3);
 /// The longest that a pod's processes, or its object, are there after its network has gone.
 const RELIC: Duration = Duration::from_secs(5);
 
-/// Of so many pods, one has a process that claims another's address.
+/// One in this number of pods has a process that claims another's address.
 const IMPOSTORS: usize = 8;
 
-/// Of so many pods, one gives another's address to its own network.
+/// One in this number of pods gives another's address to its own network.
 const SQUATTERS: usize = 40;
 
 /// What all threads of a kubelet share.

@@ -162,7 +162,7 @@ fn steady_every() -> Duration {
 /// How long they wait for an answer.
 const STEADY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks for a known token so many times on one connection.
+/// Asks for a known token several times on one connection.
 pub(crate) async fn ask_for_token(addr: SocketAddr, times: u32) -> Result<(), String> {
     let mut stream = connect(Pod::honest(1), addr).await.map_err(|error| error.to_string())?;
     for _ in 0..times {

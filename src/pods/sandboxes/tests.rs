@@ -239,7 +239,7 @@ fn an_older_process_takes_over() {
     assert!(holders(&sandboxes, "10.8.0.99").is_empty());
 }
 
-/// A pod's process whose files but `cgroup` cannot be read, whoever reads them.
+/// A pod's process whose files but `cgroup` cannot be read.
 fn unreadable_but_for_its_pod(proc: &FakeProc, pid: u32, pod: &str) {
     proc.of_pod(pid, 1500, pod, "claimed");
     let file = proc.dir.join(format!("{pid}/stat"));
