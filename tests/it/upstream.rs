@@ -180,12 +180,14 @@ async fn large_answers_do_not_stand_still() {
     let (mock, proxy) = start().await;
     let value = "0123456789abcdef".repeat(16 * 1024 - 1);
     mock.set("instance/attributes/large", &value);
-    let began = Instant::now();
+    let mut fastest = Duration::MAX;
     for _ in 0..25 {
+        let began = Instant::now();
         assert!(get(proxy.addr, LARGE).await.body == value);
+        fastest = fastest.min(began.elapsed());
     }
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(2), "25 answers of 256 KiB took {took:?}");
+    // Each stood still for 200 ms. On a busy computer most may be slow, but not all.
+    assert!(fastest < Duration::from_millis(80), "the fastest of 25 answers of 256 KiB took {fastest:?}");
 }
 
 #[tokio::test]
