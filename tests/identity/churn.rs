@@ -28,7 +28,7 @@ pub const TESTS: &[Test] = tests![no_pod_is_taken_for_another];
 const WORKERS: usize = 2;
 
 /// Processes of a pod that begin and end all the time.
-const FORKS: usize = 400;
+const FORKS: usize = 100;
 
 /// How long the API server is away.
 const AWAY: Duration = Duration::from_secs(3);

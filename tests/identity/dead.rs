@@ -135,7 +135,7 @@ fn hand_over(world: &World, number: u8, couple: &[PodObject; 2], trials: &Trials
 /// Ends a pod that began at this moment.
 fn end(old: &Arc<Pod>, began: Instant, turn: usize) -> End {
     let end = match turn % 10 {
-        5 if turn < 100 => End::Unplugged,
+        5 if turn < if is_full_size() { 100 } else { 10 } => End::Unplugged,
         3 | 8 => End::UnpluggedYoung,
         _ => End::Killed,
     };
