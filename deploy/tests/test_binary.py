@@ -160,7 +160,7 @@ def here(arg):
 
 class Versions(unittest.TestCase):
     def setUp(self):
-        self.version = tomllib.loads((rendered.DEPLOY.parent / "Cargo.toml").read_text())["package"]["version"]
+        self.version = tomllib.loads((rendered.DEPLOY.parent / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 
     def test_images_have_the_tag_of_the_crates_version(self):
         for where, _, container in rendered.containers():

@@ -10,7 +10,10 @@ REPOSITORY = rendered.DEPLOY.parent
 ALLOWED = {"Apache-2.0", "BSD-3-Clause", "CDLA-Permissive-2.0", "ISC", "MIT", "Unicode-3.0", "Zlib"}
 # Each is replaced by something better kept: of the memory-unsafe, the unmaintained, and what needs a C library.
 BANNED = {"openssl-sys", "serde_yaml", "serde_yml", "rustls-pemfile", "atty", "instant", "derivative", "backoff", "async-std"}
-TREE = ["cargo", "tree", "--locked", "--manifest-path", REPOSITORY / "Cargo.toml", "--edges", "normal", "--prefix", "none"]
+TREE = [
+    "cargo", "tree", "--locked", "--manifest-path", REPOSITORY / "Cargo.toml", "--package", "gce-metadata-proxy",
+    "--edges", "normal", "--prefix", "none",
+]
 
 
 def crates():

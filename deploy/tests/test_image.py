@@ -15,7 +15,7 @@ import containers
 import rendered
 from containers import Container, as_in_a_pod
 
-VERSION = tomllib.loads((containers.REPOSITORY / "Cargo.toml").read_text())["package"]["version"]
+VERSION = tomllib.loads((containers.REPOSITORY / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 MOST_BYTES = 12_000_000
 # The redirect's rules end on loopback, which kube-proxy has the kernel route.
 AS_KUBE_PROXY = ["--sysctl", "net.ipv4.conf.all.route_localnet=1"]

@@ -26,7 +26,7 @@ const INSTALLED: [&str; 4] = ["cargo-cyclonedx", "cargo-deny", "cargo-fuzz", "oh
 
 /// Flags of cargo that take a value which is checked, those that take any, and others.
 const CARGO_VALUES: [&str; 3] = ["--test", "--bench", "--features"];
-const CARGO_ANY_VALUES: [&str; 3] = ["--edges", "--format", "--target"];
+const CARGO_ANY_VALUES: [&str; 4] = ["--edges", "--format", "--package", "--target"];
 const CARGO_FLAGS: [&str; 9] =
     ["--release", "--lib", "--bins", "--all-targets", "--all-features", "--locked", "--no-deps", "--check", "--list"];
 
