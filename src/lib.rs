@@ -28,7 +28,7 @@
 //! |---|---|
 //! | meaning of a path, query and host; whether a request is valid | [`metadata`] |
 //! | which pod has an address | [`pods::owners`] |
-//! | when the node's processes are looked at, and since when they were seen | [`pods::Scans`] |
+//! | when the node's processes are scanned, and when the last scan began | [`pods::Scans`] |
 //! | whether the proxy's own credential is dangerous, and what it lacks | `cluster::rights` |
 //! | which Google account a pod's service account acts as, and when that has changed | [`workloads`] |
 //! | whose a connection is, and when it is reset for another pod | [`identity`] |
