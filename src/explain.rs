@@ -24,8 +24,8 @@ const V1: &str = "/computeMetadata/v1/";
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
 pub enum Question {
-    /// What does the policy decide about a URL, and why?
-    Explain(Choice, String),
+    /// What does the policy decide about a URL, and why? If the flag is set, the exit code says whether it is refused.
+    Explain(Choice, String, bool),
     /// What is the text of a policy?
     Show(Source),
     /// Which requests does the second policy decide differently from the first?
@@ -36,11 +36,17 @@ pub enum Question {
     Schema,
 }
 
+/// Exit code of a question whether a request is refused, if it is. Not 1: that is a policy which cannot be loaded.
+pub const REFUSED: u8 = 2;
+
 impl Question {
-    /// Answers the question. Fails if the policy cannot be loaded.
-    pub fn answer(&self) -> Result<String, LoadError> {
-        Ok(match self {
-            Self::Explain(choice, url) => explain(&choice.load()?, url),
+    /// Answers the question, in text and with an exit code. Fails if the policy cannot be loaded.
+    pub fn answer(&self) -> Result<(String, u8), LoadError> {
+        let text = match self {
+            Self::Explain(choice, url, says_so) => {
+                let Explanation { text, is_refused } = explained(&choice.load()?, url);
+                return Ok((text, if is_refused && *says_so { REFUSED } else { 0 }));
+            }
             Self::Show(source) => {
                 source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
             }
@@ -51,26 +57,32 @@ impl Question {
                 format!("The policy {name}, version {version} ({hash}), is valid: {} rules.\n", policy.rule_count())
             }
             Self::Schema => policy::SCHEMA.to_owned(),
-        })
+        };
+        Ok((text, 0))
     }
 }
 
 /// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
 /// lines, each with a label.
 pub fn explain(policy: &Policy, url: &str) -> String {
-    let mut explanation = Explanation(String::new());
+    explained(policy, url).text
+}
+
+fn explained(policy: &Policy, url: &str) -> Explanation {
+    let mut explanation = Explanation::default();
     explanation.line("asked for", url);
     let request = match parse(url) {
         Ok(request) => request,
         Err(error) => {
             explanation.line("read as", "invalid: it is refused before the policy applies");
             explanation.line("upstream", "nothing is sent");
+            explanation.is_refused = true;
             let error = Error::from(error);
             explanation.line("client", format_args!("{}: {error}", error.status()));
             if let Some(meant) = meant(url) {
                 explanation.line("perhaps", format_args!("you mean {meant}; only policies omit the prefix"));
             }
-            return explanation.0;
+            return explanation;
         }
     };
     explanation.line("read as", format_args!("{}{}", request.path, request.query));
@@ -81,7 +93,7 @@ pub fn explain(policy: &Policy, url: &str) -> String {
     let decision = policy.judge(&request);
     explain_rule(&mut explanation, policy, decision, subject.as_str());
     explain_verdict(&mut explanation, policy, &request, decision);
-    explanation.0
+    explanation
 }
 
 /// Asks the proxy that serves operators at this address whom it takes a pod for.
@@ -117,12 +129,17 @@ fn compare(policies: [&Policy; 2]) -> String {
     table
 }
 
-struct Explanation(String);
+#[derive(Default)]
+struct Explanation {
+    text: String,
+    /// Whether a client gets a refusal.
+    is_refused: bool,
+}
 
 impl Explanation {
     fn line(&mut self, name: &str, what: impl fmt::Display) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.0, "{name:10} {what}");
+        let _ = writeln!(self.text, "{name:10} {what}");
     }
 }
 
@@ -161,6 +178,7 @@ fn explain_verdict(explanation: &mut Explanation, policy: &Policy, request: &Req
     explanation.line("verdict", verdict);
     explanation.line("upstream", upstream);
     if let Decision::Conceal(cause) = decision {
+        explanation.is_refused = true;
         let refusal = Concealed::new(policy, &request.path, &request.query, cause);
         explanation.line("client", format_args!("{}: {refusal}", refusal.status()));
     }
@@ -189,7 +207,7 @@ mod tests {
 
     fn explained(policy: &str, url: &str) -> String {
         let choice = Choice { source: Source::parse(policy), recursive: None };
-        Question::Explain(choice, url.to_owned()).answer().expect("a built-in policy")
+        Question::Explain(choice, url.to_owned(), false).answer().expect("a built-in policy").0
     }
 
     #[test]
@@ -218,7 +236,8 @@ mod tests {
     #[test]
     fn policies_are_compared() {
         let choice = |name: &str| Choice { source: Source::parse(name), recursive: None };
-        let compared = |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in");
+        let compared =
+            |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in").0;
         let text = compared("k8s-metadata-proxy", "compat");
         let row = |target: &str| text.lines().find(|line| line.starts_with(&format!("/computeMetadata/v1/{target} ")));
         assert!(

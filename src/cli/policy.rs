@@ -73,6 +73,11 @@ pub(super) struct ExplainArgs {
     /// Instead of a URL, explain how the proxy on this machine (at --metrics-addr) identifies a pod
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
     pod: Option<String>,
+
+    /// Exit with 2 if the request is refused: concealed, or invalid. By default the exit code is 0 unless the policy cannot be
+    /// loaded (1). For tests of a policy
+    #[arg(long, conflicts_with = "pod")]
+    exit_code: bool,
 }
 
 impl ExplainArgs {
@@ -80,7 +85,7 @@ impl ExplainArgs {
     pub(super) fn resolve(self, policy: policy::Choice, admin: SocketAddr) -> Command {
         match self.pod {
             Some(pod) => Command::ExplainPod { admin, pod },
-            None => Command::Ask(Question::Explain(policy, self.url.unwrap_or_default())),
+            None => Command::Ask(Question::Explain(policy, self.url.unwrap_or_default(), self.exit_code)),
         }
     }
 }

@@ -245,6 +245,8 @@ fn a_new_pod_gets_its_token_soon_after_the_api_server_is_back() {
                 }
             });
             pause(AWAY);
+            let told = pod.get(TOKEN).text;
+            assert!(told.contains("the API server has not answered for ") && !told.contains("reports no"), "{told}");
             assert!(!token.is_finished(), "nobody can know it");
             let back = Instant::now();
             world.watch.pass();

@@ -34,7 +34,7 @@ fn banner(fact: &Fact) -> Markup {
     html! {
         div class={ "banner " (class(fact.verdict)) } {
             p { b { (fact.tried) } ": " (fact.seen) }
-            @if let Some(said) = &fact.said { p { "It said: " (said) } }
+            @if let Some(said) = &fact.said { p { "Details: " (said) } }
             @for look in &fact.looks { p { "Look: " code { (look) } } }
             @for command in &fact.commands { p { "Do: " code { (command) } } }
             @if let Some(advice) = &fact.advice { p { "What to do: " (advice) } }

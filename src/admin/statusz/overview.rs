@@ -207,7 +207,7 @@ impl Overview {
         }));
         lines.extend(self.last_refusals.iter().map(|refusal| ("refused", refusal.to_string())));
         if self.refusals_not_shown > 0 {
-            lines.push(("refused", format!("{} times since the start: other clients", self.refusals_not_shown)));
+            lines.push(("refused", format!("other clients: {} since the start", self.refusals_not_shown)));
         }
         lines
     }
@@ -216,7 +216,7 @@ impl Overview {
 impl Display for RefusalStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reason, status, path, count, last_seconds_ago, .. } = self;
-        write!(f, "{}: {count} times, last {} ago: {status} {reason}, {path}", self.who(), span(*last_seconds_ago))
+        write!(f, "{}: {count} x {status} {reason}, last {} ago: {path}", self.who(), span(*last_seconds_ago))
     }
 }
 
@@ -284,9 +284,9 @@ pub(super) mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("DEGRADED gce-metadata-proxy ") && lines[1].starts_with("DEGRADED a"), "{text}");
         assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
-        let refused = "refused      a\u{fffd}[2K\u{fffd}b\u{fffd} (10.8.0.5): 1 times, last 1 s ago: 403 a";
+        let refused = "refused      a\u{fffd}[2K\u{fffd}b\u{fffd} (10.8.0.5): 1 x 403 a";
         assert!(lines.iter().any(|line| line.starts_with(refused)), "{text}");
-        assert!(lines.contains(&"refused      1 times since the start: other clients"), "{text}");
+        assert!(lines.contains(&"refused      other clients: 1 since the start"), "{text}");
     }
 
     #[test]

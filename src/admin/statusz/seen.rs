@@ -104,7 +104,7 @@ fn name(pod: &CallingPod) -> String {
 fn node(shared: &Shared) -> String {
     let configured = shared.config.identity.as_ref().map(|identity| identity.cluster.node.as_str().to_owned());
     let host = || fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());
-    configured.map_or_else(|| host().unwrap_or_else(|_| "an unknown node".to_owned()), |node| node)
+    configured.unwrap_or_else(|| host().unwrap_or_else(|_| "an unknown node".to_owned()))
 }
 
 /// The time, to the second.
@@ -150,7 +150,8 @@ impl Surroundings {
 
 const NO_IDENTITY: &str = "off: all pods act as the node";
 
-const NO_REDIRECT: &str = "not known here: another process keeps it; `redirect check` beside that one says";
+const NO_REDIRECT: &str =
+    "not known here: this process keeps none; `redirect check` in the container that keeps it says";
 
 const NO_CANARY: &str = "not known here: `check --last` in the canary's pod says";
 

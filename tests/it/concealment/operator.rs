@@ -185,6 +185,21 @@ async fn policies_can_be_looked_at() {
 }
 
 #[tokio::test]
+async fn a_policy_can_be_tested_by_the_exit_code() {
+    let url = |path: &str| format!("/computeMetadata/v1/{path}");
+    for (policy, path, code) in [
+        ("compat", url("instance/id"), 0),
+        ("compat", url("instance/?recursive=true"), 0),
+        ("compat", url("instance/attributes/kube-env"), 2),
+        ("compat", url("instance%2Fid"), 2),
+        ("/nowhere/policy.yaml", url("instance/id"), 1),
+    ] {
+        let (found, text, _) = Binary::output(&["explain", "--exit-code", "--policy", policy, &path]).await;
+        assert_eq!(found, Some(code), "{path} under {policy}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn a_refused_request_is_explained() {
     let (code, text, _) = Binary::output(&["explain", &format!("http://metadata{KUBE_ENV}/?alt=json")]).await;
     assert_eq!(code, Some(0));
