@@ -188,7 +188,7 @@ fn pods(pods: &PodsStatus) -> Markup {
         }
         p {
             "the proxy's credential: "
-            (pods.credential.state)
+            b { (pods.credential.state) }
         }
         @for finding in &pods.credential.findings {
             p class="dim" { (finding) }
