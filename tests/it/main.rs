@@ -19,3 +19,4 @@ mod support;
 mod telemetry;
 mod tokens;
 mod upstream;
+mod usage;
