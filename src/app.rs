@@ -21,7 +21,7 @@ use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
 use crate::pods::{ProcError, Sandboxes, Scans};
-use crate::policy::{LivePolicy, LoadError, Policy, Reloaded};
+use crate::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
@@ -169,6 +169,8 @@ impl App {
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| {
             let keeper = Keeper::of_installed(redirect, registry.counter(&table::REDIRECT_DROPPED));
+            // The process keeps one.
+            let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))
         };
         let _redirecting = redirect.map(keep);
@@ -283,8 +285,8 @@ fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
     if let Some(identity) = shared.identity.clone() {
         tasks.spawn(identity.tend());
     }
-    let of_history = Arc::clone(shared);
-    tasks.spawn(async move { of_history.measures.history.run(&of_history.measures.instruments.latency).await });
+    let measured = Arc::clone(shared);
+    tasks.spawn(async move { measured.measures.run().await });
     tasks
 }
 
@@ -314,7 +316,7 @@ async fn follow(live: &LivePolicy, metrics: &PolicyMetrics) {
             }
             Reloaded::Rejected { error, in_force } => {
                 let in_force = in_force.name();
-                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy");
+                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy; {A_RESTART_FAILS}");
             }
         }
     };

@@ -15,6 +15,7 @@ mod redirect;
 mod repeated;
 mod serve;
 mod startup_taint;
+mod status;
 mod syntax;
 mod usage;
 mod values;
@@ -61,6 +62,9 @@ enum Subcommands {
     /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
+    /// Print how the proxy on this machine (at --metrics-addr) is doing, what is wrong and what to do. Exits with 0 if all is
+    /// well, 1 if it is degraded or failing, 2 if it does not answer
+    Status(status::StatusArgs),
     /// Check whether this pod or node is protected. Exits with 0 if it is, apart from what --redirect-allow leaves open, 1 if
     /// something else is exposed, 2 if a check failed for another reason
     Check(check::CheckArgs),
@@ -102,6 +106,13 @@ pub enum Command {
         admin: SocketAddr,
         /// Its namespace and name, separated by a slash.
         pod: String,
+    },
+    /// Ask the proxy that serves operators at this address how it is doing.
+    Status {
+        /// The address.
+        admin: SocketAddr,
+        /// Format of the answer.
+        format: crate::finding::Format,
     },
     /// Check whether this pod or node is protected.
     Check {
@@ -188,6 +199,10 @@ impl Args {
                 let metrics_addr = args.take_metrics_addr(mistakes);
                 let command = args.resolve(mistakes)?;
                 Command::Redirect { command, metrics_addr, log: log?, startup_taint }
+            }
+            Some(Subcommands::Status(args)) => {
+                let admin = mistakes.value(serve.metrics_addr);
+                args.resolve(admin, mistakes)?
             }
             Some(Subcommands::Check(args)) => {
                 serve.policy.resolve(mistakes);
