@@ -109,7 +109,7 @@ class Chart(unittest.TestCase):
             rule["replacement"]
             for endpoint in monitor["spec"]["podMetricsEndpoints"]
             for rule in endpoint["relabelings"]
-            if rule["targetLabel"] == "__address__"
+            if rule.get("targetLabel") == "__address__"
         ]
         self.assertEqual(addresses, ["$1:989", "$1:1990"])
 

@@ -52,7 +52,7 @@ class Schemas(unittest.TestCase):
             for endpoint in monitor["spec"]["podMetricsEndpoints"]:
                 self.assertLessEqual(set(endpoint), {"path", "interval", "relabelings"})
                 for relabeling in endpoint["relabelings"]:
-                    self.assertLessEqual(set(relabeling), {"sourceLabels", "targetLabel", "replacement"})
+                    self.assertLessEqual(set(relabeling), {"sourceLabels", "action", "regex", "targetLabel", "replacement"})
 
     def test_ciliums_objects_are_what_its_definitions_allow(self):
         schema = json.loads((rendered.TESTS / "cilium.schema.json").read_text())
