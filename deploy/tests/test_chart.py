@@ -113,6 +113,22 @@ class Chart(unittest.TestCase):
         ]
         self.assertEqual(addresses, ["$1:989", "$1:1990"])
 
+    def test_its_alerts_are_those_of_kustomize(self):
+        own = "labels.release=monitoring,prometheusRule.runbookUrl=https://git.example/README.md"
+        [shipped] = [one for one in rendered.kustomize("observability") if one["kind"] == "PrometheusRule"]
+        for given, where, labels in [
+            ("prometheusRule.enabled=true", "deploy/observability/README.md", {}),
+            (f"prometheusRule.enabled=true,prometheusRule.{own}", "https://git.example/README.md", {"release": "monitoring"}),
+        ]:
+            [rule] = [one for one in rendered.helm("--set", given) if one["kind"] == "PrometheusRule"]
+            with self.subTest(given):
+                self.assertEqual(without_helms_labels(rule["metadata"]["labels"]), shipped["metadata"]["labels"] | labels)
+                for ours, charts in zip(alerts(shipped), alerts(rule), strict=True):
+                    link = ours["annotations"]["runbook_url"].split("#")[1]
+                    self.assertEqual(charts["annotations"]["runbook_url"], f"{where}#{link}")
+                    # Kustomize folds lines otherwise.
+                    self.assertEqual(charts["expr"].split(), ours["expr"].split())
+
     def test_it_refuses_values_that_it_does_not_understand(self):
         for mistake in [
             "redirect.enabled=maybe",
@@ -217,6 +233,11 @@ class Chart(unittest.TestCase):
     @staticmethod
     def pod(*arguments, of="gce-metadata-proxy"):
         return rendered.daemonset(rendered.helm(*arguments), of)["spec"]["template"]["spec"]
+
+
+def alerts(rule):
+    """The alerts of a PrometheusRule."""
+    return [one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one]
 
 
 def values_of(container):

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use gce_metadata_proxy::telemetry::table::TABLE;
 use serde_json::Value;
 
-const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yaml");
+const RULES: &str = include_str!("../../deploy/helm/gce-metadata-proxy/alerts/prometheus-rule.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/observability/dashboard.json");
 const README: &str = include_str!("../../deploy/observability/README.md");
 
@@ -63,7 +63,7 @@ fn each_alert_says_where_it_is_told_what_to_do() {
     let rules = rules();
     let (mut alerts, mut runbooks) = (Vec::new(), Vec::new());
     strings(&rules, "alert", &mut alerts);
-    strings(&rules, "runbook", &mut runbooks);
+    strings(&rules, "runbook_url", &mut runbooks);
     assert_eq!(alerts.len(), runbooks.len());
     for runbook in runbooks {
         let anchor = runbook.strip_prefix("deploy/observability/README.md#").expect("a place in the README");

@@ -23,7 +23,7 @@ pub(crate) const WITH_PROMETHEUS: &[Test] = tests![a_real_prometheus_answers_the
 pub(crate) const WITH_PROMTOOL: &[Test] =
     tests![each_alert_fires_on_its_fault_and_none_on_a_healthy_node, promtool_finds_no_fault_with_the_metrics];
 
-const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yaml");
+const RULES: &str = include_str!("../../deploy/helm/gce-metadata-proxy/alerts/prometheus-rule.yaml");
 
 /// Timeout for Prometheus to answer a query. It starts within a second and scrapes every second.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
