@@ -27,7 +27,7 @@ const KUBECTL: [&str; 16] = [
 ];
 
 /// Flags of kubectl without a value, and flags whose value can be anything.
-const KUBECTL_SWITCHES: [&str; 3] = ["--rm", "-i", "--force"];
+const KUBECTL_SWITCHES: [&str; 4] = ["--rm", "-i", "--force", "--previous"];
 const KUBECTL_VALUES: [&str; 6] = ["--dry-run", "-o", "--output", "--raw", "--restart", "--selector"];
 
 /// Likewise of helm.
