@@ -168,7 +168,7 @@ class Chart(unittest.TestCase):
                 self.assertEqual(template["spec"]["priorityClassName"], "ours")
                 self.assertEqual(template["spec"]["tolerations"], [{"key": "a", "operator": "Exists"}])
             limits |= {one["name"]: one["resources"]["limits"]["cpu"] for one in template["spec"]["containers"]}
-        self.assertEqual(limits, {"proxy": "30m", "redirect": "60m", "canary": "20m"})
+        self.assertEqual(limits, {"proxy": "100m", "redirect": "60m", "canary": "20m"})
         none = self.pod("--set", "priorityClassName=,tolerations=null")
         self.assertFalse({"priorityClassName", "tolerations"} & set(none))
 
