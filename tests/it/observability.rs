@@ -59,6 +59,21 @@ fn the_rules_and_the_dashboard_name_metrics_that_exist() {
 }
 
 #[test]
+fn a_panel_has_a_line_for_ten_nodes_at_most_and_calls_them_by_their_names() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let lines: Vec<(&str, &str)> = targets
+        .map(|target| (target["expr"].as_str().expect("a query"), target["legendFormat"].as_str().expect("a legend")))
+        .collect();
+    for (query, legend) in &lines {
+        assert!(!legend.contains("{{instance}}") && query.contains("node=~\"$node\""), "{legend}: {query}");
+        assert!(!legend.contains("{{node}}") || query.starts_with("topk(10, "), "{legend}: {query}");
+    }
+    assert!(lines.iter().any(|(_, legend)| legend.contains("{{node}}")), "{lines:?}");
+}
+
+#[test]
 fn each_alert_says_where_it_is_told_what_to_do() {
     let rules = rules();
     let (mut alerts, mut runbooks) = (Vec::new(), Vec::new());
