@@ -65,6 +65,21 @@ class Editing(unittest.TestCase):
         for found in annotations:
             self.assertRegex(found["runbook_url"], r"^https://git\.example/README\.md#[a-z-]+$")
 
+    def test_a_label_for_prometheus_changes_no_pod(self):
+        mine = self.deploy / "overlays/mine"
+        shutil.copytree(self.deploy / "overlays/self-managed", mine)
+        file = mine / "kustomization.yaml"
+        plain = file.read_text().replace("# - ../../components/observability", "- ../../components/observability")
+        found = {}
+        for text in (plain, plain + "labels:\n  - pairs: {release: kube-prometheus-stack}\n"):
+            file.write_text(text)
+            found[text == plain] = rendered.objects(rendered.run("kubectl", "kustomize", mine))
+        monitors = [one["metadata"]["labels"]["release"] for one in found[False] if one["kind"] == "PodMonitor"]
+        self.assertEqual(monitors, ["kube-prometheus-stack"] * 2)
+        for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
+            before, after = (rendered.daemonset(found[is_plain], name)["spec"] for is_plain in (True, False))
+            self.assertEqual(before, after)
+
     def name_of_policy(self, folder):
         """The name of the only policy that a folder gives, which the proxy has to use."""
         objects = rendered.kustomize(folder)
