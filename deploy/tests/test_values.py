@@ -1,8 +1,12 @@
 """The chart refuses values that it does not understand, that contradict each other, or that cut pods off."""
 
 import json
+import os
 import re
 import unittest
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import rendered
 
@@ -122,6 +126,52 @@ class Values(unittest.TestCase):
         with_identity({"tokens": "none"}, "1.36.0-gke.100")
         with_identity(fenced, "1.30.0-eks-1")
         with_identity({"access": "kubelet", "tokens": "none"}, "1.25.0")
+
+    def test_the_removal_waits_for_the_containers_that_run(self):
+        second = "redirect.remove=true,redirect.enabled=false,canary.enabled=false"
+        for running, wanted in [(["proxy", "redirect"], "the pods that run still keep the rules"), (["proxy"], None), (None, None)]:
+            with self.subTest(running), cluster_with(running) as server:
+                command = ["template", "gce-metadata-proxy", rendered.CHART, "--namespace", "kube-system", "--kube-version", "1.36.0"]
+                ask = [os.environ.get("HELM", "helm"), *command, "--dry-run=server", "--kube-apiserver", server, "--set", second]
+                if not wanted:
+                    self.assertIn("redirect-remove", rendered.run(*ask))
+                    continue
+                with self.assertRaisesRegex(AssertionError, wanted):
+                    rendered.run(*ask)
+
+
+@contextmanager
+def cluster_with(containers):
+    """An API server that knows one DaemonSet, with these containers; or none."""
+    resource = {"name": "daemonsets", "singularName": "", "namespaced": True, "kind": "DaemonSet", "verbs": ["get"]}
+    version = {"groupVersion": "apps/v1", "version": "v1"}
+    pages = {
+        "/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0"},
+        "/api": {"kind": "APIVersions", "versions": []},
+        "/apis": {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}]},
+        "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource]},
+    }
+    if containers:
+        pod = {"spec": {"containers": [{"name": name} for name in containers]}}
+        daemonset = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "x"}, "spec": {"template": pod}}
+        pages["/apis/apps/v1/namespaces/kube-system/daemonsets/gce-metadata-proxy"] = daemonset
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            page = pages.get(self.path.partition("?")[0])
+            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            self.send_response(200 if page else 404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(page or missing).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def with_identity(values, version):
