@@ -24,7 +24,11 @@
 {{- fail "identity.access fenced needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens the admission policy allows" -}}
 {{- else if .shortTokens -}}
 {{- fail "identity.shortTokens needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens it bounds" -}}
+{{- else if ne .tokens "none" -}}
+{{- fail "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or of a GKE cluster identity.workloadPool and identity.clusterUri. Without it pods lose the node's tokens, which they have now, and get none of their own; if that is wanted, set identity.tokens=none" -}}
 {{- end -}}
+{{- else if eq .tokens "none" -}}
+{{- fail "identity.tokens=none, and identity.workloadPool or identity.workloadIdentityProvider, from which pods get tokens, are both set; set one of them" -}}
 {{- end -}}
 {{- if and .shortTokens (semverCompare "<1.30.0-0" $version) -}}
 {{- fail (printf "identity.shortTokens needs Kubernetes 1.30 for its admission policy, and this is %s (without a cluster, helm template needs --kube-version)" $version) -}}
@@ -51,10 +55,7 @@
 - name: METADATA_PROXY_IMPERSONATE_NODE
   value: "false"
 {{- end }}
-- name: NODE_NAME
-  valueFrom:
-    fieldRef:
-      fieldPath: spec.nodeName
+{{ include "nodeName" . }}
 # Empty is not set.
 - name: METADATA_PROXY_WORKLOAD_POOL
   value: {{ .Values.identity.workloadPool | quote }}
@@ -139,33 +140,6 @@
 {{- end }}
 {{- else }}
 - name: account
-  projected:
-    sources:
-      # A token of the proxy's account for this container alone, and for an hour. With
-      # automountServiceAccountToken the container `redirect` would have one too, and the API server by default
-      # makes such tokens valid for a year.
-      - serviceAccountToken:
-          path: token
-          expirationSeconds: 3600
-      - configMap:
-          name: kube-root-ca.crt
-          items:
-            - key: ca.crt
-              path: ca.crt
-      - downwardAPI:
-          items:
-            - path: namespace
-              fieldRef:
-                fieldPath: metadata.namespace
+  {{- include "account" . | nindent 2 }}
 {{- end }}
-{{- end }}
-
-{{/* The Job `identity doctor` is not selected as the proxy is. */}}
-{{- define "identity.doctor.labels" -}}
-app.kubernetes.io/name: gce-metadata-proxy-doctor
-app.kubernetes.io/component: doctor
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
