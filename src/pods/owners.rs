@@ -141,7 +141,7 @@ fn unless_answered(why: NoOwner, evidence: &Evidence<'_>) -> NoOwner {
         NoOwner::Unidentified(Missing::Claim) if !evidence.is_answered => None,
         _ => return why,
     };
-    let seconds = (evidence.api_age != Duration::MAX).then(|| evidence.api_age.as_secs());
+    let seconds = (evidence.api_age != Duration::MAX).then_some(evidence.api_age.as_secs());
     Missing::Answer { uid, silence: Silence(seconds) }.into()
 }
 

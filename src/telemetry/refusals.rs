@@ -118,7 +118,7 @@ impl Default for Refusals {
 impl Table {
     fn note(&mut self, client: IpAddr, pod: Option<Arc<CallingPod>>, cause: Cause<'_>, now: Instant) {
         let Cause { reason, status, path } = cause;
-        let path = &path[..path.floor_char_boundary(MAX_PATH)];
+        let path = shortened(path);
         let known = self.entries.iter_mut().find(|known| known.client == client && known.reason == reason);
         if let Some(known) = known {
             // The address may have another pod by now.
@@ -133,13 +133,11 @@ impl Table {
             return;
         }
         if self.entries.len() >= MAX_REFUSALS {
-            match self.gives_way(client, now) {
-                Some(place) => drop(self.entries.swap_remove(place)),
-                None => {
-                    self.without_place += 1;
-                    return;
-                }
-            }
+            let Some(place) = self.gives_way(client, now) else {
+                self.without_place += 1;
+                return;
+            };
+            self.entries.swap_remove(place);
         }
         self.entries.push(Refusal { client, pod, reason, status, path: path.into(), count: 1, first: now, last: now });
     }
@@ -158,6 +156,12 @@ impl Table {
         };
         oldest(&may_go).or_else(|| oldest(&|entry| now >= entry.first + HOLD))
     }
+}
+
+/// At most [`MAX_PATH`] bytes.
+fn shortened(path: &str) -> &str {
+    let end = (0..=MAX_PATH.min(path.len())).rev().find(|end| path.is_char_boundary(*end));
+    &path[..end.unwrap_or_default()]
 }
 
 impl Refusal {
