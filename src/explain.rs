@@ -24,8 +24,8 @@ const V1: &str = "/computeMetadata/v1/";
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
 pub enum Question {
-    /// What does the policy decide about a URL, and why?
-    Explain(Choice, String),
+    /// What does the policy decide about a URL, and why? Is it what was expected?
+    Explain(Choice, String, Option<Expected>),
     /// What is the text of a policy?
     Show(Source),
     /// Which requests does the second policy decide differently from the first?
@@ -36,11 +36,35 @@ pub enum Question {
     Schema,
 }
 
+/// What a policy is expected to decide about a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Expected {
+    /// Pods get an answer, perhaps with values removed.
+    Allow,
+    /// Nothing is sent upstream.
+    Conceal,
+}
+
+/// The answer to a question.
+#[derive(Debug)]
+pub struct Answer {
+    /// What to print.
+    pub text: String,
+    /// Whether it is what was expected, if anything was.
+    pub is_as_expected: bool,
+}
+
 impl Question {
     /// Answers the question. Fails if the policy cannot be loaded.
-    pub fn answer(&self) -> Result<String, LoadError> {
-        Ok(match self {
-            Self::Explain(choice, url) => explain(&choice.load()?, url),
+    pub fn answer(&self) -> Result<Answer, LoadError> {
+        let mut is_as_expected = true;
+        let text = match self {
+            Self::Explain(choice, url, expected) => {
+                let policy = choice.load()?;
+                is_as_expected = expected.is_none_or(|expected| decides(&policy, url) == Some(expected));
+                explain(&policy, url)
+            }
             Self::Show(source) => {
                 source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
             }
@@ -51,8 +75,16 @@ impl Question {
                 format!("The policy {name}, version {version} ({hash}), is valid: {} rules.\n", policy.rule_count())
             }
             Self::Schema => policy::SCHEMA.to_owned(),
-        })
+        };
+        Ok(Answer { text, is_as_expected })
     }
+}
+
+/// What the policy decides about a GET of a URL. `None` if the URL is invalid, so that a misspelt one meets no expectation.
+fn decides(policy: &Policy, url: &str) -> Option<Expected> {
+    let request = parse(url).ok()?;
+    let is_concealed = matches!(policy.judge(&request), Decision::Conceal(_));
+    Some(if is_concealed { Expected::Conceal } else { Expected::Allow })
 }
 
 /// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
@@ -189,7 +221,19 @@ mod tests {
 
     fn explained(policy: &str, url: &str) -> String {
         let choice = Choice { source: Source::parse(policy), recursive: None };
-        Question::Explain(choice, url.to_owned()).answer().expect("a built-in policy")
+        Question::Explain(choice, url.to_owned(), None).answer().expect("a built-in policy").text
+    }
+
+    #[test]
+    fn an_expectation_is_met_only_by_that_verdict_and_never_by_an_invalid_url() {
+        let (secret, open) = ("/computeMetadata/v1/instance/attributes/kube-env", "/computeMetadata/v1/instance/zone");
+        for (url, allow, conceal) in [(secret, false, true), (open, true, false), (&secret[1..], false, false)] {
+            let meets = |expected| {
+                let question = Question::Explain(Choice::default(), url.to_owned(), Some(expected));
+                question.answer().expect("a built-in policy").is_as_expected
+            };
+            assert_eq!((meets(Expected::Allow), meets(Expected::Conceal)), (allow, conceal), "{url}");
+        }
     }
 
     #[test]
@@ -218,7 +262,8 @@ mod tests {
     #[test]
     fn policies_are_compared() {
         let choice = |name: &str| Choice { source: Source::parse(name), recursive: None };
-        let compared = |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in");
+        let compared =
+            |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in").text;
         let text = compared("k8s-metadata-proxy", "compat");
         let row = |target: &str| text.lines().find(|line| line.starts_with(&format!("/computeMetadata/v1/{target} ")));
         assert!(

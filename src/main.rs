@@ -45,7 +45,11 @@ fn start(command: Command) -> Outcome<ExitCode> {
     runtime(threads::count())?.block_on(async {
         match command {
             Command::Serve(config) => serve(config).await?,
-            Command::Ask(question) => print(&question.answer()?),
+            Command::Ask(question) => {
+                let answer = question.answer()?;
+                print(&answer.text);
+                return Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
             Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
             Command::Status { admin, format } => {
                 return Ok(match status::run(admin, format).await {

@@ -9,7 +9,7 @@ use super::Command;
 use super::given::Mistakes;
 use super::syntax::{self, Choice};
 use crate::config::Config;
-use crate::explain::Question;
+use crate::explain::{Expected, Question};
 use crate::layers::conceal::Mode;
 use crate::policy::{self, BuiltIn, Recursive, Source};
 
@@ -76,14 +76,19 @@ pub(super) struct ExplainArgs {
     /// Instead of a URL, explain how the proxy on this machine (at --metrics-addr) identifies a pod
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
     pod: Option<String>,
+
+    /// Exit with 1 if the policy decides otherwise, or if the URL is invalid: for tests of a policy
+    #[arg(long, value_name = syntax::names::<Expected>(), conflicts_with = "pod")]
+    expect: Option<Choice<Expected>>,
 }
 
 impl ExplainArgs {
     /// The policy is only for URLs, and the address only for pods.
-    pub(super) fn resolve(self, policy: policy::Choice, admin: SocketAddr) -> Command {
+    pub(super) fn resolve(self, policy: policy::Choice, admin: SocketAddr, mistakes: &mut Mistakes) -> Command {
+        let expected = mistakes.optional(self.expect);
         match self.pod {
             Some(pod) => Command::ExplainPod { admin, pod },
-            None => Command::Ask(Question::Explain(policy, self.url.unwrap_or_default())),
+            None => Command::Ask(Question::Explain(policy, self.url.unwrap_or_default(), expected)),
         }
     }
 }
