@@ -21,7 +21,7 @@ use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
 use crate::pods::{ProcError, Sandboxes, Scans};
-use crate::policy::{LivePolicy, LoadError, Reloaded};
+use crate::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
@@ -124,6 +124,7 @@ impl App {
             let federation = identity.and_then(|settings| settings.federation.as_ref());
             federation.map(Google::new).transpose()?
         };
+        introduce(&config, &policy.current());
         Ok(Self { policy, doors, admin, redirect: None, scans, cluster: None, google, config })
     }
 
@@ -168,6 +169,8 @@ impl App {
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| {
             let keeper = Keeper::of_installed(redirect, registry.counter(&table::REDIRECT_DROPPED));
+            // The process keeps one.
+            let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))
         };
         let _redirecting = redirect.map(keep);
@@ -199,6 +202,31 @@ impl App {
         let scans = self.scans.take()?;
         Some(Identifying { scans, exchange: self.cluster.clone().zip(self.google.take()) })
     }
+}
+
+/// Logs what decides what pods get. The first line of a log that is sent to somebody else.
+fn introduce(config: &Config, policy: &Policy) {
+    let identity = match &config.identity {
+        None => "off".to_owned(),
+        Some(settings) => match &settings.federation {
+            None => "no tokens".to_owned(),
+            Some(federation) => federation.sts_audience(),
+        },
+    };
+    let upstream = match &config.upstream {
+        Upstream::Server(target) => format!("http://{target}"),
+        Upstream::None(_) => "none".to_owned(),
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        policy = policy.name(),
+        policy_version = policy.version(),
+        policy_mode = %config.policy_mode,
+        upstream,
+        workload_identity = identity,
+        redirect = config.redirect.is_some(),
+        "starting"
+    );
 }
 
 /// Opens the doors to each address for pods.
@@ -257,8 +285,8 @@ fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
     if let Some(identity) = shared.identity.clone() {
         tasks.spawn(identity.tend());
     }
-    let of_history = Arc::clone(shared);
-    tasks.spawn(async move { of_history.measures.history.run(&of_history.measures.instruments.latency).await });
+    let measured = Arc::clone(shared);
+    tasks.spawn(async move { measured.measures.run().await });
     tasks
 }
 
@@ -288,7 +316,7 @@ async fn follow(live: &LivePolicy, metrics: &PolicyMetrics) {
             }
             Reloaded::Rejected { error, in_force } => {
                 let in_force = in_force.name();
-                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy");
+                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy; {A_RESTART_FAILS}");
             }
         }
     };

@@ -1,6 +1,7 @@
 //! The command line: parses flags and environment variables into a [`Command`]. The only module that uses clap.
 
 mod check;
+mod effect;
 mod federation;
 mod given;
 mod identity;
@@ -14,20 +15,23 @@ mod redirect;
 mod repeated;
 mod serve;
 mod startup_taint;
+mod status;
 mod syntax;
 mod usage;
 mod values;
+mod variables;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::explain::Question;
 use crate::startup_taint::StartupTaint;
 use crate::telemetry::logging::{Format, Levels};
 use given::Mistakes;
+use lenient::Parsed;
 use usage::Called;
 
 pub use serve::flags;
@@ -58,6 +62,9 @@ enum Subcommands {
     /// Redirect pods' metadata requests to the proxy, and block other routes to the metadata server
     #[command(subcommand)]
     Redirect(redirect::Subcommands),
+    /// Print how the proxy on this machine (at --metrics-addr) is doing, what is wrong and what to do. Exits with 0 if all is
+    /// well, 1 if it is degraded or failing, 2 if it does not answer
+    Status(status::StatusArgs),
     /// Check whether this pod or node is protected. Exits with 0 if it is, apart from what --redirect-allow leaves open, 1 if
     /// something else is exposed, 2 if a check failed for another reason
     Check(check::CheckArgs),
@@ -99,6 +106,13 @@ pub enum Command {
         admin: SocketAddr,
         /// Its namespace and name, separated by a slash.
         pod: String,
+    },
+    /// Ask the proxy that serves operators at this address how it is doing.
+    Status {
+        /// The address.
+        admin: SocketAddr,
+        /// Format of the answer.
+        format: crate::finding::Format,
     },
     /// Check whether this pod or node is protected.
     Check {
@@ -151,19 +165,24 @@ pub enum Stop {
 /// Parses the command line and the environment.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> {
     let mut mistakes = Mistakes::default();
-    let (parsed, args) = lenient::parse::<Args>(args, &mut mistakes)?;
-    match parsed.and_then(|parsed| parsed.resolve(&mut mistakes)) {
+    let Parsed { whole, args } = lenient::parse::<Args>(args, &mut mistakes)?;
+    match whole.and_then(|(parsed, given)| parsed.resolve(&given, &mut mistakes)) {
         Some(command) if mistakes.is_empty() => Ok(command),
         _ => Err(Stop::Usage(Called::by(&args, Args::command()).text(mistakes.lines()))),
     }
 }
 
+/// A sentence for each environment variable that looks like a flag's and is none.
+pub fn unknown_variables() -> Vec<String> {
+    variables::unknown(std::env::vars_os().map(|(name, _)| name), &Args::command())
+}
+
 impl Args {
     /// Takes the values, and adds the invalid ones to `mistakes`. A subcommand ignores flags that it does not use.
-    fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
+    fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Command> {
         let Self { serve, command } = self;
         Some(match command {
-            None => Command::Serve(serve.resolve(mistakes)?),
+            None => Command::Serve(serve.resolve(given, mistakes)?),
             Some(Subcommands::Explain(args)) => {
                 let admin = mistakes.value(serve.metrics_addr)?;
                 args.resolve(serve.policy.choice(mistakes), admin)
@@ -181,6 +200,10 @@ impl Args {
                 let command = args.resolve(mistakes)?;
                 Command::Redirect { command, metrics_addr, log: log?, startup_taint }
             }
+            Some(Subcommands::Status(args)) => {
+                let admin = mistakes.value(serve.metrics_addr);
+                args.resolve(admin, mistakes)?
+            }
             Some(Subcommands::Check(args)) => {
                 serve.policy.resolve(mistakes);
                 let (admin, log) = (mistakes.value(serve.metrics_addr), serve.log.resolve(mistakes));
@@ -193,7 +216,7 @@ impl Args {
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]
-            Some(Subcommands::Demo(args)) => Command::Demo(serve.resolve(mistakes)?, args.traffic),
+            Some(Subcommands::Demo(args)) => Command::Demo(serve.resolve(given, mistakes)?, args.traffic),
         })
     }
 }
@@ -301,11 +324,7 @@ mod tests {
         let known: Vec<String> =
             command.get_arguments().filter_map(clap::Arg::get_long).map(|flag| format!("--{flag}")).collect();
         assert_eq!(shown.iter().map(|(flag, _)| flag.clone()).collect::<Vec<_>>(), known);
-        let switches = ["--reuse-port", "--audit", "--redirect", "--redirect-drop-spoofed", "--workload-identity"];
-        let type_it = |(flag, value): &(String, String)| {
-            if switches.contains(&&**flag) { flag.clone() } else { format!("{flag}={value}") }
-        };
-        let typed: Vec<String> = shown.iter().map(type_it).collect();
+        let typed: Vec<String> = shown.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
         assert_eq!(flags(&serve(&typed.join(" "))), shown);
     }
 

@@ -120,6 +120,14 @@ impl Error {
         }
     }
 
+    /// The path that was asked for, if it is known.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Concealed(concealed) => Some(concealed.path().as_str()),
+            _ => None,
+        }
+    }
+
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match self {

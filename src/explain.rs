@@ -1,16 +1,14 @@
 //! [`Question`]: the commands `explain` and `policy`, which answer questions about policies.
 
 use std::fmt::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use bytes::Bytes;
+use http::Uri;
 use http::header::HOST;
 use http::uri::Authority;
-use http::{StatusCode, Uri};
 
+use crate::ask::{self, AskError};
 use crate::error::Error;
-use crate::http_client::{HttpClient, Limits};
 use crate::identity::Whois;
 use crate::layers::conceal::redact;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
@@ -19,9 +17,6 @@ use crate::metadata::query::Param;
 use crate::metadata::{Malformed, Query, Request, RequestError};
 use crate::policy::pattern::Pattern;
 use crate::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadError, Policy, Source, Subject};
-
-/// The proxy answers from memory.
-const ADMIN_LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 64 * 1024 };
 
 /// What policies leave out at the beginning of a path.
 const V1: &str = "/computeMetadata/v1/";
@@ -100,38 +95,9 @@ pub async fn whois(admin: SocketAddr, pod: &str) -> Result<Whois, AskError> {
     serde_json::from_str(&answer).map_err(|_| AskError::Unclear)
 }
 
-/// Why it is not known whom the proxy takes a pod for.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nothing answers there.
-    #[error("cannot reach the proxy at {0} (--metrics-addr): {1}")]
-    Unreachable(SocketAddr, String),
-    /// The proxy does not identify pods.
-    #[error("{0}")]
-    NoIdentity(String),
-    /// It does not answer that here, such as to an address that is not loopback.
-    #[error("it refuses to say: {0}")]
-    Refused(String),
-    /// The answer has another form.
-    #[error("its answer has another form; the proxy is of another version")]
-    Unclear,
-}
-
 async fn ask(admin: SocketAddr, query: &[(&str, &str)]) -> Result<String, AskError> {
-    let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
-    // A proxy that listens on all addresses listens on loopback, too.
-    let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-    let request = http::Request::get(format!("http://{}/whois?{query}", SocketAddr::new(ip, admin.port())));
-    let request = request.body(Bytes::new()).map_err(|error| unreachable(&error))?;
-    let answer = HttpClient::plain(ADMIN_LIMITS).send(request).await.map_err(|error| unreachable(&error))?;
-    let text = String::from_utf8_lossy(answer.body()).into_owned();
-    let said = || text.trim_end().to_owned();
-    match answer.status() {
-        status if status.is_success() => Ok(text),
-        StatusCode::NOT_FOUND => Err(AskError::NoIdentity(said())),
-        _ => Err(AskError::Refused(said())),
-    }
+    ask::get(admin, &format!("/whois?{query}")).await
 }
 
 /// A table of requests and what each policy decides.

@@ -5,7 +5,7 @@ mod limits;
 mod measures;
 mod sources;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
@@ -19,8 +19,10 @@ use crate::layers::token_cache::{IsDefault, Store, Tokens};
 use crate::memory::Pressure;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
+use crate::redirect::Standing;
 use crate::server::Drain;
 use crate::telemetry::Registry;
+use crate::telemetry::refusals::{NamePod, Refusals};
 use crate::tokens::MetadataServer;
 use crate::upstream::{Access, Forward};
 use crate::workloads::Workloads;
@@ -42,6 +44,8 @@ pub struct Shared {
     pub registry: Registry,
     /// What is counted and measured of requests.
     pub measures: Measures,
+    /// The last refusals.
+    pub refusals: Arc<Refusals>,
     /// How much clients may use.
     pub limits: Limits,
     /// The policy in force, and how it is enforced.
@@ -58,6 +62,8 @@ pub struct Shared {
     pub tokens: Tokens<Sources>,
     /// Whether pods should be sent here.
     pub readiness: Readiness,
+    /// Whether the redirect is installed. Set once if this process keeps one.
+    pub redirect: OnceLock<Arc<Standing>>,
     /// Asks whether pods are served.
     pub door_probe: Arc<DoorProbe>,
     /// Ends connections at shutdown.
@@ -90,6 +96,7 @@ impl Shared {
             began: Instant::now(),
             readiness: Readiness::new(health, identity.clone(), Arc::clone(&door_probe), drain.clone()),
             accounts: identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new),
+            refusals: refusals(identity.clone()),
             concealment: Arc::new(concealment),
             leaves: leaves(&upstream.forward),
             tokens: Tokens::new(store, sources),
@@ -97,12 +104,18 @@ impl Shared {
             registry,
             measures,
             limits,
+            redirect: OnceLock::new(),
             identity,
             upstream,
             door_probe,
             drain,
         })
     }
+}
+
+/// Refusals with the names of identified pods.
+fn refusals(identity: Option<Arc<Identity>>) -> Arc<Refusals> {
+    Arc::new(Refusals::new(NamePod::new(Arc::new(move |addr| identity.as_ref()?.pod_at(addr)))))
 }
 
 /// Values that are requested from the metadata server.

@@ -100,7 +100,7 @@ class Flags(unittest.TestCase):
         return [line for line in done.stderr.splitlines() if line.startswith("gce-metadata-proxy: ")]
 
     def test_the_binary_has_the_features_of_the_image(self):
-        self.assertRegex(rendered.run(BINARY, "--help"), r"(?m)^ +--workload-identity$")
+        self.assertRegex(rendered.run(BINARY, "--help"), r"(?m)^ +--workload-identity\[")
 
     def test_the_policy_that_is_shipped_has_no_mistake(self):
         policies = list(rendered.DEPLOY.glob("components/*/policy.yaml"))

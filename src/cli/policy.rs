@@ -51,7 +51,10 @@ impl PolicyArgs {
     /// The policy alone, for commands that do not enforce it.
     pub(super) fn choice(self, mistakes: &mut Mistakes) -> policy::Choice {
         let recursive = mistakes.optional(self.recursive);
-        policy::Choice { source: Source::parse(&self.policy), recursive }
+        // A variable that is empty counts as not set.
+        let source =
+            if self.policy.is_empty() { policy::Choice::default().source } else { Source::parse(&self.policy) };
+        policy::Choice { source, recursive }
     }
 
     /// The flags that result in this configuration.

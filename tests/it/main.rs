@@ -12,6 +12,7 @@ mod kept;
 mod observability;
 mod process;
 mod quiet;
+mod status;
 mod statusz;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]
@@ -19,3 +20,4 @@ mod support;
 mod telemetry;
 mod tokens;
 mod upstream;
+mod usage;
