@@ -205,8 +205,8 @@ class Chart(unittest.TestCase):
             ("canary.enabled=true", ["get daemonset/gce-metadata-proxy-canary", "BEFORE helm uninstall", first, second]),
             ("redirect.enabled=false", ["need the proxy", second]),
             ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
-            ("identity.enabled=true,identity.tokens=none", ["identity doctor", "new pods then get 503"]),
-            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 -- check"]),
+            ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
+            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 -- check", "-c proxy -- /gce-metadata-proxy status"]),
         ]:
             text = notes(given)
             with self.subTest(given):
@@ -232,7 +232,7 @@ class Chart(unittest.TestCase):
                 self.assertEqual(kept, wanted)
 
     def test_without_a_pool_pods_are_told_apart_and_nobody_gets_tokens_of_an_audience(self):
-        found = rendered.helm("--set", "identity.enabled=true,identity.tokens=none", "--kube-version", "1.36.0")
+        found = rendered.helm("--set", "identity.enabled=true,identity.workloadIdentityProvider=none", "--kube-version", "1.36.0")
         self.assertIn("ClusterRole -/gce-metadata-proxy-own-node", map(rendered.name_of, found))
         self.assertNotIn("ClusterRole -/gce-metadata-proxy-audience", map(rendered.name_of, found))
 

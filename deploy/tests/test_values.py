@@ -60,7 +60,7 @@ class Values(unittest.TestCase):
             "canary.resources.limits.memory=null",
             "volumes[0].emptyDir.medium=Memory",
             "env={HTTPS_PROXY=x}",
-            "identity.tokens=no",
+            "identity.workloadIdentityProvider=no",
             "prometheusRule.runbookUrl=page#anchor",
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
@@ -106,7 +106,8 @@ class Values(unittest.TestCase):
             ({"access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
             # By the documents pods then have no tokens at all.
             ({}, "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or"),
-            ({"tokens": "none", "workloadIdentityProvider": provider}, "identity.tokens=none, and identity.workloadPool or"),
+            ({"workloadIdentityProvider": "none", "access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
+            ({"workloadIdentityProvider": "none", "workloadPool": pool}, "are both set"),
         ]:
             with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
                 with_identity(mistake, "1.36.0")
@@ -117,15 +118,15 @@ class Values(unittest.TestCase):
             "workloadIdentityProvider": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
         }
         with self.assertRaisesRegex(AssertionError, "own-node needs Kubernetes 1.36 .*, and this is v1.34.1;"):
-            with_identity({"tokens": "none"}, "1.34.1-gke.5")
+            with_identity({"workloadIdentityProvider": "none"}, "1.34.1-gke.5")
         with self.assertRaisesRegex(AssertionError, "fenced needs Kubernetes 1.30 .*, and this is v1.29.9"):
             with_identity(fenced, "1.29.9")
         short = fenced | {"access": "kubelet", "shortTokens": True}
         with self.assertRaisesRegex(AssertionError, "shortTokens needs Kubernetes 1.30 .*, and this is v1.29.9"):
             with_identity(short, "1.29.9")
-        with_identity({"tokens": "none"}, "1.36.0-gke.100")
+        with_identity({"workloadIdentityProvider": "none"}, "1.36.0-gke.100")
         with_identity(fenced, "1.30.0-eks-1")
-        with_identity({"access": "kubelet", "tokens": "none"}, "1.25.0")
+        with_identity({"access": "kubelet", "workloadIdentityProvider": "none"}, "1.25.0")
 
     def test_the_removal_waits_for_the_containers_that_run(self):
         second = "redirect.remove=true,redirect.enabled=false,canary.enabled=false"

@@ -1,15 +1,21 @@
 {{/* Workload Identity: what components/identity and the three ways to the API server add to the DaemonSet. */}}
 
+{{/* The workload identity provider. Empty if there is none, or if that is said. */}}
+{{- define "identity.provider" -}}
+{{- if ne .Values.identity.workloadIdentityProvider "none" -}}
+{{- .Values.identity.workloadIdentityProvider -}}
+{{- end -}}
+{{- end }}
+
 {{/* The audience of pods' Kubernetes tokens. Empty if pods get no tokens of their own. */}}
 {{- define "identity.audience" -}}
-{{- with .Values.identity -}}
-{{- .tokenAudience | default .workloadPool | default .workloadIdentityProvider -}}
-{{- end -}}
+{{- .Values.identity.tokenAudience | default .Values.identity.workloadPool | default (include "identity.provider" .) -}}
 {{- end }}
 
 {{/* Fails with a sentence if the values contradict each other, which a schema can say only obscurely. */}}
 {{- define "identity.check" -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
+{{- $provider := include "identity.provider" . -}}
 {{- with .Values.identity -}}
 {{- if and .workloadPool .workloadIdentityProvider -}}
 {{- fail "identity: workloadPool and workloadIdentityProvider are both set; set the one that Google knows this cluster by" -}}
@@ -17,18 +23,16 @@
 {{- fail "identity.workloadPool needs identity.clusterUri, such as https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/CLUSTER" -}}
 {{- else if and .clusterUri (not .workloadPool) -}}
 {{- fail "identity.clusterUri needs identity.workloadPool; a workload identity provider has no cluster URI" -}}
-{{- else if not (or .workloadPool .workloadIdentityProvider) -}}
+{{- else if not (or .workloadPool $provider) -}}
 {{- if .tokenAudience -}}
 {{- fail "identity.tokenAudience needs identity.workloadPool or identity.workloadIdentityProvider" -}}
 {{- else if eq .access "fenced" -}}
 {{- fail "identity.access fenced needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens the admission policy allows" -}}
 {{- else if .shortTokens -}}
 {{- fail "identity.shortTokens needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens it bounds" -}}
-{{- else if ne .tokens "none" -}}
-{{- fail "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or of a GKE cluster identity.workloadPool and identity.clusterUri. Without it pods lose the node's tokens, which they have now, and get none of their own; if that is wanted, set identity.tokens=none" -}}
+{{- else if ne .workloadIdentityProvider "none" -}}
+{{- fail "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or of a GKE cluster identity.workloadPool and identity.clusterUri. Without it pods lose the node's tokens, which they have now, and get none of their own; if that is wanted, set identity.workloadIdentityProvider=none" -}}
 {{- end -}}
-{{- else if eq .tokens "none" -}}
-{{- fail "identity.tokens=none, and identity.workloadPool or identity.workloadIdentityProvider, from which pods get tokens, are both set; set one of them" -}}
 {{- end -}}
 {{- if and .shortTokens (semverCompare "<1.30.0-0" $version) -}}
 {{- fail (printf "identity.shortTokens needs Kubernetes 1.30 for its admission policy, and this is %s (without a cluster, helm template needs --kube-version)" $version) -}}
