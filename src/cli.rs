@@ -1,5 +1,6 @@
 //! The command line: parses flags and environment variables into a [`Command`]. The only module that uses clap.
 
+mod admin;
 mod check;
 mod effect;
 mod federation;
@@ -183,36 +184,25 @@ impl Args {
         let Self { serve, command } = self;
         Some(match command {
             None => Command::Serve(serve.resolve(given, mistakes)?),
-            Some(Subcommands::Explain(args)) => {
-                let admin = mistakes.value(serve.metrics_addr)?;
-                args.resolve(serve.policy.choice(mistakes), admin, mistakes)
-            }
-            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice(mistakes))),
+            Some(Subcommands::Explain(args)) => args.resolve(serve.policy.choice, serve.admin, mistakes)?,
+            Some(Subcommands::Policy(args)) => Command::Ask(args.resolve(serve.policy.choice, mistakes)),
             Some(Subcommands::Redirect(mut args)) => {
-                serve.policy.resolve(mistakes);
                 let log = serve.log.resolve(mistakes);
                 let startup_taint = {
-                    let admin = mistakes.value(serve.metrics_addr);
                     let (taint, keeps_rules) = args.take_startup_taint();
-                    taint.resolve(keeps_rules, serve.identity.node, admin, mistakes)
+                    taint.resolve(keeps_rules, serve.identity.node, serve.admin, mistakes)
                 };
                 let metrics_addr = args.take_metrics_addr(mistakes);
                 let command = args.resolve(mistakes)?;
                 Command::Redirect { command, metrics_addr, log: log?, startup_taint }
             }
-            Some(Subcommands::Status(args)) => {
-                let admin = mistakes.value(serve.metrics_addr);
-                args.resolve(admin, mistakes)?
-            }
+            Some(Subcommands::Status(args)) => args.resolve(serve.admin, mistakes)?,
             Some(Subcommands::Check(args)) => {
-                serve.policy.resolve(mistakes);
-                let (admin, log) = (mistakes.value(serve.metrics_addr), serve.log.resolve(mistakes));
-                Command::Check { command: args.resolve(mistakes)?, admin: admin?, log: log? }
+                let log = serve.log.resolve(mistakes);
+                let (command, admin) = args.resolve(serve.admin, mistakes)?;
+                Command::Check { command, admin, log: log? }
             }
-            Some(Subcommands::Identity(args)) => {
-                let admin = mistakes.value(serve.metrics_addr);
-                args.resolve(serve.identity, admin, mistakes)?
-            }
+            Some(Subcommands::Identity(args)) => args.resolve(serve.identity, serve.admin, mistakes)?,
             #[cfg(feature = "mock")]
             Some(Subcommands::Mock(args)) => Command::Mock(args.resolve(mistakes)?),
             #[cfg(feature = "mock")]

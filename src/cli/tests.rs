@@ -76,6 +76,24 @@ fn help_and_version_are_not_errors() {
     assert!(matches!(parse_line("-V"), Err(Stop::Shown(text)) if text.contains(env!("CARGO_PKG_VERSION"))));
 }
 
+/// A flag that a command does not use would be read as one that it does.
+#[test]
+fn commands_have_only_flags_that_they_use() {
+    fn leaves(command: &clap::Command, path: &str) -> Vec<(String, Vec<String>)> {
+        let name = format!("{path} {}", command.get_name());
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long).map(str::to_owned).collect();
+        let below = command.get_subcommands().flat_map(|command| leaves(command, &name)).collect::<Vec<_>>();
+        if below.is_empty() { vec![(name, flags)] } else { below }
+    }
+    let commands: Vec<_> = Args::command().get_subcommands().flat_map(|command| leaves(command, "")).collect();
+    let with = |flag: &str| -> Vec<&str> {
+        let has = commands.iter().filter(|(_, flags)| flags.iter().any(|known| known == flag));
+        has.map(|(name, _)| name.trim()).collect()
+    };
+    assert_eq!(with("policy"), ["explain", "policy show", "policy diff"]);
+    assert_eq!(with("metrics-addr"), ["explain", "redirect install", "status", "check", "identity doctor"]);
+}
+
 #[test]
 fn flags_are_formatted_so_that_they_parse() {
     let config = serve(
