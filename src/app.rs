@@ -21,7 +21,7 @@ use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
 use crate::memory::Pressure;
 use crate::pods::{ProcError, Sandboxes, Scans};
-use crate::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Reloaded};
+use crate::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
@@ -124,6 +124,7 @@ impl App {
             let federation = identity.and_then(|settings| settings.federation.as_ref());
             federation.map(Google::new).transpose()?
         };
+        introduce(&config, &policy.current());
         Ok(Self { policy, doors, admin, redirect: None, scans, cluster: None, google, config })
     }
 
@@ -201,6 +202,31 @@ impl App {
         let scans = self.scans.take()?;
         Some(Identifying { scans, exchange: self.cluster.clone().zip(self.google.take()) })
     }
+}
+
+/// Logs what decides what pods get. The first line of a log that is sent to somebody else.
+fn introduce(config: &Config, policy: &Policy) {
+    let identity = match &config.identity {
+        None => "off".to_owned(),
+        Some(settings) => match &settings.federation {
+            None => "no tokens".to_owned(),
+            Some(federation) => federation.sts_audience(),
+        },
+    };
+    let upstream = match &config.upstream {
+        Upstream::Server(target) => format!("http://{target}"),
+        Upstream::None(_) => "none".to_owned(),
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        policy = policy.name(),
+        policy_version = policy.version(),
+        policy_mode = %config.policy_mode,
+        upstream,
+        workload_identity = identity,
+        redirect = config.redirect.is_some(),
+        "starting"
+    );
 }
 
 /// Opens the doors to each address for pods.

@@ -24,8 +24,8 @@ const V1: &str = "/computeMetadata/v1/";
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
 pub enum Question {
-    /// What does the policy decide about a URL, and why? If the flag is set, the exit code says whether it is refused.
-    Explain(Choice, String, bool),
+    /// What does the policy decide about a URL, and why? Is it what was expected?
+    Explain(Choice, String, Option<Expected>),
     /// What is the text of a policy?
     Show(Source),
     /// Which requests does the second policy decide differently from the first?
@@ -36,16 +36,34 @@ pub enum Question {
     Schema,
 }
 
-/// Exit code of a question whether a request is refused, if it is. Not 1: that is a policy which cannot be loaded.
-pub const REFUSED: u8 = 2;
+/// What a policy is expected to decide about a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Expected {
+    /// Pods get an answer, perhaps with values removed.
+    Allow,
+    /// Nothing is sent upstream.
+    Conceal,
+}
+
+/// The answer to a question.
+#[derive(Debug)]
+pub struct Answer {
+    /// What to print.
+    pub text: String,
+    /// Whether it is what was expected, if anything was.
+    pub is_as_expected: bool,
+}
 
 impl Question {
-    /// Answers the question, in text and with an exit code. Fails if the policy cannot be loaded.
-    pub fn answer(&self) -> Result<(String, u8), LoadError> {
+    /// Answers the question. Fails if the policy cannot be loaded.
+    pub fn answer(&self) -> Result<Answer, LoadError> {
+        let mut is_as_expected = true;
         let text = match self {
-            Self::Explain(choice, url, says_so) => {
-                let Explanation { text, is_refused } = explained(&choice.load()?, url);
-                return Ok((text, if is_refused && *says_so { REFUSED } else { 0 }));
+            Self::Explain(choice, url, expected) => {
+                let policy = choice.load()?;
+                is_as_expected = expected.is_none_or(|expected| decides(&policy, url) == Some(expected));
+                explain(&policy, url)
             }
             Self::Show(source) => {
                 source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
@@ -58,31 +76,33 @@ impl Question {
             }
             Self::Schema => policy::SCHEMA.to_owned(),
         };
-        Ok((text, 0))
+        Ok(Answer { text, is_as_expected })
     }
+}
+
+/// What the policy decides about a GET of a URL. `None` if the URL is invalid, so that a misspelt one meets no expectation.
+fn decides(policy: &Policy, url: &str) -> Option<Expected> {
+    let request = parse(url).ok()?;
+    let is_concealed = matches!(policy.judge(&request), Decision::Conceal(_));
+    Some(if is_concealed { Expected::Conceal } else { Expected::Allow })
 }
 
 /// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
 /// lines, each with a label.
 pub fn explain(policy: &Policy, url: &str) -> String {
-    explained(policy, url).text
-}
-
-fn explained(policy: &Policy, url: &str) -> Explanation {
-    let mut explanation = Explanation::default();
+    let mut explanation = Explanation(String::new());
     explanation.line("asked for", url);
     let request = match parse(url) {
         Ok(request) => request,
         Err(error) => {
             explanation.line("read as", "invalid: it is refused before the policy applies");
             explanation.line("upstream", "nothing is sent");
-            explanation.is_refused = true;
             let error = Error::from(error);
             explanation.line("client", format_args!("{}: {error}", error.status()));
             if let Some(meant) = meant(url) {
                 explanation.line("perhaps", format_args!("you mean {meant}; only policies omit the prefix"));
             }
-            return explanation;
+            return explanation.0;
         }
     };
     explanation.line("read as", format_args!("{}{}", request.path, request.query));
@@ -93,7 +113,7 @@ fn explained(policy: &Policy, url: &str) -> Explanation {
     let decision = policy.judge(&request);
     explain_rule(&mut explanation, policy, decision, subject.as_str());
     explain_verdict(&mut explanation, policy, &request, decision);
-    explanation
+    explanation.0
 }
 
 /// Asks the proxy that serves operators at this address whom it takes a pod for.
@@ -129,17 +149,12 @@ fn compare(policies: [&Policy; 2]) -> String {
     table
 }
 
-#[derive(Default)]
-struct Explanation {
-    text: String,
-    /// Whether a client gets a refusal.
-    is_refused: bool,
-}
+struct Explanation(String);
 
 impl Explanation {
     fn line(&mut self, name: &str, what: impl fmt::Display) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "{name:10} {what}");
+        let _ = writeln!(self.0, "{name:10} {what}");
     }
 }
 
@@ -178,7 +193,6 @@ fn explain_verdict(explanation: &mut Explanation, policy: &Policy, request: &Req
     explanation.line("verdict", verdict);
     explanation.line("upstream", upstream);
     if let Decision::Conceal(cause) = decision {
-        explanation.is_refused = true;
         let refusal = Concealed::new(policy, &request.path, &request.query, cause);
         explanation.line("client", format_args!("{}: {refusal}", refusal.status()));
     }
@@ -207,7 +221,19 @@ mod tests {
 
     fn explained(policy: &str, url: &str) -> String {
         let choice = Choice { source: Source::parse(policy), recursive: None };
-        Question::Explain(choice, url.to_owned(), false).answer().expect("a built-in policy").0
+        Question::Explain(choice, url.to_owned(), None).answer().expect("a built-in policy").text
+    }
+
+    #[test]
+    fn an_expectation_is_met_only_by_that_verdict_and_never_by_an_invalid_url() {
+        let (secret, open) = ("/computeMetadata/v1/instance/attributes/kube-env", "/computeMetadata/v1/instance/zone");
+        for (url, allow, conceal) in [(secret, false, true), (open, true, false), (&secret[1..], false, false)] {
+            let meets = |expected| {
+                let question = Question::Explain(Choice::default(), url.to_owned(), Some(expected));
+                question.answer().expect("a built-in policy").is_as_expected
+            };
+            assert_eq!((meets(Expected::Allow), meets(Expected::Conceal)), (allow, conceal), "{url}");
+        }
     }
 
     #[test]
@@ -237,7 +263,7 @@ mod tests {
     fn policies_are_compared() {
         let choice = |name: &str| Choice { source: Source::parse(name), recursive: None };
         let compared =
-            |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in").0;
+            |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in").text;
         let text = compared("k8s-metadata-proxy", "compat");
         let row = |target: &str| text.lines().find(|line| line.starts_with(&format!("/computeMetadata/v1/{target} ")));
         assert!(

@@ -46,9 +46,9 @@ fn start(command: Command) -> Outcome<ExitCode> {
         match command {
             Command::Serve(config) => serve(config).await?,
             Command::Ask(question) => {
-                let (text, code) = question.answer()?;
-                print(&text);
-                return Ok(ExitCode::from(code));
+                let answer = question.answer()?;
+                print(&answer.text);
+                return Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }
             Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
             Command::Status { admin, format } => {
@@ -117,6 +117,9 @@ async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
     logging::limit_panics();
+    for unknown in cli::unknown_variables() {
+        tracing::warn!("{unknown}");
+    }
     let mut app = App::bind(config).await?;
     app.connect_cluster().await?;
     app.install_redirect().await?;

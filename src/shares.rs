@@ -51,15 +51,26 @@ impl<T: Copy + PartialEq> Shares<T> {
     /// "Clearly more" means that the other client still holds at least as much after the transfer, so that
     /// two clients never take the same amount from each other in turn.
     pub fn room_for(&self, client: Option<T>, amount: usize) -> Availability<T> {
-        self.room_beside(client, amount, 0)
+        if self.used.saturating_add(amount) <= self.limit {
+            return Availability::Free;
+        }
+        self.room_beside(client, amount, |_| 0)
     }
 
-    /// Like [`Shares::room_for`], with a reserve that must stay free.
-    pub fn room_beside(&self, client: Option<T>, amount: usize, spare: usize) -> Availability<T> {
+    /// Like [`Shares::room_for`], with a reserve that must stay free, which may depend on whether the client holds most. Always
+    /// scans all clients.
+    pub fn room_beside(
+        &self,
+        client: Option<T>,
+        amount: usize,
+        reserve: impl FnOnce(bool) -> usize,
+    ) -> Availability<T> {
+        let largest = self.largest();
+        let spare = reserve(largest.is_some_and(|(largest, _)| largest == client));
         if self.used.saturating_add(amount).saturating_add(spare) <= self.limit {
             return Availability::Free;
         }
-        match self.largest() {
+        match largest {
             Some((largest, _)) if largest == client => Availability::FromItself,
             Some((largest, most)) if most >= self.held_by(client).saturating_add(amount.saturating_mul(2)) => {
                 Availability::From(largest)

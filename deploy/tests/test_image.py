@@ -88,7 +88,7 @@ class Serving(unittest.TestCase):
 
     def test_it_can_tell_pods_apart(self):
         printed = containers.podman("run", "--rm", *self.options, PROXY, "--help")
-        self.assertRegex(printed, r"(?m)^ +--workload-identity$")
+        self.assertRegex(printed, r"(?m)^ +--workload-identity\[")
 
     def test_the_requests_of_the_demo_work(self):
         with self.proxy() as proxy:

@@ -316,15 +316,17 @@ class Privileges(unittest.TestCase):
                 self.assertEqual(token, {"path": "token", "expirationSeconds": 3600})
         self.assertGreater(seen, 0)
 
-    def test_every_container_is_bounded_and_guaranteed(self):
+    def test_every_container_is_bounded(self):
         for where, _, container in rendered.containers():
             with self.subTest(where, container=container["name"]):
-                bound = {"cpu": "30m", "memory": "25Mi"}
+                least = most = {"cpu": "30m", "memory": "25Mi"}
                 if "--workload-identity" in container["args"] or container["name"] == "doctor":
-                    bound = {"cpu": "100m", "memory": "32Mi"}
+                    least = most = {"cpu": "100m", "memory": "32Mi"}
+                elif container["name"] == "proxy":
+                    most = {"cpu": "100m", "memory": "25Mi"}
                 if container["name"] == "canary":
-                    bound = {"cpu": "10m", "memory": "16Mi"}
-                self.assertEqual(container["resources"], {"requests": bound, "limits": bound})
+                    least = most = {"cpu": "10m", "memory": "16Mi"}
+                self.assertEqual(container["resources"], {"requests": least, "limits": most})
 
     def test_a_rolling_update_starts_the_new_pod_first(self):
         for where, found in rendered.everything():

@@ -1,18 +1,19 @@
 //! The flags that say what Google trusts, and where tokens are exchanged.
 
-use clap::Args;
+use clap::{ArgMatches, Args};
 use serde::Serialize;
 
-use super::given::{Given, Mistakes, Plain};
+use super::given::{Given, Mistakes, Plain, Syntax, value};
 use super::repeated::repeated;
-use super::syntax::{self, Choice};
+use super::syntax::{self, Choice, NONE};
+use crate::identity::Settings;
 use crate::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
 const IAM: &str = "https://iamcredentials.googleapis.com";
 
 repeated! {
-    /// Where the tokens of pods' accounts come from. Without a pool or a provider, pods' accounts have no tokens.
+    /// Where the tokens of pods' accounts come from.
     #[derive(Debug, Args, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub(super) struct FederationArgs {
@@ -24,9 +25,9 @@ repeated! {
         #[arg(long, value_name = "URL", env = "METADATA_PROXY_CLUSTER_URI")]
         cluster_uri: Option<Given<ClusterUri>>,
 
-        /// Workload identity provider that trusts any cluster, in place of --workload-pool
-        #[arg(long, value_name = "//iam.googleapis.com/...", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
-        workload_identity_provider: Option<Given<Provider>>,
+        /// Workload identity provider that trusts any cluster, in place of --workload-pool. none: pods' accounts have no tokens
+        #[arg(long, value_name = "//iam.googleapis.com/...|none", env = "METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER")]
+        workload_identity_provider: Option<Given<ProviderOrNone>>,
 
         /// Audience of pods' Kubernetes tokens. By default the pool, or the provider
         #[arg(long, value_name = "AUDIENCE", env = "METADATA_PROXY_TOKEN_AUDIENCE")]
@@ -57,23 +58,28 @@ repeated! {
 }
 
 impl FederationArgs {
+    /// Whether it is said where tokens come from, or that there are none.
+    pub(super) fn says_whose_tokens(&self) -> bool {
+        let is_given = [
+            self.workload_pool.as_ref().map(Given::is_not_empty),
+            self.cluster_uri.as_ref().map(Given::is_not_empty),
+            self.workload_identity_provider.as_ref().map(Given::is_not_empty),
+        ];
+        is_given.contains(&Some(true))
+    }
+
     /// `None` if pods' accounts have no tokens, or if there are mistakes.
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Federation> {
         let pool = mistakes.optional(self.workload_pool);
         let cluster = mistakes.optional(self.cluster_uri);
-        let provider = mistakes.optional(self.workload_identity_provider);
+        let provider = mistakes.optional(self.workload_identity_provider).flatten();
         let (sts, iam) = (mistakes.value(self.sts_endpoint), mistakes.value(self.iam_endpoint));
         let (token_audience, google_ca) = (mistakes.optional(self.token_audience), mistakes.optional(self.google_ca));
         let prefetch = mistakes.value(self.prefetch);
         let trust = match (pool, cluster, provider) {
             (Some(pool), Some(cluster), None) => Trust::Pool(pool, cluster),
             (None, None, Some(provider)) => Trust::Provider(provider),
-            (None, None, None) => {
-                if token_audience.is_some() || google_ca.is_some() {
-                    mistakes.add(format!("--token-audience and --google-ca require {EITHER}"));
-                }
-                return None;
-            }
+            (None, None, None) => return None,
             (Some(_), _, Some(_)) => {
                 mistakes.add(format!("only one may be given of {EITHER}"));
                 return None;
@@ -93,12 +99,13 @@ impl FederationArgs {
         Some(Federation { trust, token_audience, sts: sts?, iam: iam?, google_ca, prefetch: prefetch? })
     }
 
-    /// The flags that result in this.
-    pub(super) fn from_federation(federation: Option<&Federation>) -> Self {
+    /// The flags that result in these settings.
+    pub(super) fn from_settings(settings: Option<&Settings>) -> Self {
+        let federation = settings.and_then(|settings| settings.federation.as_ref());
         let (pool, cluster, provider) = match federation.map(|federation| federation.trust.clone()) {
             Some(Trust::Pool(pool, cluster)) => (Some(pool), Some(cluster), None),
-            Some(Trust::Provider(provider)) => (None, None, Some(provider)),
-            None => (None, None, None),
+            Some(Trust::Provider(provider)) => (None, None, Some(Some(provider))),
+            None => (None, None, settings.map(|_| None)),
         };
         let server = |of: fn(&Federation) -> &Endpoint, default| {
             let endpoint =
@@ -118,7 +125,33 @@ impl FederationArgs {
     }
 }
 
-const EITHER: &str = "--workload-pool or --workload-identity-provider";
+/// The flags of which one says where tokens come from.
+pub(super) const EITHER: &str = "--workload-pool or --workload-identity-provider";
+
+/// Whether pods' accounts have tokens, as the flags say. Also where an invalid value leaves that open.
+pub(super) fn has_tokens(given: &ArgMatches) -> bool {
+    !matches!(value::<ProviderOrNone>(given, "workload_identity_provider"), Some(None))
+}
+
+/// A provider, or `none`.
+#[derive(Debug, Clone)]
+struct ProviderOrNone;
+
+impl Syntax for ProviderOrNone {
+    type Value = Option<Provider>;
+
+    fn expected() -> String {
+        format!("{}; or {NONE}", Provider::EXPECTED)
+    }
+
+    fn parse(text: &str) -> Option<Option<Provider>> {
+        if text == NONE { Some(None) } else { Provider::parse(text).map(Some) }
+    }
+
+    fn show(value: &Option<Provider>) -> String {
+        value.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)
+    }
+}
 
 impl Plain for WorkloadPool {
     const EXPECTED: &'static str = "PROJECT.svc.id.goog";
@@ -161,6 +194,7 @@ mod tests {
     use crate::workloads::{Federation, Prefetch};
 
     const ON: &str = "--workload-identity --node-name=n";
+    const NO_TOKENS: &str = "--workload-identity-provider=none";
     const URI: &str = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c";
     const PROVIDER: &str = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";
 
@@ -169,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pool_or_a_provider_there_are_no_tokens() {
-        assert_eq!(federation(""), None);
-        assert_eq!(federation("--workload-pool= --cluster-uri= --sts-endpoint=https://sts.example"), None);
+    fn there_are_no_tokens_if_that_is_said() {
+        assert_eq!(federation(NO_TOKENS), None);
+        assert_eq!(federation(&format!("--workload-pool= --cluster-uri= {NO_TOKENS}")), None);
     }
 
     #[test]
@@ -197,13 +231,16 @@ mod tests {
             ("--workload-pool=p.svc.id.goog", "--workload-pool requires --cluster-uri"),
             (&format!("--cluster-uri={URI}"), "--cluster-uri requires --workload-pool"),
             (&both, "only one may be given of --workload-pool or --workload-identity-provider"),
-            (
-                "--google-ca=/x",
-                "--token-audience and --google-ca require --workload-pool or --workload-identity-provider",
-            ),
+            (&format!("{NO_TOKENS} --google-ca=/x"), "--google-ca has no effect without --workload-pool or"),
             ("--workload-identity-provider=//x", "--workload-identity-provider: \"//x\" is not valid; expected //iam."),
-            ("--sts-endpoint=http://sts.googleapis.com", "http:// only for addresses of this machine"),
-            ("--prefetch=some", "--prefetch: \"some\" is not valid; expected linked or all or none"),
+            (
+                &format!("{NO_TOKENS} --sts-endpoint=http://sts.googleapis.com"),
+                "http:// only for addresses of this machine",
+            ),
+            (
+                &format!("{NO_TOKENS} --prefetch=some"),
+                "--prefetch: \"some\" is not valid; expected linked or all or none",
+            ),
         ] {
             let said = mistakes(&format!("{ON} {flags}"));
             assert!(said.contains(expected), "{flags}: {said}");

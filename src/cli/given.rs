@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::fmt::{Debug, Display};
 use std::marker::PhantomData;
 
-use clap::Arg;
 use clap::builder::{StringValueParser, TypedValueParser, ValueParserFactory};
 use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches};
 use serde::{Serialize, Serializer};
 
 /// The syntax of a flag's value.
@@ -128,13 +128,22 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
         source: ValueSource,
     ) -> Result<Self::Value, clap::Error> {
         let text = StringValueParser::new().parse_ref(command, arg, text)?;
-        let flag = arg.and_then(Arg::get_long).unwrap_or_default();
-        let variable = arg.and_then(Arg::get_env).filter(|_| source == ValueSource::EnvVariable);
-        let origin = match variable {
-            Some(variable) => format!("--{flag} (from {})", variable.display()),
-            None => format!("--{flag}"),
-        };
+        let origin = arg.map(|arg| origin(arg, Some(source))).unwrap_or_default();
         Ok(Given { origin, value: S::parse(&text), text, is_typed: source == ValueSource::CommandLine })
+    }
+}
+
+/// The value of a flag. `None` if it is invalid.
+pub(super) fn value<S: Syntax>(given: &ArgMatches, id: &str) -> Option<S::Value> {
+    given.get_one::<Given<S>>(id)?.value.clone()
+}
+
+/// How messages name a flag whose value comes from there.
+pub(super) fn origin(arg: &Arg, source: Option<ValueSource>) -> String {
+    let flag = arg.get_long().unwrap_or_default();
+    match arg.get_env().filter(|_| source == Some(ValueSource::EnvVariable)) {
+        Some(variable) => format!("--{flag} (from {})", variable.display()),
+        None => format!("--{flag}"),
     }
 }
 

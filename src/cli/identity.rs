@@ -3,10 +3,10 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::federation::FederationArgs;
-use super::given::{Given, Mistakes, Plain, Syntax};
+use super::federation::{self, FederationArgs};
+use super::given::{Given, Mistakes, Plain};
 use super::repeated::repeated;
-use super::syntax::{self, Choice};
+use super::syntax::{self, Choice, Switch};
 use crate::cluster::{self, Acting, Credential, NodeName};
 use crate::identity::{AccountName, Settings};
 use crate::pods::owners::Attest;
@@ -47,13 +47,22 @@ impl NodeArgs {
 }
 
 repeated! {
-    /// How pods are identified. Without `--workload-identity` the other flags have no effect.
+    /// How pods are identified. Without `--workload-identity` the other flags are refused.
     #[derive(Debug, Args, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub(super) struct IdentityArgs {
         /// Identify the pod that sends each request, from the node's processes and the API server. Requires --node-name
-        #[arg(long, env = "METADATA_PROXY_WORKLOAD_IDENTITY")]
-        workload_identity: bool,
+        #[arg(
+            long,
+            value_name = "true|false",
+            env = "METADATA_PROXY_WORKLOAD_IDENTITY",
+            default_value = "false",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "true",
+            hide_default_value = true
+        )]
+        workload_identity: Switch,
 
         #[command(flatten)]
         #[serde(flatten)]
@@ -70,7 +79,7 @@ repeated! {
             require_equals = true,
             default_missing_value = "true"
         )]
-        impersonate_node: Given<Impersonation>,
+        impersonate_node: Switch,
 
         /// Directory where the node's /proc is mounted. Read-only is enough
         #[arg(long, value_name = "DIR", env = "METADATA_PROXY_HOST_PROC", default_value = HOST_PROC)]
@@ -104,29 +113,33 @@ repeated! {
 impl IdentityArgs {
     /// `None` if it is off, or if there are mistakes.
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Settings> {
-        if self.workload_identity {
-            return self.resolve_anyway("--workload-identity", mistakes);
+        if !mistakes.switch(self.workload_identity.clone()) {
+            self.node.resolve(None, mistakes);
+            return None;
         }
-        let acting = mistakes.value(self.impersonate_node);
-        self.node.resolve(acting, mistakes);
-        mistakes.value(self.attest);
-        mistakes.optional(self.state_dir);
-        mistakes.list(self.passthrough);
-        None
+        if !self.federation.says_whose_tokens() {
+            mistakes.add(format!(
+                "--workload-identity requires {}, for Google tokens of pods' accounts; or \
+                 --workload-identity-provider=none, if pods are to have no tokens",
+                federation::EITHER
+            ));
+        }
+        self.resolve_anyway("--workload-identity", mistakes)
     }
 
     /// The settings, whether it is on or not. `None` if there are mistakes. `what` needs them.
     pub(super) fn resolve_anyway(self, what: &str, mistakes: &mut Mistakes) -> Option<Settings> {
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
-        let acting = mistakes.value(self.impersonate_node);
+        let impersonates = mistakes.optional(Some(self.impersonate_node)).unwrap_or(true);
+        let acting = if impersonates { Acting::AsItsNode } else { Acting::AsItself };
         let host_proc = mistakes.value(self.host_proc);
         let state_dir = mistakes.optional(self.state_dir).map(Into::into);
         let federation = self.federation.resolve(mistakes);
         if self.node.is_nameless() {
             mistakes.add(format!("{what} requires --node-name (or NODE_NAME), the name of this node"));
         }
-        let cluster = self.node.resolve(acting, mistakes);
+        let cluster = self.node.resolve(Some(acting), mistakes);
         Some(Settings {
             host_proc: host_proc?.into(),
             state_dir,
@@ -141,7 +154,7 @@ impl IdentityArgs {
     pub(super) fn from_settings(settings: Option<&Settings>) -> Self {
         let cluster = settings.map(|settings| &settings.cluster);
         Self {
-            workload_identity: settings.is_some(),
+            workload_identity: Given::from_value(settings.is_some()),
             node: NodeArgs {
                 node_name: cluster.map(|cluster| Given::from_value(cluster.node.clone())),
                 kubeconfig: cluster.and_then(|cluster| match &cluster.credential {
@@ -150,8 +163,8 @@ impl IdentityArgs {
                 }),
             },
             impersonate_node: Given::from_value(match cluster.map(|cluster| &cluster.credential) {
-                Some(Credential::OwnAccount(acting)) => *acting,
-                _ => Acting::default(),
+                Some(Credential::OwnAccount(acting)) => *acting == Acting::AsItsNode,
+                _ => true,
             }),
             host_proc: Given::from_value(
                 settings.map_or_else(|| HOST_PROC.to_owned(), |settings| settings.host_proc.display().to_string()),
@@ -163,7 +176,7 @@ impl IdentityArgs {
             passthrough: settings
                 .map(|settings| settings.passthrough.iter().cloned().map(Given::from_value).collect())
                 .unwrap_or_default(),
-            federation: FederationArgs::from_federation(settings.and_then(|settings| settings.federation.as_ref())),
+            federation: FederationArgs::from_settings(settings),
         }
     }
 }
@@ -173,33 +186,6 @@ impl Plain for NodeName {
 
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
-    }
-}
-
-/// Whether the account acts as its node.
-#[derive(Debug, Clone)]
-struct Impersonation;
-
-impl Syntax for Impersonation {
-    type Value = Acting;
-
-    fn expected() -> String {
-        "true or false".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<Acting> {
-        match text {
-            "true" => Some(Acting::AsItsNode),
-            "false" => Some(Acting::AsItself),
-            _ => None,
-        }
-    }
-
-    fn show(value: &Acting) -> String {
-        match value {
-            Acting::AsItsNode => "true".to_owned(),
-            Acting::AsItself => "false".to_owned(),
-        }
     }
 }
 
@@ -217,6 +203,8 @@ mod tests {
     use crate::cli::Command;
     use crate::cli::tests::{mistakes, parse_line, serve};
     use crate::cluster::{Acting, Credential};
+
+    const ON: &str = "--workload-identity --workload-identity-provider=none --node-name=n";
 
     fn shown(line: &str) -> Vec<String> {
         let Ok(Command::Serve(config)) = parse_line(line) else { panic!("{line}") };
@@ -237,23 +225,23 @@ mod tests {
     }
 
     #[test]
-    fn it_is_off_by_default_and_the_other_flags_have_no_effect() {
+    fn it_is_off_by_default() {
         let off = ["false", "", "", "true", "/host/proc", "prefer", ""];
         assert_eq!(shown(""), off);
-        assert_eq!(shown("--node-name n1 --attest kernel --impersonate-node=false"), off);
+        assert_eq!(shown("--node-name n1"), off);
     }
 
     #[test]
     fn flags_are_shown_as_they_are_in_force() {
-        let line = "--workload-identity --node-name=n1 --kubeconfig /k --host-proc /proc --attest=kernel \
-                    --passthrough kube-system/a,b/c";
+        let line = "--workload-identity --workload-identity-provider=none --node-name=n1 --kubeconfig /k --host-proc /proc \
+                    --attest=kernel --passthrough kube-system/a,b/c";
         assert_eq!(shown(line), ["true", "n1", "/k", "true", "/proc", "kernel", "kube-system/a,b/c"]);
     }
 
     #[test]
     fn the_account_acts_as_its_node_unless_told_otherwise() {
         let credential = |flags: &str| {
-            let identity = serve(&format!("--workload-identity --node-name=n {flags}")).identity;
+            let identity = serve(&format!("{ON} {flags}")).identity;
             identity.expect("it is on").cluster.credential
         };
         for (flags, acting) in [
@@ -271,11 +259,15 @@ mod tests {
     fn mistakes_say_what_was_expected() {
         for (line, expected) in [
             ("--workload-identity", "--workload-identity requires --node-name (or NODE_NAME)"),
+            (
+                "--workload-identity --node-name=n",
+                "or --workload-identity-provider=none, if pods are to have no tokens",
+            ),
             ("--node-name=Node_1", "--node-name: \"Node_1\" is not valid; expected the name of a node"),
-            ("--attest=api", "--attest: \"api\" is not valid; expected prefer or kernel"),
-            ("--passthrough=a", "--passthrough: \"a\" is not valid; expected NAMESPACE/ACCOUNT"),
-            ("--impersonate-node=no", "--impersonate-node: \"no\" is not valid; expected true or false"),
-            ("--passthrough=A/b", "--passthrough: \"A/b\" is not valid; expected NAMESPACE/ACCOUNT"),
+            (&format!("{ON} --attest=api"), "--attest: \"api\" is not valid; expected prefer or kernel"),
+            (&format!("{ON} --passthrough=a"), "--passthrough: \"a\" is not valid; expected NAMESPACE/ACCOUNT"),
+            (&format!("{ON} --impersonate-node=no"), "--impersonate-node: \"no\" is not valid; expected true or false"),
+            (&format!("{ON} --passthrough=A/b"), "--passthrough: \"A/b\" is not valid; expected NAMESPACE/ACCOUNT"),
         ] {
             let said = mistakes(line);
             assert!(said.contains(expected), "{line}: {said}");

@@ -3,27 +3,37 @@
 
 use std::ffi::OsString;
 
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Parser};
 
 use super::Stop;
 use super::given::Mistakes;
 use super::usage::{Called, lacks_subcommand};
 
-/// Parses arguments with clap. Returns `None`, and adds a mistake, if some of them cannot be parsed. Also returns the arguments
-/// that are left.
+/// What could be parsed.
+pub(super) struct Parsed<A> {
+    /// The values, and where each comes from. `None` if some arguments cannot be parsed.
+    pub(super) whole: Option<(A, ArgMatches)>,
+    /// The arguments that are left.
+    pub(super) args: Vec<OsString>,
+}
+
+/// Parses arguments with clap. Adds a mistake for each that cannot be parsed.
 ///
 /// clap stops at the first unknown argument. Removes unknown arguments one by one, so that the others are checked too.
 pub(super) fn parse<A: Parser>(
     args: impl IntoIterator<Item = OsString>,
     mistakes: &mut Mistakes,
-) -> Result<(Option<A>, Vec<OsString>), Stop> {
+) -> Result<Parsed<A>, Stop> {
     let command = A::command();
     let mut args: Vec<OsString> = args.into_iter().map(|arg| with_two_dashes(&command, arg)).collect();
     let mut has_wrong_subcommand = false;
     loop {
-        let error = match A::try_parse_from(&args) {
-            Ok(parsed) => return Ok((Some(parsed), args)),
+        let parsed = A::command()
+            .try_get_matches_from(&args)
+            .and_then(|given| A::from_arg_matches(&given).map(|parsed| (parsed, given)));
+        let error = match parsed {
+            Ok(parsed) => return Ok(Parsed { whole: Some(parsed), args }),
             Err(error) => error,
         };
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -38,7 +48,7 @@ pub(super) fn parse<A: Parser>(
             // What follows is its own, so nobody knows whether it is right.
             Some(position) if is_subcommand => args.truncate(position),
             Some(position) => drop(args.remove(position)),
-            None => return Ok((None, args)),
+            None => return Ok(Parsed { whole: None, args }),
         }
     }
 }

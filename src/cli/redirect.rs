@@ -8,7 +8,7 @@ use strum::{Display, EnumString, VariantNames};
 
 use super::given::{Given, Mistakes, Plain, Syntax};
 use super::startup_taint::StartupTaintArgs;
-use super::syntax::{self, Choice};
+use super::syntax::{self, Choice, Switch};
 use crate::config;
 use crate::redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
@@ -102,8 +102,17 @@ pub(super) struct OpenedArgs {
     /// Drop packets for the metadata server that arrive on an interface other than the one that routes to their source address
     /// (a strict reverse-path check), so that no pod can use another's address. Not for networks such as Cilium's, where
     /// pods' packets arrive on another interface
-    #[arg(long, env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED")]
-    redirect_drop_spoofed: bool,
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "METADATA_PROXY_REDIRECT_DROP_SPOOFED",
+        default_value = "false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    redirect_drop_spoofed: Switch,
 
     /// New connections per second that each source address may open, after a burst of ten times as many. The kernel drops
     /// those beyond. daemonset only. 0 turns it off
@@ -111,7 +120,8 @@ pub(super) struct OpenedArgs {
         long,
         value_name = "RATE",
         env = "METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS",
-        default_value = Rate::DEFAULT.per_second().to_string()
+        default_value = Rate::DEFAULT.per_second().to_string(),
+        allow_negative_numbers = true
     )]
     redirect_max_new_connections: Given<NewConnections>,
 }
@@ -197,7 +207,7 @@ impl OpenedArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Opened {
         Opened {
             routes: self.routes.resolve(mistakes),
-            drop_spoofed: self.redirect_drop_spoofed,
+            drop_spoofed: mistakes.switch(self.redirect_drop_spoofed),
             max_new_connections: mistakes.value(self.redirect_max_new_connections).flatten(),
         }
     }
@@ -206,7 +216,7 @@ impl OpenedArgs {
     pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
         Self {
             routes: RoutesArgs::from_routes(opened.map(|opened| &opened.routes)),
-            redirect_drop_spoofed: opened.is_some_and(|opened| opened.drop_spoofed),
+            redirect_drop_spoofed: Given::from_value(opened.is_some_and(|opened| opened.drop_spoofed)),
             redirect_max_new_connections: Given::from_value(
                 opened.map_or(Some(Rate::DEFAULT), |opened| opened.max_new_connections),
             ),
@@ -403,7 +413,5 @@ mod tests {
             config.redirect,
             Some(Opened { routes: Routes { ports: vec![443], ipv6: true }, ..Opened::default() })
         );
-        let Ok(Cli::Serve(config)) = parse_line("--redirect-allow 443") else { panic!("no proxy") };
-        assert_eq!(config.redirect, None);
     }
 }

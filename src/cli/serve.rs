@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 
-use clap::Args;
+use clap::{ArgMatches, Args};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::admin::AdminArgs;
+use super::effect;
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::log::LogArgs;
 use super::policy::PolicyArgs;
 use super::redirect::OpenedArgs;
-use super::syntax::{self, Choice, Count, HostName, Place, Time};
+use super::syntax::{self, Choice, Count, HostName, Place, Switch, Time};
 use super::values::ValuesArgs;
 use crate::config::{self, Config};
 use crate::layers::rescue::OnOverload;
@@ -33,15 +35,9 @@ pub(super) struct ServeArgs {
     )]
     addr: Vec<Given<SocketAddr>>,
 
-    /// Address to listen on for operators: /metrics, /healthz, /readyz, /statusz and others
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "METADATA_PROXY_METRICS_ADDR",
-        default_value = config::METRICS_ADDR.to_string(),
-        global = true
-    )]
-    pub(super) metrics_addr: Given<SocketAddr>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) admin: AdminArgs,
 
     /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
     /// scraper uses. May be repeated
@@ -67,8 +63,17 @@ pub(super) struct ServeArgs {
     allowed_host: Vec<Given<HostName>>,
 
     /// Set `SO_REUSEPORT` on the listening sockets, so that a new process can start before the old one exits
-    #[arg(long, env = "METADATA_PROXY_REUSE_PORT")]
-    reuse_port: bool,
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "METADATA_PROXY_REUSE_PORT",
+        default_value = "false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    reuse_port: Switch,
 
     /// Maximum concurrent requests to the metadata server. Excess requests are refused; answers from memory do not count.
     /// A waiting request uses 25 KiB of memory, at most 56 KiB
@@ -76,7 +81,8 @@ pub(super) struct ServeArgs {
         long,
         value_name = "N",
         env = "METADATA_PROXY_MAX_IN_FLIGHT",
-        default_value = config::MAX_IN_FLIGHT.to_string()
+        default_value = config::MAX_IN_FLIGHT.to_string(),
+        allow_negative_numbers = true
     )]
     max_in_flight: Given<Count<1>>,
 
@@ -86,7 +92,8 @@ pub(super) struct ServeArgs {
         long,
         value_name = "N",
         env = "METADATA_PROXY_MAX_CONNECTIONS",
-        default_value = config::MAX_CONNECTIONS.to_string()
+        default_value = config::MAX_CONNECTIONS.to_string(),
+        allow_negative_numbers = true
     )]
     max_connections: Given<Count<1>>,
 
@@ -96,7 +103,8 @@ pub(super) struct ServeArgs {
         long,
         value_name = "N",
         env = "METADATA_PROXY_MAX_HANGING",
-        default_value = config::MAX_HANGING.to_string()
+        default_value = config::MAX_HANGING.to_string(),
+        allow_negative_numbers = true
     )]
     max_hanging: Given<Count<0>>,
 
@@ -114,8 +122,17 @@ pub(super) struct ServeArgs {
     pub(super) log: LogArgs,
 
     /// Log each token that is issued to a client: client address, account, scopes, outcome and expiry, but not the token
-    #[arg(long, env = "METADATA_PROXY_AUDIT")]
-    audit: bool,
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "METADATA_PROXY_AUDIT",
+        default_value = "false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    audit: Switch,
 
     /// How long to wait for requests in flight after SIGTERM or SIGINT, such as 10s, 500ms or 1m
     #[arg(
@@ -128,8 +145,17 @@ pub(super) struct ServeArgs {
 
     /// Redirect metadata requests from this node's pods to the first --addr while serving, as `redirect install --keep`
     /// does. Requires nft or iptables, root, and the capability `NET_ADMIN`
-    #[arg(long, env = "METADATA_PROXY_REDIRECT")]
-    redirect: bool,
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "METADATA_PROXY_REDIRECT",
+        default_value = "false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    redirect: Switch,
 
     #[command(flatten)]
     #[serde(flatten)]
@@ -141,9 +167,11 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Config> {
+    /// The configuration, if there are no mistakes. `given`: where the values come from.
+    pub(super) fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
+        effect::check(given, mistakes);
         let addrs = mistakes.list(self.addr);
-        let metrics_addr = mistakes.value(self.metrics_addr);
+        let metrics_addr = self.admin.resolve(mistakes);
         let metrics_allowed_hosts = mistakes.list(self.metrics_allowed_host);
         let upstream = mistakes.value(self.upstream);
         let upstream = self.values.resolve(upstream, mistakes);
@@ -154,6 +182,7 @@ impl ServeArgs {
         let max_hanging = mistakes.value(self.max_hanging);
         let on_overload = mistakes.value(self.overload);
         let log = self.log.resolve(mistakes);
+        let [reuse_port, audit, redirect] = [self.reuse_port, self.audit, self.redirect].map(|it| mistakes.switch(it));
         let drain_timeout = mistakes.value(self.drain_timeout);
         let opened = self.opened.resolve(mistakes);
         let identity = self.identity.resolve(mistakes);
@@ -167,16 +196,16 @@ impl ServeArgs {
             policy,
             policy_mode: policy_mode?,
             allowed_hosts,
-            reuse_port: self.reuse_port,
+            reuse_port,
             max_in_flight: max_in_flight?,
             max_connections: max_connections?,
             max_hanging: max_hanging?,
             on_overload: on_overload?,
             log_format,
             log,
-            audit: if self.audit { Audit::On } else { Audit::Off },
+            audit: if audit { Audit::On } else { Audit::Off },
             drain_timeout: drain_timeout?,
-            redirect: self.redirect.then_some(opened),
+            redirect: redirect.then_some(opened),
             identity,
         })
     }
@@ -186,7 +215,7 @@ impl ServeArgs {
         let hosts = |hosts: &[String]| hosts.iter().cloned().map(Given::from_value).collect();
         Self {
             addr: config.addrs.iter().copied().map(Given::from_value).collect(),
-            metrics_addr: Given::from_value(config.metrics_addr),
+            admin: AdminArgs::from_addr(config.metrics_addr),
             metrics_allowed_host: hosts(&config.metrics_allowed_hosts),
             upstream: Given::from_value(match &config.upstream {
                 Upstream::Server(target) => Place::Server(target.clone()),
@@ -195,15 +224,15 @@ impl ServeArgs {
             values: ValuesArgs::from_upstream(&config.upstream),
             policy: PolicyArgs::from_config(config),
             allowed_host: hosts(&config.allowed_hosts),
-            reuse_port: config.reuse_port,
+            reuse_port: Given::from_value(config.reuse_port),
             max_in_flight: Given::from_value(config.max_in_flight),
             max_connections: Given::from_value(config.max_connections),
             max_hanging: Given::from_value(config.max_hanging),
             overload: Choice::from_value(config.on_overload),
             log: LogArgs::from_config(config),
-            audit: config.audit == Audit::On,
+            audit: Given::from_value(config.audit == Audit::On),
             drain_timeout: Given::from_value(config.drain_timeout),
-            redirect: config.redirect.is_some(),
+            redirect: Given::from_value(config.redirect.is_some()),
             opened: OpenedArgs::from_opened(config.redirect.as_ref()),
             identity: IdentityArgs::from_settings(config.identity.as_ref()),
         }

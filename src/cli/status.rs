@@ -1,11 +1,11 @@
 //! Flags of `status`.
 
-use std::net::SocketAddr;
-
 use clap::Args;
 
 use super::Command;
+use super::admin::AdminArgs;
 use super::given::Mistakes;
+use super::repeated::Repeated;
 use super::syntax::{self, Choice};
 use crate::finding::Format;
 
@@ -18,10 +18,15 @@ pub(super) struct StatusArgs {
     /// The same as --format=json
     #[arg(long, conflicts_with = "format")]
     json: bool,
+
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 impl StatusArgs {
-    pub(super) fn resolve(self, admin: Option<SocketAddr>, mistakes: &mut Mistakes) -> Option<Command> {
+    /// The address holds where it is given, before or after the command.
+    pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
+        let admin = self.admin.over(before).resolve(mistakes);
         let format = mistakes.value(self.format)?;
         let format = if self.json { Format::Json } else { format };
         Some(Command::Status { admin: admin?, format })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use strum::VariantNames;
 
-use super::given::{Given, Plain, Syntax};
+use super::given::{Given, Mistakes, Plain, Syntax};
 use crate::metadata::Target;
 use crate::metadata::host::AllowedHosts;
 use crate::telemetry::logging::{Levels, LevelsError};
@@ -42,6 +42,41 @@ where
 
     fn show(value: &T) -> String {
         value.to_string()
+    }
+}
+
+/// On or off, as Go's flags spell it: `--audit`, `--audit=false`, `METADATA_PROXY_AUDIT=1`.
+#[derive(Debug, Clone)]
+pub(super) struct OnOff;
+
+/// A flag that is on or off. clap needs the attributes `num_args = 0..=1`, `require_equals = true`, a default and
+/// `default_missing_value = "true"`.
+pub(super) type Switch = Given<OnOff>;
+
+impl Syntax for OnOff {
+    type Value = bool;
+
+    fn expected() -> String {
+        "true or false".to_owned()
+    }
+
+    fn parse(text: &str) -> Option<bool> {
+        match text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn show(value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+impl Mistakes {
+    /// Whether a switch is on. A variable that is empty counts as not set, and so as off.
+    pub(super) fn switch(&mut self, given: Switch) -> bool {
+        self.optional(Some(given)).unwrap_or_default()
     }
 }
 
@@ -122,8 +157,8 @@ pub(super) enum Place {
     Nowhere,
 }
 
-/// No metadata server.
-const NONE: &str = "none";
+/// Nothing, in place of something.
+pub(super) const NONE: &str = "none";
 
 /// A value as a metadata server has it: one word.
 #[derive(Debug, Clone)]

@@ -44,16 +44,7 @@ impl ValuesArgs {
         };
         match place? {
             Place::Nowhere => Some(Upstream::None(Values::new(named))),
-            Place::Server(target) => {
-                if named != Named::default() {
-                    mistakes.add(
-                        "--project-id, --numeric-project-id, --cluster-name, --cluster-location and --cluster-uid require \
-                         --upstream none; a metadata server has values of its own"
-                            .to_owned(),
-                    );
-                }
-                Some(Upstream::Server(target))
-            }
+            Place::Server(target) => Some(Upstream::Server(target)),
         }
     }
 
@@ -99,8 +90,8 @@ mod tests {
     #[test]
     fn values_of_a_server_are_its_own() {
         for (line, expected) in [
-            ("--project-id=shop", "require --upstream none"),
-            ("--cluster-uid=5f0c", "require --upstream none"),
+            ("--project-id=shop", "has no effect without --upstream=none"),
+            ("--cluster-uid=5f0c", "has no effect without --upstream=none"),
             ("--upstream none --project-id=a/b", "--project-id: \"a/b\" is not valid; expected a word"),
             ("--upstream none --numeric-project-id=0", "--numeric-project-id: \"0\" is not valid"),
         ] {

@@ -118,7 +118,7 @@ impl Default for Refusals {
 impl Table {
     fn note(&mut self, client: IpAddr, pod: Option<Arc<CallingPod>>, cause: Cause<'_>, now: Instant) {
         let Cause { reason, status, path } = cause;
-        let path = beginning(path);
+        let path = shortened(path);
         let known = self.entries.iter_mut().find(|known| known.client == client && known.reason == reason);
         if let Some(known) = known {
             // The address may have another pod by now.
@@ -158,10 +158,10 @@ impl Table {
     }
 }
 
-/// At most [`MAX_PATH`] bytes of a text.
-fn beginning(text: &str) -> &str {
-    let end = (0..=MAX_PATH.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or(0)]
+/// At most [`MAX_PATH`] bytes.
+fn shortened(path: &str) -> &str {
+    let end = (0..=MAX_PATH.min(path.len())).rev().find(|end| path.is_char_boundary(*end));
+    &path[..end.unwrap_or_default()]
 }
 
 impl Refusal {

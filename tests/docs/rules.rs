@@ -125,7 +125,7 @@ impl Rules {
         let args = args.iter().map(file).chain(node);
         match cli::parse(std::iter::once(OsString::from("gce-metadata-proxy")).chain(args)) {
             Ok(Command::Ask(question)) if !is_mention => {
-                question.answer().map(|(text, _)| Some(text)).map_err(|error| error.to_string())
+                question.answer().map(|answer| Some(answer.text)).map_err(|error| error.to_string())
             }
             Ok(_) | Err(Stop::Shown(_)) => Ok(None),
             Err(Stop::Usage(mistake)) => Err(mistake),

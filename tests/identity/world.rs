@@ -129,7 +129,11 @@ impl World {
         let addr = self.watch.addr();
         command.env("KUBERNETES_SERVICE_HOST", addr.ip().to_string());
         command.env("KUBERNETES_SERVICE_PORT", addr.port().to_string());
-        Process::spawn(command.args(fixed).args(args))
+        let is_told = |flags: &[&str]| args.iter().any(|arg| flags.iter().any(|flag| arg.starts_with(flag)));
+        let has_tokens = is_told(&["--workload-pool", "--workload-identity-provider"]);
+        let no_tokens =
+            (is_told(&["--workload-identity"]) && !has_tokens).then_some("--workload-identity-provider=none");
+        Process::spawn(command.args(fixed).args(args).args(no_tokens))
     }
 
     /// Creates a pod's object and makes its sandbox. The API server is told no address.

@@ -20,3 +20,4 @@ mod support;
 mod telemetry;
 mod tokens;
 mod upstream;
+mod usage;

@@ -27,7 +27,7 @@ async fn a_taken_port_is_one_line_with_the_address_and_a_remedy_and_exits_with_1
     let addr = taken.local_addr().expect("bound").to_string();
     for args in [["--addr", &addr, "--metrics-addr", "127.0.0.1:0"], ["--metrics-addr", &addr, "--addr", "127.0.0.1:0"]]
     {
-        let (code, text) = Binary::run(&args).await;
+        let (code, text) = Binary::run(&[&args as &[&str], &["--upstream=none"]].concat()).await;
         assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
         assert!(text.contains(&addr) && text.contains(args[0]) && text.contains("choose another address"), "{text}");
     }

@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = tests![
     rules_of_others_do_not_open_the_proxy_to_the_network,
     loopback_stays_the_node_s_own,
     a_way_round_can_be_allowed,
+    what_another_tool_installed_is_in_force,
     the_proxy_itself_can_install_the_redirect,
     what_is_flushed_comes_back,
     without_privileges_it_says_what_is_missing,
@@ -246,6 +247,24 @@ fn a_way_round_can_be_allowed() {
         is_closed(pod, WAYS_ROUND[1]);
         is_closed(pod, WAYS_ROUND[2]);
         is_open(pod, WAYS_ROUND[3]);
+    }
+}
+
+fn what_another_tool_installed_is_in_force() {
+    let world = World::new();
+    let _proxy = world.proxy(&[ON_LOOPBACK]);
+    for (tool, other) in [("nft", "iptables"), ("iptables", "nft")] {
+        succeeds(&redirect(&world.node, &format!("install --tool {tool}")));
+        let with = |settings: &str| redirect(&world.node, &format!("check --tool {other} {settings}"));
+        for (settings, expected) in [("", "with these settings"), ("--redirect-allow 443", "with other settings")] {
+            let checked = with(settings);
+            assert_eq!(checked.code, Some(1), "{checked:?}");
+            let expected = format!("it was installed with {tool}, {expected}");
+            assert!(checked.stdout.contains(&expected) && !checked.stdout.contains("OPEN"), "{checked:?}");
+        }
+        is_protected(&world.pods[0]);
+        succeeds(&redirect(&world.node, "remove"));
+        assert!(with("").stdout.contains("OPEN"));
     }
 }
 

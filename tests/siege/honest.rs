@@ -255,7 +255,7 @@ pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken)
     while !over.is_cancelled() {
         for page in ["/statusz", "/metrics"] {
             let began = Instant::now();
-            let outcome = visit(TcpStream::connect(metrics_addr), &request(page), patience()).await;
+            let outcome = visit(connect(Pod::OPERATOR, metrics_addr), &request(page), patience()).await;
             tally.count(page.to_owned(), began.elapsed(), outcome.map(drop));
         }
         sleep(OPERATOR_EVERY).await;

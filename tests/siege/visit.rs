@@ -36,6 +36,9 @@ impl Pod {
         Self { network: 2, number: number as u16 }
     }
 
+    /// Whoever reads the pages of an operator. Its ports are its own, however many connections the hostile pod closes.
+    pub(crate) const OPERATOR: Self = Self { network: 4, number: 1 };
+
     /// An address of a pod that has many.
     pub(crate) const fn scattered(number: u16) -> Self {
         Self { network: 3, number }

@@ -283,7 +283,11 @@ impl Redirect {
             state = State::Unbounded;
         }
         if !state.is_installed() {
-            return Ok(if closing::is_closed(&self.closing_plans(), self.tool).await { State::Closed } else { state });
+            return match state {
+                _ if closing::is_closed(&self.closing_plans(), self.tool).await => Ok(State::Closed),
+                State::Absent => Self::by_other_tool(tool, &plan).await,
+                state => Ok(state),
+            };
         }
         if self.lacks_route_localnet() {
             let what =
@@ -291,6 +295,17 @@ impl Redirect {
             return Ok(State::Differs(what.to_owned()));
         }
         Ok(state)
+    }
+
+    /// The state where this tool has no rules: another one's may be in force.
+    async fn by_other_tool(tool: Tool, plan: &Plan) -> Result<State, Error> {
+        let Some(other) = tool.other().if_usable().await else { return Ok(State::Absent) };
+        let of_other = |what| State::Differs(format!("it was installed with {other}, {what}; these flags use {tool}"));
+        Ok(match other.state(plan).await? {
+            State::Absent => State::Absent,
+            State::Installed => of_other("with these settings, and is in force"),
+            _ => of_other("with other settings, which are in force"),
+        })
     }
 
     /// Whether pods are redirected as requested, with or without the bound on new connections.

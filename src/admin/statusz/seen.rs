@@ -104,7 +104,7 @@ fn name(pod: &CallingPod) -> String {
 fn node(shared: &Shared) -> String {
     let configured = shared.config.identity.as_ref().map(|identity| identity.cluster.node.as_str().to_owned());
     let host = || fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());
-    configured.unwrap_or_else(|| host().unwrap_or_else(|_| "an unknown node".to_owned()))
+    configured.or_else(|| host().ok()).unwrap_or_else(|| "an unknown node".to_owned())
 }
 
 /// The time, to the second.

@@ -125,15 +125,17 @@ impl Open {
             // More is left than the parts below. To find who holds most takes a scan of all clients.
             return Availability::Free;
         }
-        let holds_most = shares.largest().is_some_and(|(largest, _)| largest == asks.client);
-        // A single client may take everything.
-        let reserved = if holds_most && shares.holders() > 1 { shares.limit() / RESERVED_PART } else { 0 };
-        let for_requests = match (resource, asks.number) {
-            (Resource::Memory, None) if holds_most => shares.limit() / 8,
-            (Resource::Memory, None) => shares.limit() / RESERVED_PART / 2,
-            _ => 0,
+        let reserve = |holds_most| {
+            // A single client may take everything.
+            let for_others = if holds_most && shares.holders() > 1 { shares.limit() / RESERVED_PART } else { 0 };
+            let for_requests = match (resource, asks.number) {
+                (Resource::Memory, None) if holds_most => shares.limit() / 8,
+                (Resource::Memory, None) => shares.limit() / RESERVED_PART / 2,
+                _ => 0,
+            };
+            for_others + for_requests
         };
-        match shares.room_beside(asks.client, amount, reserved + for_requests) {
+        match shares.room_beside(asks.client, amount, reserve) {
             // A client with a single connection has no more than it needs, whatever that is charged.
             Availability::From(largest) if self.places.held_by(largest) <= 1 => Availability::None,
             availability => availability,

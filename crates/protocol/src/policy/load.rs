@@ -1,13 +1,21 @@
 //! Loads policies, built in or from a file.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use strum::VariantNames as _;
 
 use super::document::{BuiltIn, Document};
 use super::file::{self, Content, FileError};
 use super::{Policy, Recursive};
+
+/// What the library says of YAML, and the same for people who do not know its terms.
+const PLAIN: [(&str, &str); 3] = [
+    ("expected mapping start", "expected `name: value`"),
+    ("expected sequence start", "expected a list: [a, b], or lines that begin with `- `"),
+    ("expected string scalar", "expected a text"),
+];
 
 /// The JSON schema of policy files.
 pub const SCHEMA: &str = include_str!("../../../../policies/schema.json");
@@ -30,11 +38,17 @@ pub enum Source {
     File(PathBuf),
 }
 
+/// Names the built-in policies where a word was perhaps meant for one of them.
+fn built_in(path: &Path) -> String {
+    let is_word = path.components().count() == 1 && path.extension().is_none();
+    if is_word { format!("; the built-in policies are {}", BuiltIn::VARIANTS.join(", ")) } else { String::new() }
+}
+
 /// Why a policy could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error("cannot read policy file {path}: {error}", path = .path.display())]
+    #[error("cannot read policy file {path}: {error}{}", built_in(.path), path = .path.display())]
     Read {
         /// Which.
         path: PathBuf,
@@ -118,8 +132,10 @@ impl Source {
     fn invalid(&self, error: &serde_saphyr::Error) -> LoadError {
         let path = PathBuf::from(self.to_string());
         let (line, column) = error.location().map_or((1, 1), |location| (location.line(), location.column()));
-        let what = error.without_snippet().to_string();
-        let what = what.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(&what).to_owned();
+        let what = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
+        let what = what.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(&what);
+        let plain = PLAIN.iter().find_map(|(term, plain)| (*term == what).then_some(*plain));
+        let what = plain.unwrap_or(what).to_owned();
         LoadError::Invalid { path, line, column, what }
     }
 }

@@ -1,0 +1,121 @@
+//! Refuses flags that would have no effect: whoever sets one expects something of it. A flag that has its default value
+//! says what is so, and does no harm.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command};
+
+use super::federation::{self, FederationArgs};
+use super::given::{Mistakes, origin, value};
+use super::identity::IdentityArgs;
+use super::redirect::OpenedArgs;
+use super::syntax::{self, Place};
+use super::values::ValuesArgs;
+
+/// Flags that have an effect only with others.
+struct Group {
+    /// Adds the flags to a command.
+    flags: fn(Command) -> Command,
+    /// Those of them that have an effect in any case.
+    except: &'static [&'static str],
+    /// The flag without which they have none.
+    without: &'static str,
+    /// Whether they have one. Also where an invalid value leaves that open.
+    is_on: fn(&ArgMatches) -> bool,
+}
+
+const GROUPS: [Group; 4] = [
+    Group {
+        flags: IdentityArgs::augment_args,
+        // The name of the node is known to whatever runs there.
+        except: &["workload-identity", "node-name"],
+        without: "--workload-identity",
+        is_on: |given| is_on(given, "workload_identity"),
+    },
+    Group {
+        flags: FederationArgs::augment_args,
+        except: &["workload-pool", "cluster-uri", "workload-identity-provider"],
+        without: federation::EITHER,
+        is_on: |given| !is_on(given, "workload_identity") || federation::has_tokens(given),
+    },
+    Group {
+        flags: OpenedArgs::augment_args,
+        except: &[],
+        without: "--redirect",
+        is_on: |given| is_on(given, "redirect"),
+    },
+    Group {
+        flags: ValuesArgs::augment_args,
+        except: &[],
+        without: "--upstream=none: a metadata server has values of its own",
+        is_on: |given| !matches!(value::<syntax::Upstream>(given, "upstream"), Some(Place::Server(_))),
+    },
+];
+
+/// Adds a mistake for each flag of the proxy that was given and has no effect.
+pub(super) fn check(given: &ArgMatches, mistakes: &mut Mistakes) {
+    for Group { flags, except, without, .. } in GROUPS.iter().filter(|group| !(group.is_on)(given)) {
+        let command = flags(Command::default());
+        let is_idle = |arg: &&Arg| !arg.get_long().is_some_and(|name| except.contains(&name)) && is_set(given, arg);
+        for arg in command.get_arguments().filter(is_idle) {
+            let origin = origin(arg, given.value_source(arg.get_id().as_str()));
+            mistakes.add(format!("{origin} has no effect without {without}"));
+        }
+    }
+}
+
+/// Whether a switch is on.
+fn is_on(given: &ArgMatches, id: &str) -> bool {
+    value::<syntax::OnOff>(given, id).unwrap_or(true)
+}
+
+/// Whether a flag was given a value of its own. An environment variable that is empty counts as not set.
+fn is_set(given: &ArgMatches, arg: &Arg) -> bool {
+    let id = arg.get_id().as_str();
+    let is_given = given.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
+    let texts = given.get_raw(id).into_iter().flatten().filter(|text| !text.is_empty());
+    let defaults = arg.get_default_values().iter().map(clap::builder::OsStr::as_os_str);
+    is_given && texts.clone().next().is_some() && !texts.eq(defaults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{mistakes, parse_line, serve};
+
+    #[test]
+    fn a_flag_without_effect_is_refused() {
+        for (line, expected) in [
+            ("--passthrough=a/b", "--passthrough has no effect without --workload-identity"),
+            ("--attest kernel", "--attest has no effect without --workload-identity"),
+            ("--workload-pool=p.svc.id.goog", "--workload-pool has no effect without --workload-identity"),
+            ("--impersonate-node=false", "--impersonate-node has no effect without --workload-identity"),
+            ("--redirect-allow=443", "--redirect-allow has no effect without --redirect"),
+            ("--redirect-drop-spoofed", "--redirect-drop-spoofed has no effect without --redirect"),
+            ("--project-id=shop", "--project-id has no effect without --upstream=none: a metadata server"),
+            (
+                "--workload-identity --node-name=n --workload-identity-provider=none --prefetch=all",
+                "--prefetch has no effect without --workload-pool or --workload-identity-provider",
+            ),
+        ] {
+            let said = mistakes(line);
+            assert!(said.contains(expected) && said.lines().count() == 2, "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_default_is_no_wish() {
+        for line in [
+            "--attest=prefer --host-proc=/host/proc --impersonate-node --workload-identity=false",
+            "--redirect-drop-spoofed=false --redirect-max-new-connections=500 --workload-pool=",
+            "--node-name=n",
+        ] {
+            serve(line);
+        }
+        // What a proxy is told is no business of a subcommand's.
+        assert!(parse_line("--redirect-allow=443 policy show").is_ok());
+    }
+
+    #[test]
+    fn what_is_invalid_is_one_mistake() {
+        assert_eq!(mistakes("--redirect=perhaps --redirect-allow=443").lines().count(), 2);
+    }
+}
