@@ -1,4 +1,4 @@
-//! [`get`]: asks the proxy that serves operators on this machine.
+//! Asks the proxy that serves operators on this machine. [`AskError`]: why it did not say.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
