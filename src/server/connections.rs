@@ -20,9 +20,11 @@
 //!
 //! # What a connection weighs
 //!
-//! [`OPEN_BYTES`] once accepted, and [`SERVING_BYTES`] more while it has hyper's state, each including kernel
-//! buffers, plus an incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that
-//! were sent cannot be refused, so a connection is charged with full buffers from the start. While less than
+//! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and
+//! [`UNREAD_BYTES`](crate::memory::UNREAD_BYTES) more while its client does not read, each including kernel buffers, plus an
+//! incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that clients send cannot be refused, so
+//! a connection is charged with a full receive buffer from the start. A send buffer is full only if its client does not read;
+//! then others that are not read give way. While less than
 //! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the
 //! next request cheaper. Above that, a connection has it only while it is being answered. New connections
 //! leave the last eighth to requests.

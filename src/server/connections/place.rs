@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connections;
 use super::open::{Asks, Resource};
-use crate::memory::{OPEN_BYTES, SERVING_BYTES};
+use crate::memory::{OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::{Availability, Client};
 use crate::telemetry::shedding::Shed;
 
@@ -25,6 +25,9 @@ pub(in crate::server) struct Place {
 #[derive(Debug)]
 pub(in crate::server) struct Serving {
     number: u64,
+    client: Client,
+    /// Whether the charge includes a response that its client does not read.
+    is_unread: bool,
     pub(super) connections: Arc<Connections>,
 }
 
@@ -83,7 +86,8 @@ impl Place {
         // The charge of hyper's state includes the head.
         open.weigh(self.number, OPEN_BYTES + SERVING_BYTES);
         self.connections.note_use(&open);
-        Some(Serving { number: self.number, connections: Arc::clone(&self.connections) })
+        let connections = Arc::clone(&self.connections);
+        Some(Serving { number: self.number, client: self.client, is_unread: false, connections })
     }
 
     /// Counts a connection that is reset because there is no memory for what it sends.
@@ -104,6 +108,24 @@ impl Drop for Place {
 }
 
 impl Serving {
+    /// Charges a response that its client does not read, or no longer. What was sent cannot be refused, so it is charged
+    /// whether others can give way or not.
+    pub(in crate::server) fn weigh_response(&mut self, is_unread: bool) {
+        if is_unread == self.is_unread {
+            return;
+        }
+        self.is_unread = is_unread;
+        let mut open = self.connections.lock();
+        if is_unread {
+            self.connections.pressure.took(UNREAD_BYTES);
+            let asks = Asks { client: self.client, number: Some(self.number) };
+            self.connections.make_memory(&mut open, asks, UNREAD_BYTES);
+        }
+        let unread = if is_unread { UNREAD_BYTES } else { 0 };
+        open.weigh(self.number, OPEN_BYTES + SERVING_BYTES + unread);
+        self.connections.note_use(&open);
+    }
+
     /// Whether connections drop hyper's state as soon as they are idle.
     pub(in crate::server) fn is_crowded(&self) -> bool {
         self.connections.is_crowded.load(Relaxed) || self.connections.is_pressed.load(Relaxed)
