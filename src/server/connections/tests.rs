@@ -350,6 +350,25 @@ async fn a_response_is_charged_while_its_client_does_not_read_it_and_other_unrea
 }
 
 #[tokio::test(start_paused = true)]
+async fn connections_of_a_client_with_many_are_charged_with_an_unread_response_from_the_start() {
+    let connections = room_for(1000);
+    let mut served: Vec<_> = Vec::new();
+    let mut weights = Vec::new();
+    for _ in 0..10 {
+        let before = connections.weight().0;
+        let guest = arrive(&connections, 1).expect("room");
+        let mut serving = guest.place.serve(Reclaim::Yes).expect("room");
+        weights.push(connections.weight().0 - before);
+        guest.activity.blocked();
+        serving.weigh_response(weights.len() > 8);
+        served.push((guest, serving));
+    }
+    let few = OPEN_BYTES + SERVING_BYTES;
+    assert_eq!(weights, [[few; 8].as_slice(), &[few + UNREAD_BYTES; 2]].concat());
+    assert_eq!(connections.weight().0, 8 * few + 2 * (few + UNREAD_BYTES), "charged once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_large_head_is_charged() {
     let connections = room_for_bytes(2 * OPEN_BYTES + 4096);
     let one = arrive(&connections, 1).expect("room");
