@@ -18,7 +18,10 @@
 
 pub mod audit;
 pub mod metrics;
+#[cfg(test)]
+mod pods;
 pub mod redact;
+mod redaction;
 mod service;
 #[cfg(test)]
 mod trees;
