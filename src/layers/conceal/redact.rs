@@ -74,9 +74,9 @@ impl View<'_> {
 }
 
 /// The query of the upstream request for a response that can be redacted: a tree is requested as JSON, which it is without
-/// `alt`. So the requests for all formats of a tree are the same.
+/// `alt`. The server refuses other formats. So the requests for all formats of a tree are the same.
 pub fn upstream_query(query: Query) -> Query {
-    if query.is_recursive() { query.without(Param::Alt) } else { query }
+    if query.is_recursive() && query.is_format_of_tree() { query.without(Param::Alt) } else { query }
 }
 
 /// Removes concealed entries from a listing, which has one entry per line.

@@ -68,7 +68,9 @@ impl Concealment {
         answer: impl Future<Output = Result<Response<Body>, Failure>>,
     ) -> Result<Response<Body>, Error> {
         let policy = self.policy.hold();
-        if self.mode == Mode::Audit || !matches!(policy.judge(request), Decision::Redact) {
+        // A `recursive` that the policy does not accept is dropped.
+        let is_redacted = policy.passes(Param::Recursive) && matches!(policy.judge(request), Decision::Redact);
+        if self.mode == Mode::Audit || !is_redacted {
             return Err(redaction::NOT_KEPT);
         }
         Redaction::to_keep(self, policy, request, has_accounts).kept(answer.await?).await

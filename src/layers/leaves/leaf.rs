@@ -72,7 +72,8 @@ impl Leaf {
     /// `alt` of a tree: all formats of a tree are made of the kept one.
     pub(super) fn from_query(path: CommonPath, query: &Query) -> Option<Self> {
         let leaf = Self::new(path, query.is_recursive())?;
-        let is_form = |param| param == Param::Recursive || param == Param::Alt && leaf.is_tree();
+        let is_form =
+            |param| param == Param::Recursive || param == Param::Alt && leaf.is_tree() && query.is_format_of_tree();
         (query.unknown().is_none() && query.params().all(|(param, _)| is_form(param))).then_some(leaf)
     }
 

@@ -246,7 +246,7 @@ async fn a_large_tree_can_be_watched_and_several_watchers_get_it() {
     fill(&mock);
     let addr = proxy.addr;
     for query in ["", "&alt=text"] {
-        let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
+        let target = format!("{KEPT_TREE}&wait_for_change=true&timeout_sec=60{query}");
         let watchers: JoinSet<_> = (0..5)
             .map(|_| {
                 let target = target.clone();
@@ -336,7 +336,7 @@ async fn who_waits_for_a_tree_is_woken_and_still_sees_no_secret() {
         ("instance/attributes/added", "one\nattributes/kube-env two", "&alt=text"),
     ] {
         let addr = proxy.addr;
-        let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
+        let target = format!("{KEPT_TREE}&wait_for_change=true&timeout_sec=60{query}");
         let watcher = tokio::spawn(async move { get(addr, &target).await });
         eventually("the watch is upstream", || mock.watchers() == 1).await;
         mock.set(path, value);
