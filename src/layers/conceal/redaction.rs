@@ -155,7 +155,8 @@ impl Redaction {
     async fn redacted(&self, answer: Response<Body>, more: usize) -> Result<(Parts, Redacted, Option<Charge>), Error> {
         let (head, body) = answer.into_parts();
         let max_bytes = |bytes| self.format.max_bytes(bytes, self.account.largest());
-        let made = |bytes| max_bytes(bytes) + more;
+        // There is no room for more than this.
+        let made = |bytes| (max_bytes(bytes) + more).min(self.account.largest());
         let Whole { bytes, charge } = self.account.read(body, self.small, made).await?;
         let redacted = self.redact(&bytes, max_bytes(bytes.len())).map_err(|error| self.refusal(error))?;
         Ok((head, redacted, charge))
