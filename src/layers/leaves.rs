@@ -24,6 +24,13 @@
 //!
 //! Answers from memory carry `Age`.
 //!
+//! # Trees
+//!
+//! Detectors read trees (`?recursive=true`) once per process. A tree is kept as the policy redacts it, which is small, and without
+//! the node's accounts where pods have identities. `conceal` redacts it again for each client, and puts a pod's own accounts in,
+//! so a stricter policy applies at once, and no tree of one pod is another's. A tree that cannot be kept goes to the server
+//! for each request, as in audit mode.
+//!
 //! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
 //! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
 //! time.

@@ -45,10 +45,8 @@ fn forms(path: CommonPath) -> [bool; 2] {
     match path {
         // In the token cache.
         CommonPath::DefaultToken => [false, false],
-        CommonPath::DefaultAccount => [false, true],
+        CommonPath::DefaultAccount | CommonPath::Project => [false, true],
         CommonPath::Accounts | CommonPath::Instance | CommonPath::Version => [true, true],
-        // A tree.
-        CommonPath::Project => [false, true],
         CommonPath::UniverseDomain
         | CommonPath::ProjectId
         | CommonPath::NumericProjectId
