@@ -10,7 +10,6 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 
 use super::redact::{self, RedactError, Redacted, View};
-use super::service::Concealment;
 use crate::error::Error;
 use crate::layers::accounts::{self, Accounts};
 use crate::layers::leaves::Leaf;
@@ -88,14 +87,19 @@ impl Format {
 impl Redaction {
     /// `request` has the query as trimmed by the policy. Nothing of the connection's read buffer is kept, because the
     /// request may wait for a long time.
-    pub(super) fn new(concealment: &Concealment, policy: Option<Arc<Policy>>, request: &Request) -> Self {
+    pub(super) fn new(
+        account: Account,
+        policy: Option<Arc<Policy>>,
+        request: &Request,
+        accounts: Option<Arc<Accounts>>,
+    ) -> Self {
         let has_no_seat = request.hangs() || Leaf::is_kept_tree(request);
         let own = match request.principal {
             Principal::Node => Own::Nothing,
-            principal => Own::OfPod(principal, concealment.accounts.clone()),
+            principal => Own::OfPod(principal, accounts),
         };
         Self {
-            account: concealment.room.account(request.peer),
+            account,
             policy,
             path: request.path.detached(),
             format: Format::of(&request.query),
@@ -107,13 +111,8 @@ impl Redaction {
     }
 
     /// For the proxy's own request for a tree.
-    pub(super) fn to_keep(
-        concealment: &Concealment,
-        policy: Arc<Policy>,
-        request: &Request,
-        has_accounts: bool,
-    ) -> Self {
-        let redaction = Self::new(concealment, Some(policy), request);
+    pub(super) fn to_keep(account: Account, policy: Arc<Policy>, request: &Request, has_accounts: bool) -> Self {
+        let redaction = Self::new(account, Some(policy), request, None);
         Self { has_accounts, own: Own::Nothing, ..redaction }
     }
 

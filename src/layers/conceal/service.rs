@@ -41,10 +41,10 @@ pub struct Concealment {
     policy: Arc<LivePolicy>,
     mode: Mode,
     audit: AuditLog,
-    pub(super) room: Arc<Room>,
+    room: Arc<Room>,
     metrics: Arc<PolicyMetrics>,
     /// The accounts of pods. `None` if they have none.
-    pub(super) accounts: Option<Arc<Accounts>>,
+    accounts: Option<Arc<Accounts>>,
 }
 
 impl Concealment {
@@ -73,7 +73,7 @@ impl Concealment {
         if self.mode == Mode::Audit || !is_redacted {
             return Err(redaction::NOT_KEPT);
         }
-        Redaction::to_keep(self, policy, request, has_accounts).kept(answer.await?).await
+        Redaction::to_keep(self.room.account(None), policy, request, has_accounts).kept(answer.await?).await
     }
 
     /// Whether a request will wait for a change of its value. It will not if the policy drops `wait_for_change`.
@@ -163,7 +163,8 @@ where
         policy: Option<Arc<Policy>>,
         mut request: Box<Request>,
     ) -> Outcome<S::Future, Result<Response<Body>, Error>> {
-        let redaction = Redaction::new(&self.concealment, policy, &request);
+        let Concealment { room, accounts, .. } = &*self.concealment;
+        let redaction = Redaction::new(room.account(request.peer), policy, &request, accounts.clone());
         request.query = redact::upstream_query(request.query);
         // A HEAD request needs the body too, because redaction changes the length.
         request.method = Method::Get;
