@@ -89,16 +89,18 @@ impl Shared {
         let upstream = Access::new(&config.upstream, &limits.room, &measures.instruments.latency, &registry);
         let (identity, sources) = pods.sources(MetadataServer::new(upstream.forward.clone()), &registry);
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
+        let accounts = identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new);
         let concealment = Concealment::new(policy, config.policy_mode, Arc::clone(&limits.room), policy_metrics);
+        let concealment = Arc::new(concealment.with_accounts(accounts.clone()));
         let (door_probe, drain) = (Arc::new(DoorProbe::new(&registry)), Drain::default());
         let health = Arc::clone(&upstream.health);
         Arc::new(Self {
             began: Instant::now(),
             readiness: Readiness::new(health, identity.clone(), Arc::clone(&door_probe), drain.clone()),
-            accounts: identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new),
+            accounts,
             refusals: refusals(identity.clone()),
-            concealment: Arc::new(concealment),
-            leaves: leaves(&upstream.forward),
+            leaves: leaves(&upstream.forward, &concealment, identity.is_some()),
+            concealment,
             tokens: Tokens::new(store, sources),
             config,
             registry,
@@ -118,11 +120,20 @@ fn refusals(identity: Option<Arc<Identity>>) -> Arc<Refusals> {
     Arc::new(Refusals::new(NamePod::new(Arc::new(move |addr| identity.as_ref()?.pod_at(addr)))))
 }
 
-/// Values that are requested from the metadata server.
-fn leaves(forward: &Forward) -> Arc<Leaves> {
-    let forward = forward.clone();
-    Leaves::new(move |leaf: Leaf| {
-        let forward = forward.clone();
-        async move { forward.ask(&leaf.request()).await }
-    })
+/// Values that are requested from the metadata server. Trees are kept for pods if these have identities.
+fn leaves(forward: &Forward, concealment: &Arc<Concealment>, has_identities: bool) -> Arc<Leaves> {
+    let (forward, concealment) = (forward.clone(), Arc::clone(concealment));
+    let leaves = Leaves::new(move |leaf: Leaf| {
+        let (forward, concealment) = (forward.clone(), Arc::clone(&concealment));
+        async move {
+            let request = leaf.request();
+            let answer = forward.ask(&request);
+            if leaf.is_tree() {
+                concealment.kept_tree(&request, !has_identities, answer).await
+            } else {
+                Ok(answer.await?)
+            }
+        }
+    });
+    Arc::new(if has_identities { leaves.with_trees_of_pods() } else { leaves })
 }

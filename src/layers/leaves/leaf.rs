@@ -45,8 +45,8 @@ fn forms(path: CommonPath) -> [bool; 2] {
     match path {
         // In the token cache.
         CommonPath::DefaultToken => [false, false],
-        CommonPath::DefaultAccount => [false, true],
-        CommonPath::Accounts => [true, true],
+        CommonPath::DefaultAccount | CommonPath::Project => [false, true],
+        CommonPath::Accounts | CommonPath::Instance | CommonPath::Version => [true, true],
         CommonPath::UniverseDomain
         | CommonPath::ProjectId
         | CommonPath::NumericProjectId
@@ -54,11 +54,9 @@ fn forms(path: CommonPath) -> [bool; 2] {
         | CommonPath::Zone
         | CommonPath::Hostname
         | CommonPath::DefaultEmail
-        | CommonPath::Instance
         | CommonPath::ClusterName
         | CommonPath::ClusterLocation
-        | CommonPath::MachineType
-        | CommonPath::Version => [true, false],
+        | CommonPath::MachineType => [true, false],
     }
 }
 
@@ -68,15 +66,13 @@ impl Leaf {
         forms(path)[usize::from(is_recursive)].then_some(Self { path, is_recursive })
     }
 
-    /// The leaf at a path, in the form that a query asks for. `None` for a query with any parameter but `recursive`.
+    /// The leaf at a path, in the form that a query asks for. `None` for a query with any parameter but `recursive`, or but
+    /// `alt` of a tree: all formats of a tree are made of the kept one.
     pub(super) fn from_query(path: CommonPath, query: &Query) -> Option<Self> {
-        let mut params = query.params().map(|(param, _)| param);
-        let is_recursive = match (query.unknown(), params.next(), params.next()) {
-            (None, None, _) => false,
-            (None, Some(Param::Recursive), None) => true,
-            _ => return None,
-        };
-        Self::new(path, is_recursive)
+        let leaf = Self::new(path, query.is_recursive())?;
+        let is_form =
+            |param| param == Param::Recursive || param == Param::Alt && leaf.is_tree() && query.is_format_of_tree();
+        (query.unknown().is_none() && query.params().all(|(param, _)| is_form(param))).then_some(leaf)
     }
 
     /// All leaves.
@@ -90,6 +86,18 @@ impl Leaf {
         self.path
     }
 
+    /// Whether a request is for a tree that may be kept.
+    pub fn is_kept_tree(request: &Request) -> bool {
+        let leaf = request.path.common().and_then(|path| Self::from_query(path, &request.query));
+        leaf.is_some_and(Self::is_tree)
+    }
+
+    /// Whether it is a tree of values that pods may not all see. It is kept as the policy redacts it. Trees of an account are
+    /// single values to clients.
+    pub fn is_tree(self) -> bool {
+        self.is_recursive && matches!(self.path, CommonPath::Instance | CommonPath::Project | CommonPath::Version)
+    }
+
     /// The request that fetches this leaf.
     pub fn request(self) -> Request {
         Request::get(self.path.into(), Query::from_params(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
@@ -99,6 +107,8 @@ impl Leaf {
     pub fn lifetime(self) -> Lifetime {
         match self.path {
             CommonPath::ClusterName | CommonPath::ClusterLocation => Lifetime::Attribute,
+            // It contains attributes.
+            _ if self.is_tree() => Lifetime::Attribute,
             _ => Lifetime::Machine,
         }
     }
@@ -122,7 +132,8 @@ impl Leaf {
             | CommonPath::InstanceId
             | CommonPath::Zone
             | CommonPath::Hostname
-            | CommonPath::Instance => false,
+            | CommonPath::Instance
+            | CommonPath::Project => false,
         }
     }
 

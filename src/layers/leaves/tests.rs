@@ -27,13 +27,13 @@ impl Server {
     fn new(answer: impl Fn(usize) -> Served + Send + Sync + 'static) -> Self {
         let asked = Arc::<AtomicUsize>::default();
         let counted = Arc::clone(&asked);
-        let leaves = Leaves::new(move |_| {
+        let leaves = Arc::new(Leaves::new(move |_| {
             let answer = answer(counted.fetch_add(1, Relaxed));
             async move {
                 sleep(DELAY).await;
                 answer
             }
-        });
+        }));
         Self { asked, leaves }
     }
 
@@ -204,7 +204,7 @@ async fn a_response_that_is_too_large_is_left_to_the_server() {
 
 #[test]
 fn each_leaf_is_found_by_its_own_request() {
-    let leaves = Leaves::new(|_| std::future::pending());
+    let leaves = Arc::new(Leaves::new(|_| std::future::pending::<Served>()));
     for leaf in Leaf::all() {
         assert_eq!(leaves.leaf(&leaf.request()), Some(leaf));
         assert!(leaves.answers_from_memory(&leaf.request()), "{leaf} needs no seat, whether it is known or not");

@@ -55,6 +55,8 @@ paths! {
     ClusterLocation = "/computeMetadata/v1/instance/attributes/cluster-location",
     /// The machine's type.
     MachineType = "/computeMetadata/v1/instance/machine-type",
+    /// The project's directory.
+    Project = "/computeMetadata/v1/project/",
     /// The directory of this API version.
     Version = "/computeMetadata/v1/",
 }
