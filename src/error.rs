@@ -175,6 +175,7 @@ fn status_of_request(error: &RequestError) -> StatusCode {
         // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
         // name that cannot exist is not found.
         RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
+        RequestError::BoundToken => StatusCode::NOT_FOUND,
         RequestError::Host(_)
         | RequestError::Forwarded(_)
         | RequestError::Flavor

@@ -18,8 +18,8 @@ pub(super) struct Activity {
     now: AtomicMillis,
     /// When bytes were last sent or received.
     moved: AtomicMillis,
-    /// When the current head began.
-    head_began: AtomicMillis,
+    /// When a request of which more is to come began: its head, or the body that the server reads.
+    request_began: AtomicMillis,
     /// Since when the client has read no bytes of a response.
     blocked: AtomicMillis,
     /// Since when a complete head has been waiting for memory.
@@ -79,7 +79,7 @@ impl Activity {
             began: Instant::now(),
             now: AtomicMillis(AtomicU64::new(1)),
             moved: AtomicMillis::default(),
-            head_began: AtomicMillis::default(),
+            request_began: AtomicMillis::default(),
             blocked: AtomicMillis::default(),
             waiting: AtomicMillis::default(),
             heads: AtomicU64::new(0),
@@ -103,16 +103,16 @@ impl Activity {
         self.now.0.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
     }
 
-    /// Records received bytes, the number of heads that ended in them, and whether another has begun.
-    pub(super) fn received(&self, ended_heads: u64, mid_head: bool, body_announced: bool) {
+    /// Records received bytes, the number of heads that ended in them, and whether more of a request is to come.
+    pub(super) fn received(&self, ended_heads: u64, mid_request: bool, body_announced: bool) {
         self.moved.set(&self.now);
         if ended_heads > 0 {
             add(&self.heads, ended_heads);
             self.had_turn.store(true, Relaxed);
         }
-        match (mid_head, self.head_began.is_set()) {
-            (true, false) => self.head_began.set(&self.now),
-            (false, true) => self.head_began.clear(),
+        match (mid_request, self.request_began.is_set()) {
+            (true, false) => self.request_began.set(&self.now),
+            (false, true) => self.request_began.clear(),
             _ => {}
         }
         if body_announced {
@@ -148,10 +148,10 @@ impl Activity {
 
     /// Whether the bytes being written may be hyper's own response to an invalid head.
     pub(super) fn has_unread_head(&self) -> bool {
-        self.heads.load(Relaxed) > self.requests.load(Relaxed) || self.head_began.is_set()
+        self.heads.load(Relaxed) > self.requests.load(Relaxed) || self.request_began.is_set()
     }
 
-    /// Whether a request announced a body.
+    /// Whether a request announced a body that is not read to its end.
     pub(super) fn body_announced(&self) -> bool {
         self.body_announced.load(Relaxed)
     }
@@ -185,6 +185,11 @@ impl Activity {
     /// Whether the connection is to be reset.
     pub(super) fn wants_reset(&self) -> bool {
         self.reset.load(Relaxed)
+    }
+
+    /// Whether the body of a request in flight is still to come.
+    pub(super) fn is_receiving_body(&self) -> bool {
+        self.is_answering() && self.request_began.is_set()
     }
 
     /// Whether a request is in flight.
@@ -258,9 +263,9 @@ impl Activity {
     /// yet. A client that does not read its response makes no progress.
     pub(super) fn useless_since(&self) -> Option<Instant> {
         let is_asked = self.is_answering() || self.waiting.is_set() || self.awaits_turn();
-        let is_wanted = is_asked && !self.blocked.is_set();
-        // Bytes of an incomplete head are not progress.
-        (!is_wanted).then(|| self.head_began.get(self.began).unwrap_or_else(|| self.moved_at()))
+        let is_wanted = is_asked && !self.blocked.is_set() && !self.is_receiving_body();
+        // Bytes of an incomplete request are not progress.
+        (!is_wanted).then(|| self.request_began.get(self.began).unwrap_or_else(|| self.moved_at()))
     }
 
     /// When bytes were last sent or received. While a response is being made, this is when its request
@@ -284,14 +289,14 @@ impl Activity {
         if let Some(since) = self.blocked.get(self.began) {
             return Doing::NotReading(since);
         }
-        if self.is_answering() {
+        if self.is_answering() && !self.is_receiving_body() {
             return Doing::Answering;
         }
         if let Some(since) = self.waiting.get(self.began) {
             return Doing::WaitingForRoom(since);
         }
-        if let Some(since) = self.head_began.get(self.began) {
-            return Doing::SendingHead(since);
+        if let Some(since) = self.request_began.get(self.began) {
+            return Doing::Sending(since);
         }
         if self.last_call.load(Relaxed) { Doing::Leaving(self.moved_at()) } else { Doing::Idle(self.moved_at()) }
     }
@@ -306,8 +311,8 @@ pub(super) enum Doing {
     Answering,
     /// A complete head has been waiting for memory since then.
     WaitingForRoom(Instant),
-    /// The client has been sending a head since then.
-    SendingHead(Instant),
+    /// The client has been sending a head, or the body that the server reads, since then.
+    Sending(Instant),
     /// Idle since then, and the process is draining.
     Leaving(Instant),
     /// Idle since then.
@@ -348,6 +353,16 @@ mod tests {
         assert!(!activity.may_have_next_head() && activity.has_withheld(), "a request was answered since this wakeup");
         activity.tick();
         assert!(activity.may_have_next_head());
+    }
+
+    #[test]
+    fn a_request_whose_body_is_still_to_come_is_no_progress() {
+        let activity = Arc::new(Activity::new());
+        activity.received(1, true, false);
+        let _answering = activity.answering();
+        assert!(activity.useless_since().is_some(), "it may be closed for another connection");
+        activity.received(0, false, false);
+        assert!(activity.useless_since().is_none());
     }
 
     #[test]

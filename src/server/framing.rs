@@ -4,8 +4,9 @@
 //! two parsers disagree about a byte stream, requests can be smuggled. The scanner replaces a bare LF with a
 //! NUL, which no parser accepts, so that hyper refuses the head in order, after the responses before it.
 //!
-//! Requests have no bodies here, so the stream is a sequence of heads. A head that announces a body ends the
-//! scan, and the connection closes after its response.
+//! Requests have no bodies here, so the stream is a sequence of heads. Only a POST may have one, because some clients
+//! request tokens by POST: a body with one `Content-Length` of up to [`MAX_BODY_BYTES`] is skipped, and the scan goes on
+//! with the next head. Any other head that announces a body ends the scan, and the connection closes after its response.
 
 use std::mem;
 
@@ -13,6 +14,9 @@ use memchr::memchr;
 
 /// Maximum size of a request head, in bytes; hyper refuses larger ones.
 pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// Maximum size of a body that is read to its end, in bytes. A chain of certificates has some 6 KiB.
+const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// Length in bytes of the line prefix that is needed to recognise the headers that announce a body and
 /// `content-length: 0`, which does not.
@@ -25,6 +29,12 @@ pub(super) struct HeadScanner {
     heads: u64,
     /// A line of the current head has ended.
     mid_head: bool,
+    /// The current head is that of a POST.
+    is_post: bool,
+    /// Length of the current head's body, if it will be skipped.
+    body: Option<usize>,
+    /// Bytes of a body that are still to come.
+    body_left: usize,
     body_announced: bool,
     ended: bool,
 }
@@ -47,9 +57,14 @@ struct CutLine {
 }
 
 impl HeadScanner {
-    /// Scans received bytes up to the end of the current head, and returns how many belong to it. The next
-    /// call scans the next head.
+    /// Scans received bytes up to the end of the current head or body, and returns how many belong to it. The next
+    /// call scans what follows.
     pub(super) fn scan(&mut self, bytes: &[u8]) -> Scanned {
+        if self.is_in_body() {
+            let taken = self.body_left.min(bytes.len());
+            self.body_left -= taken;
+            return Scanned { taken, lone_lf: None };
+        }
         let mut taken = 0;
         while !self.ended {
             let Some(end) = memchr(b'\n', &bytes[taken..]) else {
@@ -88,12 +103,17 @@ impl HeadScanner {
         self.mid_head || self.cut.is_begun()
     }
 
+    /// Whether the stream ends in an incomplete body that is skipped.
+    pub(super) fn is_in_body(&self) -> bool {
+        self.body_left > 0
+    }
+
     /// Whether the scan has ended, because a body or a bare LF was found.
     pub(super) fn is_over(&self) -> bool {
         self.ended
     }
 
-    /// Whether a head announced a body.
+    /// Whether a head announced a body that is not skipped.
     pub(super) fn body_announced(&self) -> bool {
         self.body_announced
     }
@@ -101,17 +121,30 @@ impl HeadScanner {
     /// Processes a line that ends with CR LF, given its prefix. Returns whether it ends the head.
     fn end_line(&mut self, begin: &[u8]) -> bool {
         if begin != b"\r" {
-            self.mid_head = true;
-            self.body_announced |= announces_body(begin);
+            if !mem::replace(&mut self.mid_head, true) {
+                self.is_post = begin.starts_with(b"POST ");
+            }
+            if announces_body(begin) {
+                self.announce_body(begin);
+            }
             return false;
         }
         // An empty line before a head is skipped, as hyper skips it (RFC 9112, section 2.2).
         let has_ended_head = mem::take(&mut self.mid_head);
         if has_ended_head {
             self.heads += 1;
+            let body = self.body.take();
             self.ended = self.body_announced;
+            self.body_left = body.filter(|_| !self.ended).unwrap_or_default();
         }
         has_ended_head
+    }
+
+    fn announce_body(&mut self, begin: &[u8]) {
+        match bounded_length(begin) {
+            Some(length) if self.is_post && self.body.is_none() => self.body = Some(length),
+            _ => self.body_announced = true,
+        }
     }
 }
 
@@ -145,6 +178,17 @@ fn announces_body(begin: &[u8]) -> bool {
         [b'c' | b'C', ..] => is(b"content-length:") && !zero_length(),
         _ => false,
     }
+}
+
+/// The length that a whole `Content-Length` line states, up to the limit. A line that is longer than the prefix, or that
+/// a lenient parser might read in another way, has none.
+fn bounded_length(begin: &[u8]) -> Option<usize> {
+    let value = begin.get(b"content-length:".len()..)?.strip_suffix(b"\r")?.trim_ascii();
+    if !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let length = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (length <= MAX_BODY_BYTES).then_some(length)
 }
 
 #[cfg(test)]
@@ -224,10 +268,40 @@ mod tests {
             ("TRANSFER-ENCODING:x", true),
             ("X-Content-Length: 5", false),
         ] {
-            let request = format!("POST / HTTP/1.1\r\n{header}\r\n\r\na\nb");
+            let request = format!("GET / HTTP/1.1\r\n{header}\r\n\r\na\nb");
             let (scanner, seen) = scan(&[request.as_bytes()]);
             assert_eq!(scanner.body_announced(), announced, "{header}");
             assert_eq!(seen == request.as_bytes(), announced, "{header}: only a bare LF in a head is replaced");
+        }
+    }
+
+    #[test]
+    fn only_a_short_body_of_a_post_is_skipped() {
+        let (long, longer) =
+            (format!("Content-Length: {MAX_BODY_BYTES}"), format!("Content-Length: {}", MAX_BODY_BYTES + 1));
+        for (method, headers, skipped) in [
+            ("POST", "Content-Length: 5", Some(5)),
+            ("POST", "content-length:\t0005 ", Some(5)),
+            ("POST", &long, Some(MAX_BODY_BYTES)),
+            ("POST", &longer, None),
+            ("POST", "Content-Length: 5\r\nContent-Length: 5", None),
+            ("POST", "Content-Length: 5\r\nTransfer-Encoding: chunked", None),
+            ("POST", "Transfer-Encoding: chunked\r\nContent-Length: 5", None),
+            ("POST", "Content-Length: +5", None),
+            ("POST", "Content-Length: 5, 5", None),
+            ("POST", "Content-Length:            5", None),
+            ("GET", "Content-Length: 5", None),
+            ("POSTER", "Content-Length: 5", None),
+        ] {
+            let head = format!("{method} / HTTP/1.1\r\n{headers}\r\n\r\n");
+            let (mut scanner, _) = scan(&[head.as_bytes()]);
+            assert_eq!(scanner.is_in_body(), skipped.is_some(), "{method} with {headers}");
+            assert_eq!(scanner.body_announced(), skipped.is_none(), "{method} with {headers}");
+            let Some(length) = skipped else { continue };
+            let body_and_head = [&vec![b'\n'; length], HEAD].concat();
+            assert_eq!(scanner.scan(&body_and_head), Scanned { taken: length, lone_lf: None });
+            assert_eq!(scanner.scan(HEAD).taken, HEAD.len());
+            assert_eq!((scanner.heads(), scanner.is_over()), (2, false));
         }
     }
 
@@ -235,7 +309,7 @@ mod tests {
         /// The result does not depend on how the stream is split.
         #[test]
         fn the_split_does_not_matter(
-            text in "(GET|\r\n|\n|\r|:|[cC]ontent-length: [05]|content-length:  0       5|Transfer-encoding:|a){0,20}",
+            text in "(GET|POST |\r\n|\n|\r|:|[cC]ontent-length: [05]|content-length:  0       5|Transfer-encoding:|a){0,20}",
             cut in 0usize..60,
         ) {
             let bytes = text.as_bytes();
@@ -244,8 +318,11 @@ mod tests {
             for pieces in [vec![&bytes[..cut], &bytes[cut..]], bytes.chunks(1).collect()] {
                 let (pieced, seen_pieced) = scan(&pieces);
                 prop_assert_eq!(&seen_whole, &seen_pieced);
-                prop_assert_eq!((whole.heads(), whole.mid_head(), whole.body_announced(), whole.is_over()),
-                    (pieced.heads(), pieced.mid_head(), pieced.body_announced(), pieced.is_over()));
+                let state = |scanner: &HeadScanner| {
+                    let is_over = (scanner.body_announced(), scanner.is_over());
+                    (scanner.heads(), scanner.mid_head(), scanner.body_left, is_over)
+                };
+                prop_assert_eq!(state(&whole), state(&pieced));
             }
         }
     }

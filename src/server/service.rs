@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Buf;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, Version};
-use http_body::{Frame, SizeHint};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tower::util::{Oneshot, ServiceExt};
@@ -33,25 +33,58 @@ pub(super) struct PerConnection<S> {
 impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
     type Response = Response<ResponseBody<S::Body>>;
     type Error = Reset;
-    type Future = ResponseFuture<S::Future, Oneshot<S, Request<Incoming>>>;
+    type Future = ResponseFuture<S::Future, Late<S>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let answering = Some(self.activity.answering());
         let is_last = wants_close(&request);
-        ResponseFuture { call: call_when_ready(self.stack.clone(), request), answering, is_last }
+        let stack = self.stack.clone();
+        let call = if self.activity.is_receiving_body() {
+            Call::Late { inner: Box::pin(Late::Receives { called: Some((stack, request)) }) }
+        } else {
+            call_when_ready(stack, request)
+        };
+        ResponseFuture { call, answering, is_last }
     }
 }
 
 /// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls it
 /// again with one.
-fn call_when_ready<S: Stack>(
-    mut stack: S,
-    request: Request<Incoming>,
-) -> Call<S::Future, Oneshot<S, Request<Incoming>>> {
+fn call_when_ready<S: Stack>(mut stack: S, request: Request<Incoming>) -> Call<S::Future, Late<S>> {
     match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(())) => Call::Called { inner: stack.call(request) },
         Poll::Ready(Err(Reset)) => Call::Failed,
-        Poll::Pending => Call::Unready { inner: Box::pin(stack.oneshot(request)) },
+        Poll::Pending => Call::Late { inner: Box::pin(Late::Called { inner: stack.oneshot(request) }) },
+    }
+}
+
+pin_project! {
+    /// A request for which the stack is called later.
+    #[project = LateProjected]
+    pub(super) enum Late<S: Stack> {
+        /// Its body is read to the end and discarded, so that the connection can go on. The watchdog bounds the time.
+        Receives { called: Option<(S, Request<Incoming>)> },
+        /// The stack is called when it is ready.
+        Called { #[pin] inner: Oneshot<S, Request<Incoming>> },
+    }
+}
+
+impl<S: Stack> Future for Late<S> {
+    type Output = Result<Response<S::Body>, Reset>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match self.as_mut().project() {
+                LateProjected::Receives { called } => {
+                    let Some((_, request)) = called else { return Poll::Ready(Err(Reset)) };
+                    // A body that breaks off is answered, too: the head alone decides.
+                    while let Some(Ok(_)) = ready!(Pin::new(request.body_mut()).poll_frame(cx)) {}
+                    let Some((stack, request)) = called.take() else { return Poll::Ready(Err(Reset)) };
+                    self.set(Self::Called { inner: stack.oneshot(request) });
+                }
+                LateProjected::Called { inner } => return inner.poll(cx),
+            }
+        }
     }
 }
 
@@ -70,9 +103,8 @@ pin_project! {
     pub(super) enum Call<F, L> {
         /// The stack was ready.
         Called { #[pin] inner: F },
-        /// The stack is called when it is ready. Boxed, because hyper reserves memory for this future in every
-        /// connection.
-        Unready { inner: Pin<Box<L>> },
+        /// The stack is called later. Boxed, because hyper reserves memory for this future in every connection.
+        Late { inner: Pin<Box<L>> },
         /// The stack will never be ready.
         Failed,
     }
@@ -88,7 +120,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
             CallProjected::Called { inner } => inner.poll(cx),
-            CallProjected::Unready { inner } => inner.as_mut().poll(cx),
+            CallProjected::Late { inner } => inner.as_mut().poll(cx),
             CallProjected::Failed => Poll::Ready(Err(Reset)),
         }
     }
@@ -142,7 +174,7 @@ pin_project! {
     }
 }
 
-impl<B: http_body::Body> http_body::Body for ResponseBody<B> {
+impl<B: Body> Body for ResponseBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -17,7 +17,7 @@ use super::drain::LastCall;
 /// Timeouts of a connection that makes no progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the first to the last byte of a request head.
+    /// From the first to the last byte of a request head, and of the body after it if that is read.
     pub header: Duration,
     /// Without a request.
     pub idle: Duration,
@@ -45,7 +45,7 @@ fn deadline(doing: Doing, timeouts: Timeouts) -> Option<Instant> {
         // Bounded by the upstream's deadlines, and ends if the client disconnects: see `Inbox::poll_end`.
         Doing::Answering => None,
         Doing::WaitingForRoom(since) => Some(since + timeouts.room),
-        Doing::SendingHead(since) => Some(since + timeouts.header),
+        Doing::Sending(since) => Some(since + timeouts.header),
         Doing::Leaving(since) => Some(since + timeouts.last_call),
         Doing::Idle(since) => Some(since + timeouts.idle),
     }
@@ -164,12 +164,12 @@ mod tests {
                 None,
             ),
             (
-                "a head and part of another",
+                "a head and part of its body",
                 |does| {
                     does.received(1, true, false);
                     Some(does.answering())
                 },
-                None,
+                Some(10),
             ),
             (
                 "a response that is not read",

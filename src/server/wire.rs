@@ -47,7 +47,7 @@ impl<I> Watched<I> {
 impl<I: Socket> AsyncRead for Watched<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if !this.activity.may_have_next_head() && !this.scanner.is_over() {
+        if !this.activity.may_have_next_head() && !this.scanner.is_over() && !this.scanner.is_in_body() {
             // hyper would treat an empty read as the end of the stream and cancel the request.
             let ended = this.inbox.poll_end(&this.io, cx);
             this.activity.note_more(this.inbox.may_have_more());
@@ -75,7 +75,8 @@ impl<I: Socket> AsyncRead for Watched<I> {
                 buf.set_filled(before + found.taken);
             }
             let scanner = &this.scanner;
-            this.activity.received(scanner.heads() - heads, scanner.mid_head(), scanner.body_announced());
+            let mid_request = scanner.mid_head() || scanner.is_in_body();
+            this.activity.received(scanner.heads() - heads, mid_request, scanner.body_announced());
         }
         this.activity.note_more(this.inbox.may_have_more());
         Poll::Ready(Ok(()))

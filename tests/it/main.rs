@@ -10,6 +10,7 @@ mod framing;
 mod handover;
 mod kept;
 mod observability;
+mod posts;
 mod process;
 mod quiet;
 mod status;

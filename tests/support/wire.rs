@@ -115,6 +115,12 @@ impl Connection {
         let _ = self.stream.write_all(bytes.as_ref()).await;
     }
 
+    /// Sends nothing more.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
+    pub async fn finish(&mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
     /// Reads the next response. `None` if the connection ends before it is complete.
     pub async fn answer(&mut self) -> Option<Answer> {
         loop {

@@ -240,6 +240,30 @@ async fn a_connection_with_a_request_body_is_closed_after_the_response() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_short_body_of_a_post_is_read_before_the_response_and_the_connection_goes_on() {
+    let mut client = connect(Duration::ZERO);
+    client.send(b"POST / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 5\r\n\r\n\n\n").await;
+    sleep(Duration::from_secs(9)).await;
+    client.send(b"\n\n\n").await;
+    assert!(client.read_answer().await.ends_with("answer"));
+    client.send(REQUEST).await;
+    assert!(client.read_answer().await.ends_with("answer"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_body_is_cut_ten_seconds_after_its_head() {
+    let mut client = connect(Duration::ZERO);
+    let began = Instant::now();
+    client.send(b"POST / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 50\r\n\r\n").await;
+    for _ in 0..5 {
+        client.send(b"\n").await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(client.read_to_end().await, "");
+    assert_eq!(began.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_a_response_before_a_close_is_written_as_last() {
     for (version, options, is_last) in [
         ("1.0", "", true),

@@ -324,7 +324,7 @@ fn methods() -> Vec<Row> {
     let chain = r#"{"certificate_chain":["-----BEGIN CERTIFICATE-----"]}"#;
     let post = ask("POST", "SA/token").line("Content-Type: application/json").body(chain);
     vec![
-        row("T90").ask(post).mock(token()).proxy(method_refusal()),
+        row("T90").ask(post).mock(token()).proxy(refusal(404)),
         row("T91")
             .ask(ask("PUT", "SA/token"))
             .mock(page(405))

@@ -40,6 +40,12 @@ pub enum RequestError {
     /// Only GET and HEAD are allowed.
     #[error("Refused: the method {0} is not allowed; use GET or HEAD.")]
     Method(http::Method),
+    /// A token is requested by POST, bound to a certificate of the client.
+    #[error(
+        "Not found: this server issues no tokens that are bound to a certificate, which POST asks for; set \
+         GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false in the pod, so that its client library uses GET."
+    )]
+    BoundToken,
     /// A `Host` (or the authority of an absolute target) that is not allowed.
     #[error("Refused: {0}; use metadata.google.internal or 169.254.169.254, or allow the name with --allowed-host.")]
     Host(HostError),
@@ -81,6 +87,7 @@ impl RequestError {
             Self::Malformed(_) => "malformed",
             Self::TargetTooLong { .. } => "target_too_long",
             Self::Method(_) => "method",
+            Self::BoundToken => "bound_token",
             Self::Host(_) => "host",
             Self::Forwarded(_) => "forwarded",
             Self::Flavor => "flavor",
@@ -108,7 +115,7 @@ impl Request {
         peer: Option<SocketAddr>,
         hosts: &AllowedHosts,
     ) -> Result<Box<Self>, RequestError> {
-        let method = method_of(&head.method)?;
+        let method = method_of(&head)?;
         let signs = Signs::new(&head.headers);
         check_framing(&signs, has_body)?;
         let target = target_of(&head.uri)?;
@@ -130,15 +137,24 @@ impl Request {
     }
 }
 
-fn method_of(method: &http::Method) -> Result<Method, RequestError> {
-    match *method {
+fn method_of(head: &Parts) -> Result<Method, RequestError> {
+    match head.method {
         http::Method::GET => Ok(Method::Get),
         http::Method::HEAD => Ok(Method::Head),
-        _ => Err(RequestError::Method(method.clone())),
+        http::Method::POST if names_a_token(&head.uri) => Err(RequestError::BoundToken),
+        _ => Err(RequestError::Method(head.method.clone())),
     }
 }
 
-/// Refuses bodies. The connection is closed after a request with a body, announced or not.
+/// Whether a target is an account's access or identity token. Client libraries that have a certificate request a token
+/// by POST, and read 404 as a server without bound tokens.
+fn names_a_token(uri: &Uri) -> bool {
+    let path = target_of(uri).ok().and_then(|target| MetadataPath::parse(target).ok());
+    path.is_some_and(|path| matches!(Endpoint::from_path(&path), Endpoint::Token(_) | Endpoint::Identity(_)))
+}
+
+/// Refuses bodies. The connection is closed after a request with a body, announced or not, except after a POST with a
+/// short one, which `method_of` has refused.
 ///
 /// `Upgrade` is ignored, as RFC 9110, section 7.8 allows: Java's HTTP clients, among others, send it by default. It is not
 /// forwarded, so the connection never changes its protocol.

@@ -151,3 +151,20 @@ fn only_get_and_head_are_allowed() {
         assert!(matches!(read, Err(RequestError::Method(_))), "{method}");
     }
 }
+
+#[test]
+fn a_token_requested_by_post_is_not_found_with_the_setting_that_helps() {
+    let post = |target: &str| {
+        let request = http::Request::post(target).header(HOST.0, HOST.1).header(FLAVOR.0, FLAVOR.1);
+        parse(request.body(Empty::<Bytes>::new()).expect("a request"))
+    };
+    let accounts = "/computeMetadata/v1/instance/service-accounts";
+    for target in ["default/token", "default/identity?audience=x", "a@b.c/token?transport=mtls", "default//token"] {
+        let refused = post(&format!("{accounts}/{target}"));
+        let Err(error @ RequestError::BoundToken) = refused else { panic!("{target}: {refused:?}") };
+        assert!(error.to_string().contains("GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false"), "{error}");
+    }
+    for target in ["default/email", "default/", "default/token/", ""] {
+        assert!(matches!(post(&format!("{accounts}/{target}")), Err(RequestError::Method(_))), "{target}");
+    }
+}
