@@ -21,7 +21,7 @@
 //! # What a connection weighs
 //!
 //! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and
-//! [`UNREAD_BYTES`](crate::memory::UNREAD_BYTES) more while its client does not read, each including kernel buffers, plus an
+//! [`UNREAD_BYTES`] more while its client does not read, each including kernel buffers, plus an
 //! incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that clients send cannot be refused, so
 //! a connection is charged with a full receive buffer from the start. A send buffer is full only if its client does not read;
 //! then others that are not read give way. A client with many connections is charged with full ones, read or not. While less than
