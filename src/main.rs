@@ -117,10 +117,10 @@ async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
     logging::limit_panics();
+    let mut app = App::bind(config).await?;
     for unknown in cli::unknown_variables() {
         tracing::warn!("{unknown}");
     }
-    let mut app = App::bind(config).await?;
     app.connect_cluster().await?;
     app.install_redirect().await?;
     let (tell, told) = oneshot::channel::<()>();
