@@ -3,21 +3,21 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use base::hook::Hook;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
-use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::hook::Hook;
-use gce_metadata_proxy::layers::conceal::{Concealment, Mode};
-use gce_metadata_proxy::layers::latency::{Instruments, Timeline};
-use gce_metadata_proxy::layers::{classify, conceal};
-use gce_metadata_proxy::metadata::host::AllowedHosts;
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
-use gce_metadata_proxy::reply::Body;
-use gce_metadata_proxy::room::Room;
 use http::uri::PathAndQuery;
 use http_body_util::Empty;
+use protocol::metadata::host::AllowedHosts;
+use protocol::metadata::{MetadataPath, Query, Request};
+use proxy::error::Error;
+use proxy::layers::conceal::{Concealment, Mode};
+use proxy::layers::latency::{Instruments, Timeline};
+use proxy::layers::{classify, conceal};
+use proxy::policy::{Choice, LivePolicy, Source};
+use proxy::reply::Body;
+use proxy::room::Room;
 use tokio::runtime::Builder;
 use tower::{Service, ServiceBuilder, service_fn};
 

@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
 
-use gce_metadata_proxy::layers::filter;
-use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::policy::Choice;
-use gce_metadata_proxy::server::Stack;
-use gce_metadata_proxy::telemetry::Registry;
-use gce_metadata_proxy::tokens::TokenKey;
 use http::uri::PathAndQuery;
+use protocol::metadata::{MetadataPath, Query, Request};
+use proxy::layers::filter;
+use proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
+use proxy::policy::Choice;
+use proxy::server::Stack;
+use proxy::tokens::TokenKey;
 use support::Pipe;
+use telemetry::Registry;
 use tower::{Layer, Service, service_fn};
 
 const BOUNDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");

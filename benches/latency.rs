@@ -8,11 +8,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gce_metadata_proxy::layers::latency::{Instruments, Timeline, enter, leave, track};
-use gce_metadata_proxy::telemetry::Moment;
-use gce_metadata_proxy::telemetry::histogram::{Histogram, WORK_BOUNDS};
-use gce_metadata_proxy::telemetry::latency::{Filter, RequestOutcome};
-use gce_metadata_proxy::telemetry::talkers::Talkers;
+use proxy::layers::latency::{Instruments, Timeline, enter, leave, track};
+use telemetry::Moment;
+use telemetry::histogram::{Histogram, WORK_BOUNDS};
+use telemetry::latency::{Filter, RequestOutcome};
+use telemetry::talkers::Talkers;
 use tower::{Layer, Service, ServiceBuilder};
 
 struct ThroughLayer;

@@ -6,15 +6,15 @@ use std::future::ready;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::layers::filter;
-use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
-use gce_metadata_proxy::metadata::query::Param;
-use gce_metadata_proxy::metadata::{Query, Request, RequestError};
-use gce_metadata_proxy::reply::Body;
-use gce_metadata_proxy::telemetry::Registry;
-use gce_metadata_proxy::tokens::TokenKey;
 use http::Response;
+use protocol::metadata::query::Param;
+use protocol::metadata::{Query, Request, RequestError};
+use proxy::error::Error;
+use proxy::layers::filter;
+use proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
+use proxy::reply::Body;
+use proxy::tokens::TokenKey;
+use telemetry::Registry;
 use tower::{Layer, Service, service_fn};
 
 use support::Source;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use gce_metadata_proxy::failure::{Failure, UPSTREAM_TIMEOUT};
-use gce_metadata_proxy::layers::filter::{self, Filtered};
-use gce_metadata_proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
-use gce_metadata_proxy::metadata::Request;
-use gce_metadata_proxy::shares::Client;
-use gce_metadata_proxy::telemetry::Registry;
-use gce_metadata_proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
+use protocol::metadata::Request;
+use proxy::failure::{Failure, UPSTREAM_TIMEOUT};
+use proxy::layers::filter::{self, Filtered};
+use proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
+use proxy::shares::Client;
+use proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
+use telemetry::Registry;
 use tokio::task::JoinSet;
 use tokio::time::advance;
 use tower::{Layer, Service, service_fn};
@@ -49,8 +49,7 @@ impl TokenSource for Server {
 }
 
 type Cache = Filtered<tower::util::ServiceFn<fn(Box<Request>) -> Answered>, TokenCache<Server>>;
-type Answered =
-    std::future::Ready<Result<http::Response<gce_metadata_proxy::reply::Body>, gce_metadata_proxy::error::Error>>;
+type Answered = std::future::Ready<Result<http::Response<proxy::reply::Body>, proxy::error::Error>>;
 
 fn crowds(criterion: &mut Criterion) {
     // Time is paused, so that a token can be made to expire between two rounds.

@@ -15,22 +15,24 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::Admin;
-use crate::cluster::{Cluster, ClusterError};
-use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
-use crate::http_client::secure::CaError;
-use crate::layers::conceal::PolicyMetrics;
-use crate::layers::leaves::Leaves;
-use crate::memory::Pressure;
-use crate::pods::{ProcError, Sandboxes, Scans};
-use crate::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
-use crate::redirect::{Keeper, Redirect};
-use crate::server::{self, Connections, Door, Drain, Server};
+use crate::config::Config;
 use crate::shared::{Identifying, Shared};
 use crate::stack;
-use crate::telemetry::{Registry, table};
-use crate::tokens::workload::Google;
-use crate::upstream::Upstream;
 use crate::warm::WarmStart;
+use http_client::secure::CaError;
+use identity::cluster::{Cluster, ClusterError};
+use identity::pods::{ProcError, Sandboxes, Scans};
+use identity::tokens::Google;
+use operator::pages::MAX_ADMIN_CONNECTIONS;
+use proxy::layers::conceal::PolicyMetrics;
+use proxy::layers::leaves::Leaves;
+use proxy::memory::Pressure;
+use proxy::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
+use proxy::server::TIMEOUTS;
+use proxy::server::{self, Connections, Door, Drain, Server};
+use proxy::upstream::Upstream;
+use redirect::{Keeper, Redirect};
+use telemetry::{Registry, table};
 
 pub use files::allow_files;
 

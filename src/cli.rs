@@ -28,11 +28,11 @@ use std::net::SocketAddr;
 use clap::{ArgMatches, CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::explain::Question;
-use crate::startup_taint::StartupTaint;
-use crate::telemetry::logging::{Format, Levels};
 use given::Mistakes;
 use lenient::Parsed;
+use operator::explain::Question;
+use operator::startup_taint::StartupTaint;
+use telemetry::logging::{Format, Levels};
 use usage::Called;
 
 pub use serve::flags;
@@ -113,12 +113,12 @@ pub enum Command {
         /// The address.
         admin: SocketAddr,
         /// Format of the answer.
-        format: crate::finding::Format,
+        format: operator::finding::Format,
     },
     /// Check whether this pod or node is protected.
     Check {
         /// Once or repeatedly.
-        command: crate::check::Command,
+        command: operator::check::Command,
         /// Where operators are served.
         admin: SocketAddr,
         /// Format of the log, and what is logged.
@@ -129,17 +129,17 @@ pub enum Command {
         /// Where the proxy serves operators.
         admin: SocketAddr,
         /// How the proxy identifies pods.
-        settings: crate::identity::Settings,
+        settings: ::identity::Settings,
         /// Whose token to try.
-        whose: crate::doctor::Whose,
+        whose: operator::doctor::Whose,
         /// Format of the report.
-        format: crate::finding::Format,
+        format: operator::finding::Format,
     },
     /// Change or check the kernel's redirect rules.
     Redirect {
         /// What to do.
-        command: crate::redirect::Command,
-        /// Address to serve the metrics of [`Keep`](crate::redirect::Command::Keep) on. `None` to serve none.
+        command: ::redirect::Command,
+        /// Address to serve the metrics of [`Keep`](::redirect::Command::Keep) on. `None` to serve none.
         metrics_addr: Option<SocketAddr>,
         /// Format of the log, and what is logged.
         log: (Format, Levels),

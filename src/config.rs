@@ -3,15 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::identity;
-use crate::layers::conceal::Mode;
-use crate::layers::rescue::OnOverload;
-use crate::layers::token_cache::Audit;
-use crate::policy::Choice;
-use crate::redirect::Opened;
-use crate::server::Timeouts;
-use crate::telemetry::logging::{Format, Levels};
-use crate::upstream::Upstream;
+use proxy::layers::conceal::Mode;
+use proxy::layers::rescue::OnOverload;
+use proxy::layers::token_cache::Audit;
+use proxy::policy::Choice;
+use proxy::upstream::Upstream;
+use redirect::Opened;
+use telemetry::logging::{Format, Levels};
 
 /// The configuration of the proxy.
 #[derive(Debug, Clone)]
@@ -103,23 +101,9 @@ pub const MAX_HANGING: usize = 64;
 /// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
 pub const LARGE_ANSWERS: usize = 1536 * 1024;
 
-/// Maximum connections on the admin listener. Its clients are few: a scraper, the kubelet and operators.
-pub const MAX_ADMIN_CONNECTIONS: usize = 32;
-
 /// Logs changes and errors, not every request.
 pub const LOG: &str = "info";
 
 /// Longer than the upstream's deadline of 2.5 s, so that only hanging GETs are cut, and well within the 30 s
 /// that Kubernetes allows.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle
-/// timeout exceeds the minute for which client libraries keep connections, so that they do not send a request
-/// into a closing one. During shutdown, an active connection serves one more request for the same reason.
-pub const TIMEOUTS: Timeouts = Timeouts {
-    header: Duration::from_secs(10),
-    idle: Duration::from_secs(90),
-    write: Duration::from_secs(30),
-    room: Duration::from_millis(2500),
-    last_call: Duration::from_secs(1),
-};

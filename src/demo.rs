@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::mock::Mock;
-use crate::telemetry::logging;
-use crate::upstream::Upstream;
+use mock::Mock;
+use proxy::upstream::Upstream;
+use telemetry::logging;
 
 /// Unprivileged ports. If one is in use, the demo uses any free ports.
 const PORT: u16 = 8988;

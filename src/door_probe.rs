@@ -14,9 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::labels::labels;
-use crate::telemetry::registry::Counters;
-use crate::telemetry::{Registry, table};
+use telemetry::labels;
+use telemetry::registry::Counters;
+use telemetry::{Registry, table};
 
 /// Time between two probes. Each costs the processor about as much as a request.
 const INTERVAL: Duration = Duration::from_secs(15);

@@ -22,49 +22,66 @@
 //!
 //! [`stack`] assembles the layers in this order and explains it.
 //!
+//! # Crates
+//!
+//! Each stands on those above it only, so that Cargo refuses what must not know each other.
+//!
+//! | crate | what it has |
+//! |---|---|
+//! | [`protocol`] | requests as types, and policies: no socket and no clock |
+//! | [`redirect`] | the kernel's rules, and nothing of what pods send |
+//! | [`base`] | the clock of tokens, back-off, and hooks |
+//! | [`telemetry`] | logs and metrics |
+//! | [`http_client`] | requests to other servers, with TLS |
+//! | [`proxy`] | the path of a request; it does not know how pods are identified, Kubernetes, or TLS |
+//! | [`identity`] | which pod asks, and its tokens |
+//! | [`operator`] | commands for operators |
+//! | `gce_metadata_proxy` | the program: its flags, the order of the layers, its pages |
+//! | `mock` | a metadata server and a Google for tests |
+//!
 //! # Who owns which decision
 //!
 //! | decision | owner |
 //! |---|---|
-//! | meaning of a path, query and host; whether a request is valid | [`metadata`] |
-//! | which pod has an address | [`pods::owners`] |
-//! | when the node's processes are scanned, and when the last scan began | [`pods::Scans`] |
-//! | whether the proxy's own credential is dangerous, and what it lacks | `cluster::rights` |
-//! | which Google account a pod's service account acts as, and when that has changed | [`workloads`] |
+//! | meaning of a path, query and host; whether a request is valid | [`protocol::metadata`] |
+//! | which pod has an address | [`identity::pods::owners`] |
+//! | when the node's processes are scanned, and when the last scan began | [`identity::pods::Scans`] |
+//! | whether the proxy's own credential is dangerous, and what it lacks | `identity::cluster::rights` |
+//! | which Google account a pod's service account acts as, and when that has changed | [`identity::workloads`] |
 //! | whose a connection is, and when it is reset for another pod | [`identity`] |
-//! | whether a request is concealed, and why | [`policy`] |
-//! | what is removed from a response | [`layers::conceal::redact`] |
-//! | which client gives way when a resource is exhausted | [`shares`] |
-//! | how the memory limit is divided, and when load is shed | [`memory`] |
-//! | whether a request gets a seat | [`layers::in_flight`] |
-//! | whether there is memory for a large response | [`room`] |
-//! | whether a connection is accepted, and which one is closed for it | [`server::Connections`] |
-//! | the text, reason, status and outcome of every refusal and failure | [`error`] |
-//! | whether an overloaded request is reset or answered | [`layers::rescue`] |
-//! | how a connection is reset | `server::socket` |
-//! | the clock for token lifetimes | [`clock`] |
-//! | how long to wait after failures | [`backoff`] |
-//! | which values are kept, and how often they are refreshed | [`layers::leaves::Leaf`] |
-//! | whether a token is fresh, and when to refresh it | `layers::token_cache::freshness` |
-//! | which token is evicted | `layers::token_cache::store` |
-//! | which fetch of several clients is next, and which is given up | [`flights`] |
-//! | how one fetch serves all who wait, and how long its failure is the answer | `single_flight` |
-//! | where a token comes from | a [`tokens::TokenSource`] |
+//! | whether a request is concealed, and why | [`proxy::policy`] |
+//! | what is removed from a response | [`proxy::layers::conceal::redact`] |
+//! | which client gives way when a resource is exhausted | [`proxy::shares`] |
+//! | how the memory limit is divided, and when load is shed | [`proxy::memory`] |
+//! | whether a request gets a seat | [`proxy::layers::in_flight`] |
+//! | whether there is memory for a large response | [`proxy::room`] |
+//! | whether a connection is accepted, and which one is closed for it | [`proxy::server::Connections`] |
+//! | the text, reason, status and outcome of every refusal and failure | [`proxy::error`] |
+//! | whether an overloaded request is reset or answered | [`proxy::layers::rescue`] |
+//! | how a connection is reset | `proxy::server::socket` |
+//! | the clock for token lifetimes | [`base::clock`] |
+//! | how long to wait after failures | [`base::backoff`] |
+//! | which values are kept, and how often they are refreshed | [`proxy::layers::leaves::Leaf`] |
+//! | whether a token is fresh, and when to refresh it | `proxy::layers::token_cache::freshness` |
+//! | which token is evicted | `proxy::layers::token_cache::store` |
+//! | which fetch of several clients is next, and which is given up | [`proxy::flights`] |
+//! | how one fetch serves all who wait, and how long its failure is the answer | `proxy::single_flight` |
+//! | where a token comes from | a [`proxy::tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready, and whether it is | [`warm`], [`readiness`] |
-//! | what is sent to the upstream | [`upstream::Forward`] |
-//! | how long the upstream may take, and which connection is used | [`upstream::UpstreamClient`] |
+//! | what is sent to the upstream | [`proxy::upstream::Forward`] |
+//! | how long the upstream may take, and which connection is used | [`proxy::upstream::UpstreamClient`] |
 //! | how requests to other servers are sent | [`http_client`] |
 //! | the order of the layers | [`stack`] |
-//! | when the process ends | [`server::drain`] |
+//! | when the process ends | [`proxy::server::drain`] |
 //! | which packets are redirected to the proxy, and which are blocked | [`redirect`] |
-//! | what commands other than the proxy serve to operators | [`pages`] |
-//! | when pods may be scheduled on a new node | `startup_taint` |
-//! | whether a pod or node is protected, once or all the time | [`check`] |
-//! | why pods of a node get tokens of their own, or why not | `doctor` |
-//! | how commands for operators show what they found | [`finding`] |
-//! | how a command asks the running proxy | [`ask`] |
+//! | what commands other than the proxy serve to operators | [`operator::pages`] |
+//! | when pods may be scheduled on a new node | `operator::startup_taint` |
+//! | whether a pod or node is protected, once or all the time | [`operator::check`] |
+//! | why pods of a node get tokens of their own, or why not | `operator::doctor` |
+//! | how commands for operators show what they found | [`operator::finding`] |
+//! | how a command asks the running proxy | [`operator::ask`] |
 //! | whether this proxy is well, what is wrong with it, and what to do | [`condition`] |
-//! | when a filter begins and ends | [`layers::latency`] |
+//! | when a filter begins and ends | [`proxy::layers::latency`] |
 //! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
 //! | names, labels and help of metrics | [`telemetry::table`] |
 //! | histogram buckets | [`telemetry::histogram`] |
@@ -83,57 +100,23 @@
 //!
 //! # Reading order
 //!
-//! [`stack`], then [`layers`] from the outside in, then [`metadata`], [`policy`], [`tokens`], [`upstream`], [`server`]
-//! and [`app`]. `CONTRIBUTING.md` walks through adding a filter, a flag, a metric and a policy rule.
+//! [`stack`], then [`proxy::layers`] from the outside in, then [`protocol::metadata`], [`proxy::policy`], [`proxy::tokens`],
+//! [`proxy::upstream`], [`proxy::server`] and [`app`]. `CONTRIBUTING.md` walks through adding a filter, a flag, a metric and a policy rule.
 
 #![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod app;
-pub mod ask;
-pub mod backoff;
-pub mod cgroup;
-pub mod check;
 pub mod cli;
-pub mod clock;
-pub mod cluster;
 pub mod condition;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
-pub mod doctor;
 pub mod door_probe;
-pub mod error;
-pub mod explain;
-pub mod failure;
-pub mod finding;
-pub mod flights;
-pub mod hook;
-pub mod http_client;
-pub mod identity;
-pub mod layers;
-pub mod memory;
-#[cfg(feature = "mock")]
-pub use ::mock;
-pub use protocol::metadata;
-pub mod pages;
-pub mod pods;
-pub mod policy;
 pub mod readiness;
-pub use ::redirect;
-pub mod reply;
-pub mod room;
-pub mod server;
 pub mod shared;
-pub mod shares;
-pub mod single_flight;
 pub mod stack;
-pub mod startup_taint;
 pub mod status;
-pub mod telemetry;
 pub mod threads;
-pub mod tokens;
 mod units;
-pub mod upstream;
 pub mod warm;
-pub mod workloads;

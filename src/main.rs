@@ -4,16 +4,15 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use gce_metadata_proxy::app::App;
-use gce_metadata_proxy::check;
 use gce_metadata_proxy::cli::{self, Command, Stop};
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::explain;
-use gce_metadata_proxy::pages;
-use gce_metadata_proxy::redirect;
-use gce_metadata_proxy::server::drain::Signals;
 use gce_metadata_proxy::status;
-use gce_metadata_proxy::telemetry::{Registry, logging, table};
 use gce_metadata_proxy::threads;
+use operator::check;
+use operator::explain;
+use operator::pages;
+use proxy::server::drain::Signals;
+use telemetry::{Registry, logging, table};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
@@ -70,7 +69,7 @@ fn start(command: Command) -> Outcome<ExitCode> {
                 return Ok(ExitCode::from(code));
             }
             Command::IdentityDoctor { admin, settings, whose, format } => {
-                let report = gce_metadata_proxy::doctor::examine(admin, &settings, &whose).await;
+                let report = operator::doctor::examine(admin, &settings, &whose).await;
                 print(&format.render(&report));
                 return Ok(ExitCode::from(report.exit_code()));
             }

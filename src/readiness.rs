@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::door_probe::DoorProbe;
-use crate::identity::Identity;
-use crate::server::Drain;
-use crate::upstream::Health;
+use identity::Identity;
+use proxy::server::Drain;
+use proxy::upstream::Health;
 
 /// State of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,11 +155,11 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::clock::BootTime;
-    use crate::identity::{CutFrom, Forget, Settings};
-    use crate::pods::owners::Attest;
-    use crate::pods::{FakeProc, Scans};
-    use crate::telemetry::Registry;
+    use base::clock::BootTime;
+    use identity::pods::owners::Attest;
+    use identity::pods::{FakeProc, Scans};
+    use identity::{CutFrom, Forget, Settings};
+    use telemetry::Registry;
 
     #[tokio::test(start_paused = true)]
     async fn a_start_without_a_metadata_server_is_degraded_after_ten_seconds() {
@@ -181,9 +181,9 @@ mod tests {
             attest: Attest::Prefer,
             passthrough: Vec::new(),
             federation: None,
-            cluster: crate::cluster::Settings {
+            cluster: identity::cluster::Settings {
                 node: "n".parse().expect("a name"),
-                credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
+                credential: identity::cluster::Credential::OwnAccount(identity::cluster::Acting::AsItsNode),
             },
         };
         let proc = FakeProc::new();

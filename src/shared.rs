@@ -3,7 +3,6 @@
 mod identified;
 mod limits;
 mod measures;
-mod sources;
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,27 +10,27 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::door_probe::DoorProbe;
-use crate::identity::Identity;
-use crate::layers::accounts::Accounts;
-use crate::layers::conceal::{Concealment, PolicyMetrics};
-use crate::layers::leaves::{Leaf, Leaves};
-use crate::layers::token_cache::{IsDefault, Store, Tokens};
-use crate::memory::Pressure;
-use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
-use crate::redirect::Standing;
-use crate::server::Drain;
-use crate::telemetry::Registry;
-use crate::telemetry::refusals::{NamePod, Refusals};
-use crate::tokens::MetadataServer;
-use crate::upstream::{Access, Forward};
-use crate::workloads::Workloads;
 use identified::Identified;
+use identity::Identity;
+use identity::accounts::Accounts;
+use identity::tokens::Sources;
+use identity::workloads::Workloads;
+use proxy::layers::conceal::{Concealment, PolicyMetrics};
+use proxy::layers::leaves::{Leaf, Leaves};
+use proxy::layers::token_cache::{IsDefault, Store, Tokens};
+use proxy::memory::Pressure;
+use proxy::policy::LivePolicy;
+use proxy::server::Drain;
+use proxy::tokens::MetadataServer;
+use proxy::upstream::{Access, Forward};
+use redirect::Standing;
+use telemetry::Registry;
+use telemetry::refusals::{NamePod, Refusals};
 
 pub use identified::Identifying;
 pub use limits::Limits;
 pub use measures::Measures;
-pub use sources::Sources;
 
 /// What connections, background tasks and the admin pages have in common.
 #[derive(Debug)]
@@ -53,7 +52,7 @@ pub struct Shared {
     /// Identifies pods. `None` if all of them act as the node.
     pub identity: Option<Arc<Identity>>,
     /// The accounts of pods. `None` if they have none.
-    pub accounts: Option<Arc<Accounts>>,
+    pub accounts: Option<Accounts>,
     /// The metadata server.
     pub upstream: Access,
     /// Values that every client library requests.
@@ -89,9 +88,9 @@ impl Shared {
         let upstream = Access::new(&config.upstream, &limits.room, &measures.instruments.latency, &registry);
         let (identity, sources) = pods.sources(MetadataServer::new(upstream.forward.clone()), &registry);
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
-        let accounts = identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new);
+        let accounts = identity.as_ref().and_then(|identity| Accounts::new(identity.workloads()));
         let concealment = Concealment::new(policy, config.policy_mode, Arc::clone(&limits.room), policy_metrics);
-        let concealment = Arc::new(concealment.with_accounts(accounts.clone()));
+        let concealment = Arc::new(concealment.with_accounts(accounts.as_ref().map(Accounts::emails)));
         let (door_probe, drain) = (Arc::new(DoorProbe::new(&registry)), Drain::default());
         let health = Arc::clone(&upstream.health);
         Arc::new(Self {

@@ -6,23 +6,24 @@ use hyper::body::Incoming;
 use tower::ServiceBuilder;
 use tower::util::option_layer;
 
-use crate::error::Error;
-use crate::identity::Visitor;
-use crate::layers::accounts::Accounts;
-use crate::layers::discovery::Discovery;
-use crate::layers::filter::Decide;
-use crate::layers::identify::Identify;
-use crate::layers::in_flight::{Limit, MakeRoom, SeatedBody};
-use crate::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
-use crate::layers::leaves::Leaves;
-use crate::layers::token_cache::TokenCache;
-use crate::layers::{catch_panic, classify, conceal, filter, hanging, in_flight, rescue};
-use crate::metadata::Request;
-use crate::metadata::host::AllowedHosts;
-use crate::reply::Body;
-use crate::server::{Arrival, NewStack, Remembering, Stack};
-use crate::shared::{Shared, Sources};
-use crate::telemetry::latency::Filter;
+use crate::shared::Shared;
+use identity::Visitor;
+use identity::accounts::Accounts;
+use identity::identify::Identify;
+use identity::tokens::Sources;
+use protocol::metadata::Request;
+use protocol::metadata::host::AllowedHosts;
+use proxy::error::Error;
+use proxy::layers::discovery::Discovery;
+use proxy::layers::filter::Decide;
+use proxy::layers::in_flight::{Limit, MakeRoom, SeatedBody};
+use proxy::layers::latency::{TimedBody, Timeline, enter, leave, total, track};
+use proxy::layers::leaves::Leaves;
+use proxy::layers::token_cache::TokenCache;
+use proxy::layers::{catch_panic, classify, conceal, filter, hanging, in_flight, rescue};
+use proxy::reply::Body;
+use proxy::server::{Arrival, NewStack, Remembering, Stack};
+use telemetry::latency::Filter;
 
 #[cfg(not(test))]
 mod between;
@@ -121,7 +122,7 @@ fn with_between(
 #[derive(Clone)]
 struct Filters {
     discovery: Discovery,
-    accounts: Option<Arc<Accounts>>,
+    accounts: Option<Accounts>,
     leaves: Arc<Leaves>,
     tokens: TokenCache<Sources>,
 }

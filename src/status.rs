@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use crate::admin::statusz::Overview;
-use crate::ask::{self, AskError};
-use crate::finding::Format;
+use operator::ask::{self, AskError};
+use operator::finding::Format;
 
 /// Exit code where the proxy does not answer, or not so.
 pub const CANNOT_ASK: u8 = 2;

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use crate::cgroup::{self, Version};
+use proxy::cgroup::{self, Version};
 
 /// More threads would only contend for the shared token cache and limits.
 const MAX_THREADS: usize = 4;

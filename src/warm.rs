@@ -8,14 +8,15 @@ use http::StatusCode;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use crate::backoff::Backoff;
-use crate::layers::leaves::{Leaf, Leaves, Lifetime};
-use crate::layers::token_cache::{Store, Tokens};
-use crate::metadata::CommonPath;
 use crate::readiness::Readiness;
-use crate::shared::{Shared, Sources};
-use crate::tokens::{NoToken, TokenKey, TokenSource};
-use crate::workloads::Names;
+use crate::shared::Shared;
+use base::backoff::Backoff;
+use identity::tokens::Sources;
+use identity::workloads::Names;
+use protocol::metadata::CommonPath;
+use proxy::layers::leaves::{Leaf, Leaves, Lifetime};
+use proxy::layers::token_cache::{Store, Tokens};
+use proxy::tokens::{NoToken, TokenKey, TokenSource};
 
 /// Initial and maximum interval between attempts.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
@@ -147,13 +148,13 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::failure::{Failure, UPSTREAM_TIMEOUT};
-    use crate::layers::token_cache::DEFAULT_LIMIT_BYTES;
-    use crate::metadata::token::AccessToken;
-    use crate::reply::Body;
-    use crate::shares::Client;
-    use crate::telemetry::Registry;
-    use crate::tokens::Fetched;
+    use protocol::metadata::token::AccessToken;
+    use proxy::failure::{Failure, UPSTREAM_TIMEOUT};
+    use proxy::layers::token_cache::DEFAULT_LIMIT_BYTES;
+    use proxy::reply::Body;
+    use proxy::shares::Client;
+    use proxy::tokens::Fetched;
+    use telemetry::Registry;
 
     /// How long each answer takes.
     const DELAY: Duration = Duration::from_secs(2);
@@ -168,7 +169,7 @@ mod tests {
             UPSTREAM_TIMEOUT
         }
 
-        async fn fetch(&self, _: &TokenKey, _: Client, _: crate::tokens::Urgency) -> Result<Fetched, NoToken> {
+        async fn fetch(&self, _: &TokenKey, _: Client, _: proxy::tokens::Urgency) -> Result<Fetched, NoToken> {
             self.0.lock().expect("no panic").push("token".to_owned());
             sleep(DELAY).await;
             let body = br#"{"access_token":"a","expires_in":3599,"token_type":"Bearer"}"#;

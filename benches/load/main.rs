@@ -32,8 +32,8 @@ mod tools;
 use std::io;
 use std::process::ExitCode;
 
-use gce_metadata_proxy::mock::Mock;
-use gce_metadata_proxy::server::drain::Signals;
+use mock::Mock;
+use proxy::server::drain::Signals;
 
 use tokio::process::Command;
 

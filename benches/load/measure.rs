@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Handle;
+use mock::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::cgroup::Cgroup;

@@ -16,13 +16,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use gce_metadata_proxy::mock::{Fault, Mock};
-use gce_metadata_proxy::telemetry::histogram::{Snapshot, WORK_BOUNDS};
-use gce_metadata_proxy::telemetry::labels::Label;
-use gce_metadata_proxy::telemetry::latency::Filter;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use mock::{Fault, Mock};
+use telemetry::histogram::{Snapshot, WORK_BOUNDS};
+use telemetry::labels::Label;
+use telemetry::latency::Filter;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 

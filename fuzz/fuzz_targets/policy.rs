@@ -2,8 +2,8 @@
 //! policy judges.
 #![no_main]
 
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::policy::{Choice, LoadError};
+use protocol::metadata::{MetadataPath, Query, Request};
+use proxy::policy::{Choice, LoadError};
 use libfuzzer_sys::fuzz_target;
 
 const TARGETS: [&str; 4] = [

@@ -1,7 +1,7 @@
 //! Files of `/proc`: the first byte chooses the parser. What a pod can write of them must change nothing.
 #![no_main]
 
-use gce_metadata_proxy::pods::fuzzing::{addresses_v4, addresses_v6, pod_of, stat};
+use identity::pods::fuzzing::{addresses_v4, addresses_v6, pod_of, stat};
 use libfuzzer_sys::fuzz_target;
 
 const POD: &str = "6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f";

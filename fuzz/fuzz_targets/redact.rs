@@ -4,9 +4,9 @@
 
 use std::sync::LazyLock;
 
-use gce_metadata_proxy::layers::conceal::redact::{self, Redacted, View};
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request, names_accounts};
-use gce_metadata_proxy::policy::{Choice, Decision, Policy, Recursive, Source};
+use proxy::layers::conceal::redact::{self, Redacted, View};
+use protocol::metadata::{MetadataPath, Query, Request, names_accounts};
+use proxy::policy::{Choice, Decision, Policy, Recursive, Source};
 use http::uri::PathAndQuery;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;

@@ -3,9 +3,9 @@
 
 use std::sync::LazyLock;
 
-use gce_metadata_proxy::metadata::query::Param;
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::policy::{Choice, Decision, Policy, Recursive, Source};
+use protocol::metadata::query::Param;
+use protocol::metadata::{MetadataPath, Query, Request};
+use proxy::policy::{Choice, Decision, Policy, Recursive, Source};
 use http::Uri;
 use libfuzzer_sys::fuzz_target;
 

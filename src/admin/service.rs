@@ -18,17 +18,17 @@ use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::statusz::{self, Status};
 use crate::cli;
-use crate::condition::{Condition, Fact};
-use crate::layers::catch_panic::panic_message;
-use crate::metadata::headers::{Lines, Signs};
-use crate::metadata::host::{AllowedHosts, HostError};
+use crate::condition::{self, Condition, Fact};
 use crate::readiness::State;
-use crate::reply;
-use crate::server::{Arrival, NewStack, Reset, Stack};
 use crate::shared::Shared;
-use crate::telemetry::Registry;
-use crate::telemetry::logging::{self, Levels, LevelsError};
-use crate::telemetry::requests::Requests;
+use protocol::metadata::headers::{Lines, Signs};
+use protocol::metadata::host::{AllowedHosts, HostError};
+use proxy::layers::catch_panic::panic_message;
+use proxy::reply;
+use proxy::server::{Arrival, NewStack, Reset, Stack};
+use telemetry::Registry;
+use telemetry::logging::{self, Levels, LevelsError};
+use telemetry::requests::Requests;
 
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -142,7 +142,7 @@ impl Admin {
         let state = self.shared.readiness.state();
         let status = if state.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if verbose {
-            let facts: Vec<Fact> = statusz::facts(&self.shared).into_iter().map(Fact::for_anybody).collect();
+            let facts: Vec<Fact> = statusz::facts(&self.shared).into_iter().map(condition::for_anybody).collect();
             let verbose = Verbose { state, condition: Condition::of(&facts), facts };
             let json = serde_json::to_string(&verbose).expect("tags and strings are always JSON");
             page(status, JSON, json + "\n")
@@ -158,6 +158,7 @@ struct Verbose {
     #[serde(flatten)]
     state: State,
     condition: Condition,
+    #[serde(with = "condition::json")]
     facts: Vec<Fact>,
 }
 

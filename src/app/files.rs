@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::MAX_ADMIN_CONNECTIONS;
+use operator::pages::MAX_ADMIN_CONNECTIONS;
 
 /// Raises the open file limit to what the limits need: one per client and upstream connection, and a few
 /// others.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::cluster::rights::{self, Report, Severity};
-use crate::cluster::{Cluster, RequestError};
-use crate::identity::{ApiServer, CredentialState, Identity};
-use crate::pods::{self, Store, WatchEvent};
 use crate::shared::Shared;
-use crate::tokens::workload::{prefetch, renew};
-use crate::workloads;
+use identity::cluster::rights::{self, Report, Severity};
+use identity::cluster::{Cluster, RequestError};
+use identity::pods::{self, Store, WatchEvent};
+use identity::tokens::{prefetch, renew};
+use identity::workloads;
+use identity::{ApiServer, CredentialState, Identity};
 
 /// Maximum time that the API server has for its first list of pods before it is asked about rights, too.
 const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);

@@ -10,8 +10,8 @@ use super::given::{Given, Mistakes, Syntax};
 use super::redirect::RoutesArgs;
 use super::repeated::Repeated;
 use super::syntax::{self, Choice, HostName, Time};
-use crate::check::{Canary, Command};
-use crate::finding::Format;
+use operator::check::{Canary, Command};
+use operator::finding::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -80,7 +80,7 @@ mod tests {
     use super::super::Command as Cli;
     use super::super::tests::{mistakes, parse_line};
     use super::*;
-    use crate::redirect::Routes;
+    use redirect::Routes;
 
     fn check(line: &str) -> Command {
         match parse_line(line) {

@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::given::{Given, Mistakes, Plain, Syntax, value};
 use super::repeated::repeated;
 use super::syntax::{self, Choice, NONE};
-use crate::identity::Settings;
-use crate::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
+use identity::Settings;
+use identity::workloads::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
 
 const STS: &str = "https://sts.googleapis.com";
 const IAM: &str = "https://iamcredentials.googleapis.com";
@@ -191,7 +191,7 @@ impl Plain for Endpoint {
 #[cfg(test)]
 mod tests {
     use crate::cli::tests::{mistakes, serve};
-    use crate::workloads::{Federation, Prefetch};
+    use identity::workloads::{Federation, Prefetch};
 
     const ON: &str = "--workload-identity --node-name=n";
     const NO_TOKENS: &str = "--workload-identity-provider=none";

@@ -7,9 +7,9 @@ use super::federation::{self, FederationArgs};
 use super::given::{Given, Mistakes, Plain};
 use super::repeated::repeated;
 use super::syntax::{self, Choice, Switch};
-use crate::cluster::{self, Acting, Credential, NodeName};
-use crate::identity::{AccountName, Settings};
-use crate::pods::owners::Attest;
+use identity::cluster::{self, Acting, Credential, NodeName};
+use identity::pods::owners::Attest;
+use identity::{AccountName, Settings};
 
 /// Where the node's `/proc` is mounted in a container.
 const HOST_PROC: &str = "/host/proc";
@@ -202,7 +202,7 @@ impl Plain for AccountName {
 mod tests {
     use crate::cli::Command;
     use crate::cli::tests::{mistakes, parse_line, serve};
-    use crate::cluster::{Acting, Credential};
+    use identity::cluster::{Acting, Credential};
 
     const ON: &str = "--workload-identity --workload-identity-provider=none --node-name=n";
 

@@ -8,9 +8,9 @@ use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::repeated::Repeated;
 use super::syntax::{self, Choice};
-use crate::doctor::Whose;
-use crate::finding::Format;
-use crate::identity::AccountName;
+use identity::AccountName;
+use operator::doctor::Whose;
+use operator::finding::Format;
 
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "parsed once")]
@@ -68,9 +68,9 @@ impl Subcommands {
 mod tests {
     use crate::cli::Command;
     use crate::cli::tests::{mistakes, parse_line};
-    use crate::doctor::Whose;
-    use crate::finding::Format;
-    use crate::identity::{AccountName, Settings};
+    use identity::{AccountName, Settings};
+    use operator::doctor::Whose;
+    use operator::finding::Format;
 
     const PROVIDER: &str = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/c";
 

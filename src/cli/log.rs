@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::given::{Given, Mistakes};
 use super::syntax::{self, Choice};
 use crate::config::{self, Config};
-use crate::telemetry::logging::{self, Format, Levels};
+use telemetry::logging::{self, Format, Levels};
 
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -9,9 +9,9 @@ use super::given::{Given, Mistakes};
 use super::repeated::{Repeated, repeated};
 use super::syntax::{self, Choice};
 use crate::config::Config;
-use crate::explain::{Expected, Question};
-use crate::layers::conceal::Mode;
-use crate::policy::{self, BuiltIn, Recursive, Source};
+use operator::explain::{Expected, Question};
+use proxy::layers::conceal::Mode;
+use proxy::policy::{self, BuiltIn, Recursive, Source};
 
 repeated! {
     #[derive(Debug, Args, Serialize)]

@@ -10,7 +10,7 @@ use super::given::{Given, Mistakes, Plain, Syntax};
 use super::startup_taint::StartupTaintArgs;
 use super::syntax::{self, Choice, Switch};
 use crate::config;
-use crate::redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
+use redirect::{Command, Mode, Opened, Rate, Redirect, Routes, SIDECAR_UID, Settings, Tool};
 
 #[derive(Debug, Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "parsed once")]

@@ -16,9 +16,9 @@ use super::redirect::OpenedArgs;
 use super::syntax::{self, Choice, Count, HostName, Place, Switch, Time};
 use super::values::ValuesArgs;
 use crate::config::{self, Config};
-use crate::layers::rescue::OnOverload;
-use crate::layers::token_cache::Audit;
-use crate::upstream::Upstream;
+use proxy::layers::rescue::OnOverload;
+use proxy::layers::token_cache::Audit;
+use proxy::upstream::Upstream;
 
 /// To add a flag, add a field here and to [`Config`], with its default; the compiler then points to what else needs it.
 /// clap and serde derive the flag's name from the field's. A test requires a row in docs/configuration.md.

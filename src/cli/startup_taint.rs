@@ -6,8 +6,8 @@ use super::admin::AdminArgs;
 use super::given::{Given, Mistakes, Plain};
 use super::identity::NodeArgs;
 use super::repeated::Repeated;
-use crate::cluster::Acting;
-use crate::startup_taint::{StartupTaint, TaintKey};
+use identity::cluster::Acting;
+use operator::startup_taint::{StartupTaint, TaintKey};
 
 #[derive(Debug, Default, Args)]
 pub(super) struct StartupTaintArgs {
@@ -62,7 +62,7 @@ impl Plain for TaintKey {
 mod tests {
     use crate::cli::Command;
     use crate::cli::tests::{mistakes, parse_line};
-    use crate::cluster::Credential;
+    use identity::cluster::Credential;
 
     #[test]
     fn a_taint_is_removed_from_this_node() {

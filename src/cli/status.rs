@@ -7,7 +7,7 @@ use super::admin::AdminArgs;
 use super::given::Mistakes;
 use super::repeated::Repeated;
 use super::syntax::{self, Choice};
-use crate::finding::Format;
+use operator::finding::Format;
 
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {

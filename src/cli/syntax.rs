@@ -10,9 +10,9 @@ use http::HeaderValue;
 use strum::VariantNames;
 
 use super::given::{Given, Mistakes, Plain, Syntax};
-use crate::metadata::Target;
-use crate::metadata::host::AllowedHosts;
-use crate::telemetry::logging::{Levels, LevelsError};
+use protocol::metadata::Target;
+use protocol::metadata::host::AllowedHosts;
+use telemetry::logging::{Levels, LevelsError};
 
 /// The names of an enum's variants.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::given::{Given, Mistakes};
 use super::syntax::{Place, ProjectNumber, Word};
-use crate::upstream::{Named, Upstream, Values};
+use proxy::upstream::{Named, Upstream, Values};
 
 /// What is answered in place of a metadata server.
 #[derive(Debug, Args, Serialize)]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Condition, Fact, Topic};
-use crate::identity::CredentialStatus;
-use crate::layers::conceal::Mode;
-use crate::policy::A_RESTART_FAILS;
 use crate::readiness::{State, Trouble};
-use crate::telemetry::labels::Label;
-use crate::telemetry::minute::Tally;
 use crate::units::span;
+use identity::CredentialStatus;
+use proxy::layers::conceal::Mode;
+use proxy::policy::A_RESTART_FAILS;
+use telemetry::labels::Label;
+use telemetry::minute::Tally;
 
 /// How long the metadata server may fail before pods are said to get errors: cached tokens are served meanwhile, and a pod
 /// can make a single request fail.

@@ -3,11 +3,12 @@
 //! The only place that decides it. [`facts`] is a pure function of what was [`Seen`]; `/readyz?verbose`, `/statusz` and the
 //! command `status` show what it returns.
 
+pub mod json;
 mod judge;
 
 use serde::{Deserialize, Serialize};
 
-use crate::finding::{self, Finding};
+use operator::finding::{self, Finding};
 
 pub use judge::{PolicySeen, Seen, facts};
 
@@ -77,42 +78,9 @@ impl finding::Verdict for Condition {
     }
 }
 
-impl Fact {
-    /// Without what names clients or quotes a file: pods may read it.
-    #[must_use]
-    pub fn for_anybody(self) -> Self {
-        Self { said: None, ..self }
-    }
-}
-
-/// A fact as JSON.
-#[derive(Serialize, Deserialize)]
-struct Fields {
-    fact: Topic,
-    condition: Condition,
-    tried: String,
-    seen: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    said: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    advice: Option<String>,
-    look: Vec<String>,
-    r#do: Vec<String>,
-}
-
-impl Serialize for Fact {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { topic: fact, verdict: condition, tried, seen, said, advice, looks: look, commands: r#do, .. } =
-            self.clone();
-        Fields { fact, condition, tried, seen, said, advice, look, r#do }.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Fact {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Fields { fact, condition, tried, seen, said, advice, look, r#do } = Fields::deserialize(deserializer)?;
-        Ok(Self { said, advice, looks: look, commands: r#do, ..Self::new(fact, condition, tried, seen) })
-    }
+/// A fact without what names clients or quotes a file: pods may read it.
+pub fn for_anybody(fact: Fact) -> Fact {
+    Fact { said: None, ..fact }
 }
 
 #[cfg(test)]

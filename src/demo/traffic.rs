@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
-use crate::check;
-use crate::mock::Handle;
+use mock::Handle;
+use operator::check;
 
 const DEFAULT_TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token?scopes=storage-ro";

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::Sources;
-use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::identity::{CutFrom, Forget, Identity};
-use crate::layers::token_cache::Store;
-use crate::metadata::Principal;
-use crate::pods::Scans;
-use crate::server::Connections;
-use crate::telemetry::Registry;
-use crate::tokens::MetadataServer;
-use crate::tokens::workload::{Google, Kept, Parts, WorkloadSource};
-use crate::upstream::{Named, Upstream};
-use crate::workloads::Workloads;
+use identity::cluster::Cluster;
+use identity::pods::Scans;
+use identity::tokens::Sources;
+use identity::tokens::{Google, Kept, Parts, WorkloadSource};
+use identity::workloads::Workloads;
+use identity::{CutFrom, Forget, Identity};
+use protocol::metadata::Principal;
+use proxy::layers::token_cache::Store;
+use proxy::server::Connections;
+use proxy::tokens::MetadataServer;
+use proxy::upstream::{Named, Upstream};
+use telemetry::Registry;
 
 /// How pods are identified, and where their tokens come from.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::layers::hanging::Watches;
-use crate::layers::in_flight::Seats;
-use crate::memory::{Budget, Demand, Pressure, Usage};
-use crate::room::{CutUnread, Room};
-use crate::server::Connections;
-use crate::telemetry::shedding::Shedding;
-use crate::telemetry::{Registry, table};
+use proxy::layers::hanging::Watches;
+use proxy::layers::in_flight::Seats;
+use proxy::memory::{Budget, Demand, Pressure, Usage};
+use proxy::room::{CutUnread, Room};
+use proxy::server::Connections;
+use telemetry::shedding::Shedding;
+use telemetry::{Registry, table};
 
 /// How much clients may use.
 #[derive(Debug)]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::layers::latency::Instruments;
-use crate::telemetry::Registry;
-use crate::telemetry::history::{self, History};
-use crate::telemetry::latency::Latency;
-use crate::telemetry::minute::{Minute, Tally};
-use crate::telemetry::requests::Requests;
-use crate::telemetry::shedding::Shedding;
+use proxy::layers::latency::Instruments;
+use telemetry::Registry;
+use telemetry::history::{self, History};
+use telemetry::latency::Latency;
+use telemetry::minute::{Minute, Tally};
+use telemetry::requests::Requests;
+use telemetry::shedding::Shedding;
 
 /// What is counted and measured of requests.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Measures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::shedding::Shed;
+    use telemetry::shedding::Shed;
 
     #[tokio::test(start_paused = true)]
     async fn points_and_samples_are_taken_every_ten_seconds() {

@@ -19,12 +19,12 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
 use crate::cli;
-use crate::config::TIMEOUTS;
-use crate::error::Error;
-use crate::mock::{Handle, Mock};
-use crate::policy::LivePolicy;
-use crate::server::{self, Arrival, Server};
-use crate::telemetry::Registry;
+use mock::{Handle, Mock};
+use proxy::error::Error;
+use proxy::policy::LivePolicy;
+use proxy::server::TIMEOUTS;
+use proxy::server::{self, Arrival, Server};
+use telemetry::Registry;
 
 /// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
 const HTTP_LEVELS_CAUGHT: usize = 2;

@@ -7,12 +7,12 @@ mod fixture;
 
 use fixture::{Fate, Verdict, rows};
 
-use crate::error::Error;
-use crate::layers::discovery::Discovery;
-use crate::layers::filter::Decide;
-use crate::metadata::host::AllowedHosts;
-use crate::metadata::{Malformed, Request, RequestError};
-use crate::policy::{Choice, Concealed, Decision, Policy, Source};
+use protocol::metadata::host::AllowedHosts;
+use protocol::metadata::{Malformed, Request, RequestError};
+use proxy::error::Error;
+use proxy::layers::discovery::Discovery;
+use proxy::layers::filter::Decide;
+use proxy::policy::{Choice, Concealed, Decision, Policy, Source};
 
 #[test]
 fn requests_are_judged_as_the_fixture_says() {

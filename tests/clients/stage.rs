@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use gce_metadata_proxy::mock::Handle;
+use mock::Handle;
 
 use crate::support::{Binary, get, upstream};
 

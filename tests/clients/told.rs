@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gce_metadata_proxy::mock::DEFAULT_ACCOUNT;
+use mock::DEFAULT_ACCOUNT;
 use serde::Deserialize;
 use serde_json::Value;
 

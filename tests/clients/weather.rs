@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Fault, Handle};
+use mock::{Fault, Handle};
 use tokio::sync::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};

@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gce_metadata_proxy::layers::rescue::OnOverload;
-use gce_metadata_proxy::mock::Fault;
-use gce_metadata_proxy::policy::{Choice, Source};
+use mock::Fault;
+use proxy::layers::rescue::OnOverload;
+use proxy::policy::{Choice, Source};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};

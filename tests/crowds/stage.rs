@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::mock::{Fault, Handle};
+use mock::{Fault, Handle};
 use tokio::task::JoinSet;
 
 use crate::support::{Binary, Connection, Outcome, Proxy, config, eventually, release, upstream};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault};
+use mock::{BUILDER_ACCOUNT, Fault};
 
 use crate::stage::start_binary;
 use crate::support::tokens::{crowd, path_of, secret};

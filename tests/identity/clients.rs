@@ -10,7 +10,7 @@ mod program;
 use std::process::Command;
 use std::sync::Arc;
 
-use gce_metadata_proxy::mock::google::Subject;
+use mock::google::Subject;
 use serde_json::Value;
 use tokio::runtime::Builder;
 

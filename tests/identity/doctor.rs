@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::google::Workload;
+use mock::google::Workload;
 use serde_json::Value;
 use tokio::time::Instant;
 

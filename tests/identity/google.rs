@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::{fs, ops};
 
-use gce_metadata_proxy::mock::google::{Google, Handle, Jwks, Pool, Settings};
+use mock::google::{Google, Handle, Jwks, Pool, Settings};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 

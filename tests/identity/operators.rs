@@ -8,7 +8,7 @@ use crate::process::{BINARY, Process};
 use crate::rights::eventually;
 use crate::support::needs::{Test, tests};
 use crate::world::World;
-use gce_metadata_proxy::telemetry::table::TABLE;
+use telemetry::table::TABLE;
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![pods_are_shown_and_get_nothing_of_the_nodes_accounts];

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::google::{Subject, Workload};
+use mock::google::{Subject, Workload};
 use serde_json::Value;
 use tokio::time::Instant;
 

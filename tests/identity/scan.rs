@@ -7,8 +7,8 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gce_metadata_proxy::clock::BootTime;
-use gce_metadata_proxy::pods::{Sandboxes, Scanned, Scans};
+use base::clock::BootTime;
+use identity::pods::{Sandboxes, Scanned, Scans};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Builder;
 use tokio::task::yield_now;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use gce_metadata_proxy::check;
-use gce_metadata_proxy::mock::google::{Endpoint, Fault, Subject, Workload};
+use mock::google::{Endpoint, Fault, Subject, Workload};
+use operator::check;
 use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::time::Instant;

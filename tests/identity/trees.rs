@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gce_metadata_proxy::mock::google::Workload;
-use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, SECRET_MARKER};
+use mock::google::Workload;
+use mock::{DEFAULT_ACCOUNT, SECRET_MARKER};
 use serde_json::Value;
 
 use crate::google::{Cloud, POOL};

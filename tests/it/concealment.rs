@@ -7,9 +7,9 @@ mod redaction;
 mod spellings;
 mod verdicts;
 
-use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
-use gce_metadata_proxy::mock::{Handle, RecordedRequest};
-use gce_metadata_proxy::policy::{Choice, Decision, Policy, Source};
+use mock::{Handle, RecordedRequest};
+use protocol::metadata::{MetadataPath, Query, Request};
+use proxy::policy::{Choice, Decision, Policy, Source};
 
 /// Secrets of the mock that `compat` does not name: custom ones of users and partners.
 const UNNAMED: [&str; 6] = [

@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::layers::conceal::Mode;
-use gce_metadata_proxy::layers::leaves::Leaf;
-use gce_metadata_proxy::metadata::CommonPath;
-use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
-use gce_metadata_proxy::policy::{Choice, Source};
-use gce_metadata_proxy::upstream::MAX_BUFFERED_BYTES;
+use mock::{BUILDER_ACCOUNT, Fault, Handle};
+use protocol::metadata::CommonPath;
+use proxy::layers::conceal::Mode;
+use proxy::layers::leaves::Leaf;
+use proxy::policy::{Choice, Source};
+use proxy::upstream::MAX_BUFFERED_BYTES;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

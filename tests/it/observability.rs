@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use gce_metadata_proxy::telemetry::table::TABLE;
 use serde_json::Value;
+use telemetry::table::TABLE;
 
 const RULES: &str = include_str!("../../deploy/helm/gce-metadata-proxy/alerts/prometheus-rule.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/observability/dashboard.json");

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::layers::conceal::Mode;
-use gce_metadata_proxy::mock::Fault;
-use gce_metadata_proxy::policy::Source;
+use mock::Fault;
+use proxy::layers::conceal::Mode;
+use proxy::policy::Source;
 use serde_json::Value;
 use tokio::time::sleep;
 

@@ -1,10 +1,10 @@
 //! The pages for people (`/statusz`, `/flagz`, `/loglevel`), and the log lines.
 
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::mock::Fault;
-use gce_metadata_proxy::telemetry::labels::Label;
-use gce_metadata_proxy::telemetry::latency::Filter;
+use mock::Fault;
 use serde_json::Value;
+use telemetry::labels::Label;
+use telemetry::latency::Filter;
 
 use crate::support::{Answer, Binary, Connection, Proxy, config, get, metric_becomes, raw, upstream};
 

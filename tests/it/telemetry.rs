@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gce_metadata_proxy::mock::{Fault, Handle};
-use gce_metadata_proxy::telemetry::table::{Row, TABLE};
+use mock::{Fault, Handle};
+use telemetry::table::{Row, TABLE};
 
 use crate::support::{Connection, Proxy, get, metric_becomes, raw, request, upstream};
 
@@ -20,8 +20,8 @@ fn told(row: &Row) -> String {
 #[test]
 fn the_documentation_has_every_reason_of_a_refusal() {
     let sources = [
-        include_str!("../../src/error.rs"),
-        include_str!("../../src/failure.rs"),
+        include_str!("../../crates/proxy/src/error.rs"),
+        include_str!("../../crates/proxy/src/failure.rs"),
         include_str!("../../crates/protocol/src/metadata/parse.rs"),
     ];
     let matches = sources.iter().flat_map(|text| text.split("(&self) -> &'static str {").skip(1));

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
+use mock::{BUILDER_ACCOUNT, Fault, Handle};
 
 use crate::support::tokens::{crowd, path_of, secret};
 use crate::support::{Binary, Connection, Proxy, close_pooled, eventually, get, get_until, upstream};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Fault, Handle, Mock};
+use mock::{Fault, Handle, Mock};
 use tokio::time::Instant;
 
 use crate::support::{Answer, Connection, Proxy, close_pooled, eventually, get, raw, upstream};

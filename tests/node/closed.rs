@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gce_metadata_proxy::redirect::SIDECAR_UID;
+use redirect::SIDECAR_UID;
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Ended, Process};

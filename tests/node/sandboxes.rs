@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use gce_metadata_proxy::pods::{PodUid, Sandboxes};
+use identity::pods::{PodUid, Sandboxes};
 
 use crate::namespace::Namespace;
 use crate::support::needs::{Test, tests};

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::process::Command;
 
-use gce_metadata_proxy::redirect::SIDECAR_UID;
+use redirect::SIDECAR_UID;
 
 use crate::namespace::Namespace;
 use crate::process::{BINARY, Process};

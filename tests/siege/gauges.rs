@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Handle;
+use mock::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::scene::{is_emulated, is_full_size};

@@ -42,8 +42,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
-use gce_metadata_proxy::mock::Mock;
 use libtest_mimic::{Arguments, Completion, Trial};
+use mock::Mock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::Instant;
 

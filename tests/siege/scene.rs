@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Handle;
+use mock::Handle;
 use tokio::runtime::Handle as Threads;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use gce_metadata_proxy::app::{App, StartError};
 use gce_metadata_proxy::config::Config;
-use gce_metadata_proxy::mock::{Fault, Handle};
-use gce_metadata_proxy::upstream::Upstream;
+use mock::{Fault, Handle};
+use proxy::upstream::Upstream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};

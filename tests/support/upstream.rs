@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use gce_metadata_proxy::mock::{Handle, Mock};
+use mock::{Handle, Mock};
 use tokio::runtime::{Builder, Runtime};
 
 /// The proxy waits 2.5 s for the upstream. On a thread of its own the mock does not wait for a thousand clients, or for

@@ -6,9 +6,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use form_urlencoded::byte_serialize;
-use gce_metadata_proxy::telemetry::labels::Label;
-use gce_metadata_proxy::telemetry::latency::Filter;
 use serde_json::Value;
+use telemetry::labels::Label;
+use telemetry::latency::Filter;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 

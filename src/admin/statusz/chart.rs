@@ -5,8 +5,8 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::data::Quantiles;
-use crate::telemetry::history::MAX_POINTS;
 use crate::units::time;
+use telemetry::history::MAX_POINTS;
 
 /// Size of the drawing, in its own units; it is scaled to the width that there is.
 const WIDTH: f64 = 320.0;

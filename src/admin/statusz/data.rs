@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::overview::{Count, Overview};
-use crate::identity::{CallerRow, CredentialStatus, Summary};
+use identity::{CallerRow, CredentialStatus, Summary};
 
 /// All of it. Durations are in seconds, as in the metrics.
 #[derive(Debug, Serialize)]

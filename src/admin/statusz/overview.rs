@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::condition::{Condition, Fact};
-use crate::finding::{Verdict, clean};
+use crate::condition::{self, Condition, Fact};
 use crate::readiness;
-use crate::telemetry::talkers::Talker;
 use crate::units::span;
+use operator::finding::{Verdict, clean};
+use telemetry::talkers::Talker;
 
 /// How this proxy is doing.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,6 +17,7 @@ pub struct Overview {
     /// Whether it is well.
     pub condition: Condition,
     /// Why not, the worst first.
+    #[serde(with = "condition::json")]
     pub facts: Vec<Fact>,
     /// Of the running binary.
     pub version: String,

@@ -8,16 +8,16 @@ use tokio::time::Instant;
 
 use super::overview::{Count, LastMinute, Overview, Policy, RefusalStatus, Rejected, Surroundings, TalkerStatus};
 use crate::condition::{self, Condition, Fact, PolicySeen, Seen};
-use crate::identity::Identity;
-use crate::metadata::CallingPod;
-use crate::policy::A_RESTART_FAILS;
 use crate::shared::Shared;
-use crate::telemetry::Moment;
-use crate::telemetry::labels::Label;
-use crate::telemetry::refusals::Refusal;
-use crate::telemetry::talkers::Talker;
 use crate::units::span;
-use crate::upstream::Upstream;
+use identity::Identity;
+use protocol::metadata::CallingPod;
+use proxy::policy::A_RESTART_FAILS;
+use proxy::upstream::Upstream;
+use telemetry::Moment;
+use telemetry::labels::Label;
+use telemetry::refusals::Refusal;
+use telemetry::talkers::Talker;
 
 /// Maximum clients shown.
 const MAX_TALKERS: usize = 10;

@@ -7,18 +7,18 @@ use super::data::{
 };
 use super::overview::{Count, Overview};
 use crate::cli;
-use crate::clock::BootTime;
-use crate::identity::Identity;
-use crate::layers::leaves::LeafRow;
-use crate::layers::token_cache::TokenRow;
-use crate::memory::Pressure;
-use crate::metadata::ServiceAccount;
 use crate::shared::Shared;
-use crate::telemetry::histogram::Snapshot;
-use crate::telemetry::history::{self, Course};
-use crate::telemetry::labels::Label;
-use crate::telemetry::latency::Latency;
-use crate::tokens::TokenKind;
+use base::clock::BootTime;
+use identity::Identity;
+use protocol::metadata::ServiceAccount;
+use proxy::layers::leaves::LeafRow;
+use proxy::layers::token_cache::TokenRow;
+use proxy::memory::Pressure;
+use proxy::tokens::TokenKind;
+use telemetry::histogram::Snapshot;
+use telemetry::history::{self, Course};
+use telemetry::labels::Label;
+use telemetry::latency::Latency;
 
 /// Maximum token cache entries shown.
 const MAX_TOKENS: usize = 50;

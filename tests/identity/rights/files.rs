@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gce_metadata_proxy::cluster::{Acting, rights};
+use identity::cluster::{Acting, rights};
 use serde_json::Value;
 
 use super::AUDIENCE;

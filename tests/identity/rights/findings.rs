@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use gce_metadata_proxy::cluster::rights::{Report, Severity};
-use gce_metadata_proxy::cluster::{Cluster, Credential, Settings};
+use identity::cluster::rights::{Report, Severity};
+use identity::cluster::{Cluster, Credential, Settings};
 use serde_json::{Value, json};
 
 use super::{AUDIENCE, eventually};

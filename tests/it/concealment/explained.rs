@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use gce_metadata_proxy::explain::explain;
-use gce_metadata_proxy::mock::Handle;
-use gce_metadata_proxy::policy::Policy;
+use mock::Handle;
+use operator::explain::explain;
 use proptest::test_runner::{Config, TestRunner};
+use proxy::policy::Policy;
 
 use super::built_in;
 use super::spellings::target;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use gce_metadata_proxy::mock::SECRET_MARKER;
+use mock::SECRET_MARKER;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::support::{Binary, get, metric, metric_becomes, upstream};

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gce_metadata_proxy::config::{Config, LARGE_ANSWERS};
-use gce_metadata_proxy::mock::{DEFAULT_ACCOUNT, Fault, Handle, SECRET_MARKER};
-use gce_metadata_proxy::policy::{Choice, Source};
+use mock::{DEFAULT_ACCOUNT, Fault, Handle, SECRET_MARKER};
+use proxy::policy::{Choice, Source};
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use gce_metadata_proxy::mock::{Handle, SECRET_MARKER, secret_paths};
-use gce_metadata_proxy::policy::{Choice, Policy, Recursive};
+use mock::{Handle, SECRET_MARKER, secret_paths};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
+use proxy::policy::{Choice, Policy, Recursive};
 
 use super::{UNNAMED, built_in, misread};
 use crate::support::{Proxy, config, raw, upstream};

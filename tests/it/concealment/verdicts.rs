@@ -7,8 +7,8 @@ mod fixture;
 use std::net::SocketAddr;
 
 use fixture::{Fate, Row, Verdict, rows};
-use gce_metadata_proxy::mock::{Handle, SECRET_MARKER};
-use gce_metadata_proxy::policy::Policy;
+use mock::{Handle, SECRET_MARKER};
+use proxy::policy::Policy;
 
 use super::{built_in, misread};
 use crate::support::{Answer, Binary, Connection, upstream};

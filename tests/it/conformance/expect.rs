@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::SECRET_MARKER;
+use mock::SECRET_MARKER;
 use serde_json::Value;
 
 use super::ask::{HOST, full};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, Fault, Handle};
+use mock::{BUILDER_ACCOUNT, DEFAULT_ACCOUNT, Fault, Handle};
 use serde_json::Value;
 
 use super::ask::{Ask, ask, get};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::Handle;
+use mock::Handle;
 use tokio::time::Instant;
 
 use super::ask::Ask;

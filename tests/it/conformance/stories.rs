@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use gce_metadata_proxy::mock::{Fault, TokenPolicy};
+use mock::{Fault, TokenPolicy};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};

@@ -11,6 +11,7 @@ pub mod endpoint;
 pub mod headers;
 pub mod host;
 pub mod identity;
+pub mod own_accounts;
 mod parse;
 pub mod path;
 pub mod principal;

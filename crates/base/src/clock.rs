@@ -1,0 +1,158 @@
+//! [`BootTime`]: the clock for token lifetimes.
+//!
+//! A token also ages while its machine is suspended. `CLOCK_MONOTONIC`, which tokio's timers and
+//! [`std::time::Instant`] use, stops during suspension; `CLOCK_BOOTTIME` does not. Both are read without a
+//! system call.
+//!
+//! With the feature `test-util`, a debug build has tokio's clock, which tests pause, plus what `suspend` added. An optimised
+//! build has no such feature, so benches measure what ships.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+/// Maximum sleep without reading the clock. Timers stop during suspension, so this also bounds the delay of
+/// due work after a resume.
+const MAX_SLEEP: Duration = Duration::from_secs(30);
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A point in time, in nanoseconds since boot, including suspension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootTime(u64);
+
+impl BootTime {
+    /// The present moment.
+    #[cfg(not(all(feature = "test-util", debug_assertions)))]
+    pub fn now() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+        Self(seconds.unwrap_or(0) * NANOS_PER_SECOND + nanos.unwrap_or(0))
+    }
+
+    /// The present moment.
+    #[cfg(all(feature = "test-util", debug_assertions))]
+    pub fn now() -> Self {
+        paused::now()
+    }
+
+    /// Nanoseconds since boot.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time at this many nanoseconds since boot.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Time since `earlier`, or zero if it is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Whole seconds since `earlier`, or 0 if it is later.
+    pub fn seconds_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0) / NANOS_PER_SECOND
+    }
+}
+
+/// Saturates.
+impl Add<Duration> for BootTime {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(time)))
+    }
+}
+
+impl Sub<Duration> for BootTime {
+    type Output = Self;
+
+    fn sub(self, time: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(time)))
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Sleeps until this time, or up to 30 s longer if the machine is suspended meanwhile.
+pub async fn sleep_until(moment: BootTime) {
+    loop {
+        let left = moment.since(BootTime::now());
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(MAX_SLEEP)).await;
+    }
+}
+
+#[cfg(all(feature = "test-util", debug_assertions))]
+pub use paused::suspend;
+
+/// Time as tests see it.
+#[cfg(all(feature = "test-util", debug_assertions))]
+mod paused {
+    use std::cell::Cell;
+    use std::sync::LazyLock;
+
+    use tokio::time::Instant;
+
+    use super::{BootTime, Duration};
+
+    /// When the first test read the clock. Times may be earlier, because each paused clock starts separately.
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+    thread_local! {
+        /// Thread-local, because each test runs on its own thread.
+        static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    pub(super) fn now() -> BootTime {
+        let (now, began) = (Instant::now(), *BEGAN);
+        let start = BootTime(u64::MAX / 4) + SUSPENDED.get();
+        if now >= began { start + (now - began) } else { start - (began - now) }
+    }
+
+    /// Suspends the machine for this long: timers stand still, and tokens age.
+    pub fn suspend(time: Duration) {
+        SUSPENDED.set(SUSPENDED.get() + time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn differences_and_sums_saturate() {
+        let (early, late) = (BootTime(5 * NANOS_PER_SECOND), BootTime(7 * NANOS_PER_SECOND + 1));
+        assert_eq!((late.seconds_since(early), early.seconds_since(late)), (2, 0));
+        assert_eq!(
+            (late.since(early), early.since(late)),
+            (Duration::from_nanos(2 * NANOS_PER_SECOND + 1), Duration::ZERO)
+        );
+        assert_eq!(early - Duration::MAX, BootTime(0));
+        assert_eq!(early + Duration::MAX, BootTime(u64::MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_through_suspension_ends_soon_after_the_resume() {
+        let began = BootTime::now();
+        let asleep = tokio::spawn(sleep_until(began + Duration::from_secs(3600)));
+        sleep(Duration::from_secs(10)).await;
+        suspend(Duration::from_secs(3600));
+        let resumed = Instant::now();
+        asleep.await.expect("no panic");
+        assert!(resumed.elapsed() <= MAX_SLEEP, "it slept for another {:?}", resumed.elapsed());
+
+        let began = BootTime::now();
+        sleep_until(began + Duration::from_secs(100)).await;
+        assert_eq!(BootTime::now().seconds_since(began), 100, "without suspension it is exact");
+    }
+}

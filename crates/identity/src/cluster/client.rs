@@ -1,0 +1,300 @@
+//! [`Clients`]: the client for the API server, renewed so that it has the present credential.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ConfigExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::time::Instant;
+use tower::{BoxError, ServiceBuilder};
+
+use super::error::ClusterError;
+use super::{Acting, Credential, NODE_PREFIX, NodeName, Settings};
+
+/// Maximum age of a client that new requests use. A kubelet's client certificate is replaced on disk long before it
+/// expires, and is read only when a client is made.
+const MAX_AGE: Duration = Duration::from_secs(5 * 60);
+
+/// Maximum time to connect, without TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An idle connection is probed after this time, and then this often. With three unanswered probes the connection is
+/// lost: a watch notices after 30 s that the API server's machine is gone.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(5));
+const KEEP_ALIVE_PROBES: u32 = 3;
+
+/// How long sent bytes may be unacknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
+
+/// How long an unused connection is kept, and how many.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_IDLE_CONNECTIONS: usize = 1;
+
+/// In whose name requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    /// This node's.
+    Node,
+    /// That of the credential itself.
+    Own,
+}
+
+/// The client in use, and what the next one is made from.
+pub(super) struct Clients {
+    settings: Settings,
+    name: Name,
+    current: Mutex<Current>,
+    /// Held while the next client is made.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+/// What a request does about a client that is due.
+enum Turn<'a> {
+    Use(Client),
+    /// It makes the next one. No other does until this is dropped.
+    Make(tokio::sync::MutexGuard<'a, ()>),
+}
+
+struct Current {
+    client: Client,
+    /// The API server's URL.
+    server: String,
+    /// `None` for a client that is never renewed.
+    renew_at: Option<Instant>,
+    is_refused: bool,
+}
+
+impl Current {
+    fn new(server: String, client: Client) -> Self {
+        Self { client, server, renew_at: Some(Instant::now() + MAX_AGE), is_refused: false }
+    }
+
+    /// The client, unless it is time for a new one.
+    fn unless_due(&self) -> Option<Client> {
+        let is_due = self.renew_at.is_some_and(|renew_at| Instant::now() >= renew_at);
+        (!is_due).then(|| self.client.clone())
+    }
+
+    /// The client, due or not, unless its credential was refused.
+    fn unless_refused(&self) -> Option<Client> {
+        (!self.is_refused).then(|| self.client.clone())
+    }
+}
+
+impl Clients {
+    /// Makes the first client.
+    pub(super) async fn new(settings: Settings, name: Name) -> Result<Self, ClusterError> {
+        let current = current(&settings, name).await?;
+        Ok(Self { settings, name, current: Mutex::new(current), renewing: tokio::sync::Mutex::default() })
+    }
+
+    /// A client that is never renewed.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn fixed(settings: Settings, client: Client) -> Self {
+        let current = Current { renew_at: None, ..Current::new(String::new(), client) };
+        Self { settings, name: Name::Node, current: Mutex::new(current), renewing: tokio::sync::Mutex::default() }
+    }
+
+    /// A client with the same credential that acts as nobody else, and as whom the others act.
+    pub(super) async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
+        let acts_as = config(&self.settings).await?.auth_info.impersonate;
+        Ok((Self::new(self.settings.clone(), Name::Own).await?, acts_as))
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The API server's URL.
+    pub(super) fn server(&self) -> String {
+        self.lock().server.clone()
+    }
+
+    /// A client with the present credential. While that cannot be read, the client with the one before, which may still
+    /// be good; but not once it was refused.
+    pub(super) async fn current(&self) -> Result<Client, ClusterError> {
+        match self.turn().await {
+            Turn::Use(client) => Ok(client),
+            Turn::Make(_renewing) => self.renewed(current(&self.settings, self.name).await),
+        }
+    }
+
+    /// Whose turn it is to make the next client, if it is due. One request makes it, because each has a TLS configuration
+    /// and connections of its own. Others use the one before meanwhile, or wait if that was refused.
+    async fn turn(&self) -> Turn<'_> {
+        if let Some(client) = self.lock().unless_due() {
+            return Turn::Use(client);
+        }
+        let renewing = if let Ok(renewing) = self.renewing.try_lock() {
+            renewing
+        } else {
+            if let Some(client) = self.lock().unless_refused() {
+                return Turn::Use(client);
+            }
+            self.renewing.lock().await
+        };
+        // Another request may just have made it.
+        let made = self.lock().unless_due();
+        made.map_or(Turn::Make(renewing), Turn::Use)
+    }
+
+    fn renewed(&self, renewed: Result<Current, ClusterError>) -> Result<Client, ClusterError> {
+        let mut current = self.lock();
+        match renewed {
+            Ok(renewed) => *current = renewed,
+            Err(error) if current.is_refused => return Err(error),
+            Err(error) => {
+                tracing::warn!("{error}; keeping the previous credential");
+                current.renew_at = Some(Instant::now() + MAX_AGE);
+            }
+        }
+        Ok(current.client.clone())
+    }
+
+    /// The credential was refused: the next client is made from what the files have then.
+    pub(super) fn refused(&self) {
+        let mut current = self.lock();
+        if current.renew_at.is_some() {
+            current.renew_at = Some(Instant::now());
+            current.is_refused = true;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // Nothing panics while it is locked.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn current(settings: &Settings, name: Name) -> Result<Current, ClusterError> {
+    let mut config = config(settings).await?;
+    if name == Name::Own {
+        config.auth_info.impersonate = None;
+        config.auth_info.impersonate_groups = None;
+    }
+    let server = config.cluster_url.to_string();
+    match connect(config) {
+        Ok(client) => Ok(Current::new(server, client)),
+        Err(error) => Err(ClusterError::Credential { server, error: Box::new(error) }),
+    }
+}
+
+/// Reads the settings' files. They are small and local.
+pub(super) async fn config(settings: &Settings) -> Result<Config, ClusterError> {
+    match &settings.credential {
+        Credential::Kubeconfig(file) => {
+            let failed = |error| ClusterError::Kubeconfig { file: file.clone(), error };
+            let kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
+            let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+            let config = config.map_err(failed)?;
+            match config.proxy_url {
+                Some(_) => Err(ClusterError::Unsupported { file: file.clone(), field: "proxy-url" }),
+                None => Ok(config),
+            }
+        }
+        Credential::OwnAccount(acting) => {
+            let mut config = Config::incluster_env().map_err(ClusterError::NoAccount)?;
+            if *acting == Acting::AsItsNode {
+                act_as(&mut config, &settings.node);
+            }
+            Ok(config)
+        }
+    }
+}
+
+/// Acts as this node: the API server then bounds the account to what the node may do.
+pub(super) fn act_as(config: &mut Config, node: &NodeName) {
+    config.auth_info.impersonate = Some(format!("{NODE_PREFIX}{node}"));
+}
+
+/// Makes a client. kube's own stack retries, logs each failure and does not probe idle connections; here it is done
+/// once, in `pods::watch`.
+pub(super) fn connect(config: Config) -> Result<Client, kube::Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_keepalive(Some(KEEP_ALIVE.0));
+    tcp.set_keepalive_interval(Some(KEEP_ALIVE.1));
+    tcp.set_keepalive_retries(Some(KEEP_ALIVE_PROBES));
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    let http = legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+        .build::<_, Body>(config.rustls_https_connector_with_connector(tcp)?);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn client() -> Client {
+        let service = tower::service_fn(async |_: http::Request<Body>| {
+            Err::<http::Response<Body>, _>(std::io::Error::other("no"))
+        });
+        Client::new(service, "default")
+    }
+
+    fn clients() -> Arc<Clients> {
+        let settings =
+            Settings { node: "n".parse().expect("a name"), credential: Credential::OwnAccount(Acting::AsItsNode) };
+        let clients = Clients::fixed(settings, client());
+        clients.lock().renew_at = Some(Instant::now());
+        Arc::new(clients)
+    }
+
+    /// How many clients are made for 50 requests at once, and how long these take.
+    async fn made(clients: &Arc<Clients>) -> (u32, Duration) {
+        let (made, began) = (Arc::new(AtomicU32::new(0)), Instant::now());
+        let mut asking = JoinSet::new();
+        for _ in 0..50 {
+            let (clients, made) = (Arc::clone(clients), Arc::clone(&made));
+            asking.spawn(async move {
+                match clients.turn().await {
+                    Turn::Use(_) => true,
+                    Turn::Make(_renewing) => {
+                        made.fetch_add(1, Relaxed);
+                        sleep(Duration::from_secs(1)).await;
+                        clients.renewed(Ok(Current::new("https://k".to_owned(), client()))).is_ok()
+                    }
+                }
+            });
+        }
+        assert_eq!(asking.join_all().await, [true; 50]);
+        (made.load(Relaxed), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_at_once_make_one_client() {
+        let clients = clients();
+        assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
+        assert_eq!(clients.server(), "https://k");
+        assert_eq!(made(&clients).await, (0, Duration::ZERO), "it is good for minutes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_credential_is_used_by_nobody_while_the_next_is_read() {
+        let clients = clients();
+        clients.refused();
+        assert_eq!(made(&clients).await, (1, Duration::from_secs(1)));
+        assert!(!clients.lock().is_refused);
+    }
+}

@@ -1,0 +1,272 @@
+//! [`Cluster`]: what is asked of the cluster's API server.
+//!
+//! Everything is asked in the name of this node, so that the API server itself refuses what is about another one:
+//! either with the kubelet's own credential, or with the proxy's account, which then acts as its node
+//! (`Impersonate-User`). As a last resort that account acts as itself, and an admission policy bounds it. [`rights`] finds
+//! out what the credential may do.
+
+mod account;
+mod client;
+mod error;
+mod events;
+mod hints;
+mod node_name;
+mod object;
+mod own;
+mod prune;
+pub mod rights;
+mod taints;
+mod token_request;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use form_urlencoded::Serializer;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use kube::client::Body;
+use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use tokio::time::timeout;
+
+pub use account::{AccountAnnotations, AccountMetadata, AccountObject};
+use client::{Clients, Name};
+pub use error::{ClusterError, Failure, RequestError};
+pub use events::{Event, Events};
+use hints::{Hint, Resource};
+pub use node_name::{NodeName, NodeNameError};
+pub use object::{Metadata, PodObject, Spec, Status};
+pub use own::{BoundPod, OwnCluster, Public, Published, User};
+pub use taints::{NodeTaints, Taint};
+pub use token_request::{PodToken, TokenRequest, TokenRequestError};
+
+/// Maximum time from a request until its response begins.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum time without a byte in a response. A watch has a bookmark each minute, or up to 2 s later, so that 60 s
+/// would cut healthy watches; a lost machine is noticed by TCP after 30 s. What this limit finds is an API server, or a
+/// load balancer in front of it, that lives and says nothing.
+pub const MAX_SILENCE: Duration = Duration::from_secs(75);
+
+/// How long the API server lets a watch run, in seconds. Each watch has another time, so that nodes do not start theirs
+/// together. Short enough that the client is renewed with a replaced certificate.
+const WATCH_SECONDS: std::ops::Range<u32> = 240..300;
+
+/// How names of nodes begin, as users.
+const NODE_PREFIX: &str = "system:node:";
+
+/// Which node this is, and how to prove it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// This node.
+    pub node: NodeName,
+    /// What the API server is shown.
+    pub credential: Credential,
+}
+
+/// What the API server is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// What a kubeconfig says. The kubelet's own will do.
+    Kubeconfig(PathBuf),
+    /// This pod's service account.
+    OwnAccount(Acting),
+}
+
+/// As whom this pod's service account asks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Acting {
+    /// As its node: Kubernetes 1.36, or 1.35 with a feature gate.
+    #[default]
+    AsItsNode,
+    /// As itself: an admission policy must bound it.
+    AsItself,
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy)]
+pub enum Since<'a> {
+    /// With all pods, as if they had just been added, and a bookmark that ends the list. Servers before 1.34 may refuse
+    /// it.
+    Beginning,
+    /// After this version.
+    Version(&'a str),
+}
+
+/// The API server, asked in the name of this node. Clones share the connections.
+#[derive(Clone)]
+pub struct Cluster {
+    clients: Arc<Clients>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("settings", self.clients.settings()).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// Reads the credential. Requests nothing yet.
+    ///
+    /// # Panics
+    ///
+    /// Outside a runtime.
+    pub async fn connect(settings: &Settings) -> Result<Self, ClusterError> {
+        Ok(Self { clients: Arc::new(Clients::new(settings.clone(), Name::Node).await?) })
+    }
+
+    /// The same credential acting as nobody else, and as whom it acts here.
+    async fn bare(&self) -> Result<(Self, Option<String>), ClusterError> {
+        let (clients, acts_as) = self.clients.bare().await?;
+        Ok((Self { clients: Arc::new(clients) }, acts_as))
+    }
+
+    /// This node.
+    pub fn node(&self) -> &NodeName {
+        &self.clients.settings().node
+    }
+
+    /// What happens to this node's pods.
+    pub async fn node_pods(&self, since: Since<'_>) -> Result<Events, RequestError> {
+        let body = self.get(&format!("/api/v1/pods?{}", self.watch_query(since)), Resource::Pods).await?;
+        Ok(Events::new(body, self.hint(Resource::Pods)))
+    }
+
+    /// This node's pods as of now, and the version from which a watch can go on.
+    pub async fn list(&self) -> Result<(Vec<PodObject>, String), RequestError> {
+        let body = self.get(&format!("/api/v1/pods?{}", self.query(&[]).finish()), Resource::Pods).await?;
+        events::read_list(body).await
+    }
+
+    /// A pod of this node. `None` if there is none by this name here; whether it is on another node remains unknown.
+    ///
+    /// It is listed, because acting as the node gives the right to list but not to get.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, RequestError> {
+        let namespace = escaped(namespace);
+        let path = format!("/api/v1/namespaces/{namespace}/pods?{}", self.query(&[("metadata.name", name)]).finish());
+        let (pods, _) = events::read_list(self.get(&path, Resource::Pods).await?).await?;
+        Ok(pods.into_iter().find(|pod| pod.metadata.name == name))
+    }
+
+    /// A service account. As a node, only one of its own pods. `None` if there is none by this name.
+    pub async fn service_account(&self, namespace: &str, name: &str) -> Result<Option<AccountObject>, RequestError> {
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}", escaped(namespace), escaped(name));
+        match self.get(&path, Resource::Accounts).await {
+            Ok(body) => events::read_account(body).await.map(Some),
+            Err(error) if error.failure() == Failure::Refused(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A token of a service account, for an hour.
+    pub async fn token(&self, request: &TokenRequest<'_>) -> Result<PodToken, TokenRequestError> {
+        let (namespace, account) = (escaped(request.namespace), escaped(request.account));
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let post = Request::post(path).header(CONTENT_TYPE, JSON).body(Body::from(request.body()));
+        let body = self.send(post, Resource::Tokens).await.map_err(|error| request.refused(error))?;
+        let answer = events::read_whole(body, token_request::MAX_BYTES).await?;
+        Ok(token_request::parse(&answer)?)
+    }
+
+    /// This node's taints.
+    pub async fn taints(&self) -> Result<NodeTaints, RequestError> {
+        events::read_taints(self.get(&self.node_path(), Resource::Node).await?).await
+    }
+
+    /// Replaces this node's taints, unless the node has changed since they were read: then the API server answers 409
+    /// Conflict.
+    pub async fn set_taints(&self, taints: &NodeTaints) -> Result<(), RequestError> {
+        let patch = Request::patch(self.node_path()).header(CONTENT_TYPE, MERGE_PATCH);
+        self.send(patch.body(Body::from(taints.merge_patch())), Resource::Node).await.map(drop)
+    }
+
+    fn node_path(&self) -> String {
+        format!("/api/v1/nodes/{}", self.node())
+    }
+
+    fn watch_query(&self, since: Since<'_>) -> String {
+        let mut query = self.query(&[]);
+        query.append_pair("watch", "true").append_pair("allowWatchBookmarks", "true");
+        query.append_pair("timeoutSeconds", &fastrand::u32(WATCH_SECONDS).to_string());
+        match since {
+            // Without a version the list is as of now. Any other could be older than what is known already.
+            Since::Beginning => {
+                query.append_pair("sendInitialEvents", "true").append_pair("resourceVersionMatch", "NotOlderThan")
+            }
+            Since::Version(version) => query.append_pair("resourceVersion", version),
+        };
+        query.finish()
+    }
+
+    /// A query that selects pods of this node with these fields.
+    fn query(&self, fields: &[(&str, &str)]) -> Serializer<'static, String> {
+        let mut selector = format!("spec.nodeName={}", self.node());
+        for (field, value) in fields {
+            // What would end the value.
+            let value = value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
+            selector.extend([",", field, "=", value.as_str()]);
+        }
+        let mut query = Serializer::new(String::new());
+        query.append_pair("fieldSelector", &selector);
+        query
+    }
+
+    /// Requests this path, and returns the body of a response with status 200.
+    async fn get(&self, path: &str, resource: Resource) -> Result<Body, RequestError> {
+        self.send(Request::get(path).body(Body::empty()), resource).await
+    }
+
+    /// Sends a request, and returns the body of a response with status 200 or 201.
+    async fn send(&self, request: http::Result<Request<Body>>, resource: Resource) -> Result<Body, RequestError> {
+        let (head, body) = self.clients.send(request).await?.into_parts();
+        match head.status {
+            StatusCode::OK | StatusCode::CREATED => Ok(body),
+            status => {
+                if status == StatusCode::UNAUTHORIZED {
+                    self.clients.refused();
+                }
+                // It may be slow.
+                let refusal = events::read_refusal(status, body, self.hint(resource));
+                Err(timeout(RESPONSE_TIMEOUT, refusal).await.unwrap_or(RequestError::Silent(RESPONSE_TIMEOUT)))
+            }
+        }
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        self.clients.server()
+    }
+
+    /// What to do when this credential is refused.
+    fn hint(&self, resource: Resource) -> Hint {
+        hints::hint(&self.clients.settings().credential, resource)
+    }
+}
+
+impl Clients {
+    /// Sends a request, and returns any response.
+    async fn send(&self, request: http::Result<Request<Body>>) -> Result<Response<Body>, RequestError> {
+        let client = self.current().await?;
+        let mut request = request.map_err(|error| RequestError::Invalid(error.to_string()))?;
+        request.headers_mut().entry(ACCEPT).or_insert(JSON);
+        match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
+            Err(_) => Err(RequestError::Silent(RESPONSE_TIMEOUT)),
+            Ok(Err(error)) => Err(error::not_sent(self.server(), error)),
+            Ok(Ok(response)) => Ok(response),
+        }
+    }
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
+
+/// A segment of a path.
+fn escaped(segment: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(segment, NON_ALPHANUMERIC)
+}
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod fake;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! [`CredentialBoard`]: what the proxy's own credential for the API server was found to allow.
+
+use std::sync::{Mutex, PoisonError};
+
+use prometheus::IntGaugeVec;
+use serde::Serialize;
+
+use telemetry::labels;
+use telemetry::labels::Label;
+use telemetry::registry::Registry;
+use telemetry::table;
+
+labels! {
+    /// What the credential was found to allow.
+    CredentialState {
+        /// Not found out yet.
+        Unknown = "unknown",
+        /// What the proxy needs, for its node.
+        Confined = "confined",
+        /// What the proxy needs, for the cluster; an admission policy refuses the rest.
+        LastResort = "last_resort",
+        /// Less than the proxy needs.
+        Missing = "missing",
+        /// More than is good.
+        Dangerous = "dangerous",
+    }
+}
+
+/// What the credential was found to allow, for pages.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CredentialStatus {
+    /// The state, as in metrics.
+    pub state: &'static str,
+    /// What is to be known, in sentences.
+    pub findings: Vec<String>,
+}
+
+/// Where the status is kept, and what metrics show of it.
+#[derive(Debug)]
+pub struct CredentialBoard {
+    current: Mutex<CredentialStatus>,
+    gauge: IntGaugeVec,
+}
+
+impl CredentialBoard {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let board = Self { current: Mutex::default(), gauge: registry.gauge_vec(&table::IDENTITY_RIGHTS) };
+        board.set(CredentialState::Unknown, Vec::new());
+        board
+    }
+
+    /// Keeps what was found, with the findings in sentences.
+    pub fn set(&self, state: CredentialState, findings: Vec<String>) {
+        for each in CredentialState::ALL {
+            self.gauge.with_label_values(&[each.label()]).set(i64::from(each == state));
+        }
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
+            CredentialStatus { state: state.label(), findings };
+    }
+
+    /// Keeps why nothing was found, unless something was before.
+    pub fn unknown(&self, why: String) {
+        if self.get().state == CredentialState::Unknown.label() {
+            self.set(CredentialState::Unknown, vec![why]);
+        }
+    }
+
+    /// What was found.
+    pub fn get(&self) -> CredentialStatus {
+        // Nothing panics while it is locked.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_state_at_a_time() {
+        let registry = Registry::default();
+        let board = CredentialBoard::new(&registry);
+        let set = |state: &str| format!("metadata_proxy_identity_rights{{state=\"{state}\"}} 1\n");
+        board.unknown("away".to_owned());
+        assert!(registry.render().contains(&set("unknown")));
+        assert_eq!(board.get().findings, ["away"]);
+        board.set(CredentialState::Dangerous, vec!["why".to_owned()]);
+        let text = registry.render();
+        assert!(text.contains(&set("dangerous")), "{text}");
+        assert_eq!(text.matches("} 1\n").count(), 1, "{text}");
+        board.unknown("away".to_owned());
+        assert_eq!(board.get().findings, ["why"], "what was found stays");
+    }
+}

@@ -1,0 +1,122 @@
+//! identify: waits until it is known which pod sent a request, and refuses what pods must not get.
+//!
+//! `classify` has looked the client up already; only a pod that was not known then waits here. A pod that has just
+//! started is known within milliseconds, when its processes are found.
+//!
+//! It also answers [`WHO_AM_I`], so that a pod can be asked whom the proxy takes it for.
+
+use std::sync::Arc;
+
+use http::header::HeaderValue;
+use http::{Response, StatusCode};
+
+use crate::{Outdated, Visitor};
+use protocol::metadata::{CallingPod, Endpoint, Principal, Request, Sender};
+use proxy::error::Error;
+use proxy::layers::classify;
+use proxy::layers::discovery::Discovery;
+use proxy::layers::filter::{Decide, Decision};
+use proxy::reply::{self, Body};
+
+/// The path under which a client is told who it is.
+pub const WHO_AM_I: &str = "/whoami";
+
+/// Identifies the client of a connection.
+#[derive(Debug, Clone)]
+pub struct Identify {
+    visitor: Arc<Visitor>,
+    accounts: Accounts,
+}
+
+/// Which accounts there are.
+#[derive(Debug, Clone, Copy)]
+struct Accounts {
+    of_pods: bool,
+    of_node: bool,
+}
+
+impl Identify {
+    /// Identifies this client. `of_node`: whether the upstream has accounts of the node.
+    pub fn new(visitor: &Arc<Visitor>, of_node: bool) -> Self {
+        let accounts = Accounts { of_pods: visitor.has_accounts(), of_node };
+        Self { visitor: Arc::clone(visitor), accounts }
+    }
+}
+
+impl classify::Identify for Visitor {
+    fn sender(&self) -> Result<Sender, Error> {
+        Ok(Visitor::sender(self)?)
+    }
+}
+
+impl From<Outdated> for Error {
+    fn from(_: Outdated) -> Self {
+        Self::Outdated
+    }
+}
+
+impl<B: From<Body> + 'static> Decide<B> for Identify {
+    fn decide(&self, mut request: Box<Request>) -> Decision<B> {
+        match request.principal {
+            // It does not depend on who asks.
+            Principal::Unknown if Discovery.answers_from_memory(&request) => Decision::Pass(request),
+            Principal::Unknown => {
+                // Until it is known who asks, the request must not keep the connection's read buffer.
+                request.detach();
+                let (visitor, accounts) = (Arc::clone(&self.visitor), self.accounts);
+                Decision::undecided(async move {
+                    let sender = visitor.wait().await??;
+                    (request.principal, request.pod) = sender;
+                    Ok(accounts.decide(request))
+                })
+            }
+            Principal::Node | Principal::Workload(_) => self.accounts.decide(request),
+        }
+    }
+}
+
+impl<B: From<Body>> Decide<B> for Accounts {
+    fn decide(&self, request: Box<Request>) -> Decision<B> {
+        match own_answer(&request, *self) {
+            Some(answer) => Decision::Answer(answer.map(|answer| answer.map(B::from))),
+            None => Decision::Pass(request),
+        }
+    }
+}
+
+/// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
+/// refused as a whole, because they give tokens under other paths. Where pods have accounts of their own, `layers::accounts`
+/// answers for these. `layers::conceal` removes the node's accounts from the trees of v1.
+fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<Body>, Error>> {
+    if request.path.as_str() == WHO_AM_I {
+        return Some(Ok(who_am_i(request.pod.as_deref())));
+    }
+    let pod = request.pod.as_ref().filter(|_| request.principal != Principal::Node)?;
+    match request.endpoint {
+        Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts if accounts.of_pods => None,
+        Endpoint::Token(_)
+        | Endpoint::Identity(_)
+        | Endpoint::ServiceAccounts
+        | Endpoint::Legacy
+        | Endpoint::Unknown => Some(Err(Error::NoAccount(Arc::clone(pod)))),
+        // In another spelling.
+        Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => {
+            Some(Err(Error::NoAccount(Arc::clone(pod))))
+        }
+        Endpoint::Root | Endpoint::Versions if accounts.of_node && request.query.is_recursive() => {
+            Some(Err(Error::IncludesAccounts))
+        }
+        Endpoint::Root | Endpoint::Versions | Endpoint::Directory | Endpoint::Leaf => None,
+    }
+}
+
+fn who_am_i(pod: Option<&CallingPod>) -> Response<Body> {
+    let text = match pod {
+        Some(pod) => serde_json::to_string(pod).expect("texts only"),
+        None => r#"{"principal":"node"}"#.to_owned(),
+    };
+    reply::local(StatusCode::OK, HeaderValue::from_static("application/json"), text + "\n")
+}
+
+#[cfg(test)]
+mod tests;

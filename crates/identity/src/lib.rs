@@ -1,0 +1,340 @@
+//! Workload Identity: which pod sent a request.
+//!
+//! [`Identity`] knows the clients of all connections, [`Visitor`] the client of one. [`pods`] decides.
+//!
+//! A pod is identified at its first request on a connection, by a scan of the processes that began after the connection was
+//! accepted. The connection is then the pod's until the pod ends, also while it is parked: an address can change hands, a
+//! connection cannot. When an address changes hands, its connections are reset. While two pods have an address, it is attributed
+//! to neither, unless the API server says which of them has it.
+//!
+//! An older scan attributes no connection, although most addresses still belong to the pod that had them last. A pod may keep its
+//! network after its address has passed to another pod: its teardown got stuck, or it gave itself the address. The state of the
+//! older pod does not show that: a `deletionTimestamp` may be reported late, and the kernel confirms that it has the address.
+//! Only a scan can show that there is no younger pod.
+
+#![forbid(unsafe_code)]
+
+pub mod accounts;
+mod caller;
+pub mod cluster;
+mod credential;
+mod explain;
+pub mod identify;
+mod metrics;
+pub mod pods;
+mod settings;
+mod tend;
+pub mod tokens;
+mod visitor;
+mod waiting;
+pub mod workloads;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::pods::owners::{self, Attest, Evidence, NoOwner, Owner};
+use crate::pods::{Pod, Pods, Sandboxes, Scans};
+use crate::workloads::Workloads;
+use base::clock::BootTime;
+use base::hook::Hook;
+use protocol::metadata::{CallingPod, Missing, Principal};
+use proxy::server::Arrival;
+use telemetry::labels::Label;
+use telemetry::{Registry, table};
+
+pub use caller::Caller;
+use caller::{KnownPod, Role, witness};
+pub use credential::{CredentialBoard, CredentialState, CredentialStatus};
+pub use explain::{Taken, Whois};
+pub use metrics::Identified;
+use metrics::IdentityMetrics;
+pub use settings::{AccountName, Settings};
+pub use visitor::{Outdated, Visitor};
+
+/// Resets the connections from an address that were accepted before a moment. Returns their number.
+pub type CutFrom = Hook<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>;
+
+/// The API server's URL.
+pub type ApiServer = Hook<dyn Fn() -> String + Send + Sync>;
+
+/// Deletes what is kept for a principal that is gone.
+pub type Forget = Hook<dyn Fn(Principal) + Send + Sync>;
+
+/// Silence of the API server after which new pods may be unknown to the proxy. Bookmarks arrive about every minute.
+pub const STALE: Duration = Duration::from_secs(150);
+
+/// Identifies the clients of connections.
+#[derive(Debug)]
+pub struct Identity {
+    attest: Attest,
+    passthrough: Vec<AccountName>,
+    /// What the kernel says.
+    scans: Scans,
+    /// What the API server says.
+    pods: Arc<Pods>,
+    /// The accounts of pods.
+    workloads: Arc<Workloads>,
+    callers: Mutex<HashMap<IpAddr, Arc<Caller>>>,
+    /// Requests that wait to be identified, by address.
+    waiting: Mutex<HashMap<IpAddr, usize>>,
+    node: Arc<Caller>,
+    cut_from: CutFrom,
+    forget: Forget,
+    metrics: IdentityMetrics,
+    credential: CredentialBoard,
+    /// Set when it is followed.
+    api_server: OnceLock<ApiServer>,
+}
+
+/// An identified pod, for pages.
+#[derive(Debug, Clone, Serialize)]
+pub struct CallerRow {
+    /// Its address.
+    pub address: IpAddr,
+    /// The pod.
+    #[serde(flatten)]
+    pub pod: Arc<CallingPod>,
+    /// Whether it acts as the node.
+    pub passthrough: bool,
+}
+
+/// What is known about pods, in numbers.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Summary {
+    /// Pods that the API server reports.
+    pub pods: usize,
+    /// Live pods that the kernel shows.
+    pub sandboxes: usize,
+    /// Seconds since the API server was last heard from. `None` before its first list.
+    pub api_age: Option<u64>,
+}
+
+impl Identity {
+    /// Knows no pod yet: [`Identity::pods`] is to be filled.
+    pub fn new(
+        settings: &Settings,
+        workloads: Arc<Workloads>,
+        scans: Scans,
+        cut_from: CutFrom,
+        forget: Forget,
+        registry: &Registry,
+    ) -> Arc<Self> {
+        scans.export(registry);
+        let identity = Arc::new(Self {
+            attest: settings.attest,
+            passthrough: settings.passthrough.clone(),
+            scans,
+            pods: Arc::default(),
+            workloads,
+            callers: Mutex::default(),
+            waiting: Mutex::default(),
+            node: Arc::new(Caller { role: Role::Node, pod: None, is_gone: false.into() }),
+            cut_from,
+            forget,
+            metrics: IdentityMetrics::new(registry),
+            credential: CredentialBoard::new(registry),
+            api_server: OnceLock::new(),
+        });
+        identity.observe(registry);
+        identity
+    }
+
+    fn observe(self: &Arc<Self>, registry: &Registry) {
+        let observe = |row, read: fn(Summary) -> Option<u64>| {
+            let identity = Arc::clone(self);
+            registry.observe(row, move || read(identity.summary()));
+        };
+        observe(&table::IDENTITY_PODS, |summary| Some(summary.pods as u64));
+        observe(&table::IDENTITY_SANDBOXES, |summary| Some(summary.sandboxes as u64));
+        observe(&table::IDENTITY_API_AGE, |summary| summary.api_age);
+    }
+
+    /// The client of a connection, by the last look at the processes.
+    fn identify(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
+        let caller = self.look_up(arrival);
+        match &caller {
+            Ok(caller) => self.metrics.results.of(caller.witness()).inc(),
+            Err(NoOwner::Outdated) => self.metrics.results.of(Identified::Outdated).inc(),
+            // It may be known in a moment.
+            Err(NoOwner::Unidentified(_)) => {}
+        }
+        caller
+    }
+
+    fn look_up(&self, arrival: Arrival) -> Result<Arc<Caller>, NoOwner> {
+        let addr = arrival.addr();
+        // First, because a pod can give itself the node's address, but not send from it. It needs no scan: the kernel is asked.
+        if self.sandboxes().is_of_node(addr) {
+            return Ok(Arc::clone(&self.node));
+        }
+        // Before what it found. Its age does not matter: a throttled process may read this long after the scan has ended.
+        if self.scans.last().began < arrival.accepted {
+            return Err(Missing::Scan.into());
+        }
+        match self.owner(arrival) {
+            Ok(owner) => Ok(self.caller(addr, &owner)),
+            Err(why) => {
+                self.disown(addr, &why, arrival.accepted);
+                Err(why)
+            }
+        }
+    }
+
+    /// The owner of a connection's address, as of the last scan, which must have begun after the connection was accepted.
+    fn owner(&self, arrival: Arrival) -> Result<Owner, NoOwner> {
+        let addr = arrival.addr();
+        let (holders, reported) = (self.sandboxes().holders(addr), self.pods.with_address(addr));
+        let evidence = Evidence {
+            addr,
+            holders: &holders,
+            reported: &reported,
+            api_age: self.pods.age().unwrap_or(Duration::MAX),
+            is_answered: self.pods.is_answered(),
+            attest: self.attest,
+            accepted: arrival.accepted,
+            now: BootTime::now(),
+        };
+        owners::decide(&evidence, |uid| self.pods.get(uid), |uid| self.sandboxes().anchor(uid))
+    }
+
+    /// The caller for the owner of an address. Connections of an earlier owner are reset.
+    fn caller(&self, addr: IpAddr, owner: &Owner) -> Arc<Caller> {
+        let mut callers = self.lock();
+        let known = callers.get(&addr).filter(|known| known.is(owner) && !known.is_gone.load(Relaxed));
+        if let Some(known) = known {
+            return Arc::clone(known);
+        }
+        let caller = Arc::new(self.new_caller(owner));
+        if let Some(before) = callers.insert(addr, Arc::clone(&caller)) {
+            before.is_gone.store(true, Relaxed);
+        }
+        drop(callers);
+        self.cut(addr, owner.began + owners::TICK);
+        caller
+    }
+
+    fn new_caller(&self, owner: &Owner) -> Caller {
+        let pod = &owner.pod;
+        let role = if self.is_passed_through(pod) { Role::Node } else { Role::Account(self.workloads.of_pod(pod)) };
+        let calling = CallingPod {
+            namespace: Arc::clone(&pod.namespace),
+            service_account: Arc::clone(&pod.account),
+            name: Arc::clone(&pod.name),
+            uid: pod.uid.to_string(),
+            evidence: witness(owner.by).label(),
+        };
+        let pod = KnownPod { uid: pod.uid, by: owner.by, calling: Arc::new(calling) };
+        Caller { role, pod: Some(pod), is_gone: false.into() }
+    }
+
+    /// Whether a pod acts as the node.
+    fn is_passed_through(&self, pod: &Pod) -> bool {
+        let is_its = |account: &AccountName| *account.namespace == *pod.namespace && *account.name == *pod.account;
+        self.passthrough.iter().any(is_its)
+    }
+
+    /// Takes an address away from a known pod if another one has it as well and the API server does not decide between them.
+    /// Resets its connections from before this moment.
+    fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
+        if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
+            return;
+        }
+        let Some(known) = self.lock().remove(&addr) else { return };
+        known.is_gone.store(true, Relaxed);
+        self.cut(addr, before);
+    }
+
+    fn cut(&self, addr: IpAddr, before: BootTime) {
+        let cut = (self.cut_from)(addr, before);
+        if cut > 0 {
+            self.metrics.cut.inc_by(cut as u64);
+            tracing::debug!(%addr, connections = cut, "an address has changed hands; resetting its connections");
+        }
+    }
+
+    /// What the kernel says.
+    fn sandboxes(&self) -> &Sandboxes {
+        self.scans.sandboxes()
+    }
+
+    /// What is known about pods, in numbers.
+    pub fn summary(&self) -> Summary {
+        let api_age = self.pods.age().map(|age| age.as_secs());
+        Summary { pods: self.pods.count(), sandboxes: self.sandboxes().count(), api_age }
+    }
+
+    /// Why new pods may be unknown, if so. For operators.
+    pub fn degraded(&self) -> Option<String> {
+        let api_server = self.api_server();
+        match self.pods.age() {
+            None => Some(format!("identity: {api_server} has not yet listed this node's pods, which get 503")),
+            Some(age) if age > STALE => {
+                let seconds = age.as_secs();
+                Some(format!("identity: {api_server} has been silent for {seconds} s; new pods get 503"))
+            }
+            Some(_) => self.scans.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
+        }
+    }
+
+    /// The API server in words, with its URL if that is known.
+    pub fn api_server(&self) -> String {
+        let at = self.api_server.get().map(|url| format!(" at {}", url())).unwrap_or_default();
+        format!("the API server{at}")
+    }
+
+    /// From now on this is the API server.
+    pub fn follows(&self, api_server: ApiServer) {
+        // A process follows one.
+        let _ = self.api_server.set(api_server);
+    }
+
+    /// The pods that the API server reports.
+    pub fn pods(&self) -> &Arc<Pods> {
+        &self.pods
+    }
+
+    /// The accounts of this node's pods.
+    pub fn workloads(&self) -> &Arc<Workloads> {
+        &self.workloads
+    }
+
+    /// The rights of the proxy's credential for the API server.
+    pub fn credential(&self) -> &CredentialBoard {
+        &self.credential
+    }
+
+    /// The identified pods, by address.
+    pub fn rows(&self) -> Vec<CallerRow> {
+        let row = |(addr, caller): (&IpAddr, &Arc<Caller>)| {
+            let pod = Arc::clone(&caller.pod.as_ref()?.calling);
+            Some(CallerRow { address: *addr, pod, passthrough: caller.is_node() })
+        };
+        let mut rows: Vec<_> = self.lock().iter().filter_map(row).collect();
+        rows.sort_by_key(|row| row.address);
+        rows
+    }
+
+    /// The pod that has this address now, if it was identified.
+    pub fn pod_at(&self, addr: IpAddr) -> Option<Arc<CallingPod>> {
+        self.lock().get(&addr)?.pod.as_ref().map(|pod| Arc::clone(&pod.calling))
+    }
+
+    /// Counts a request that got 503.
+    fn refused(&self, why: &Missing) {
+        let result = if why.is_ambiguous() { Identified::Ambiguous } else { Identified::Unknown };
+        self.metrics.results.of(result).inc();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Caller>>> {
+        // Nothing panics while it is locked.
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

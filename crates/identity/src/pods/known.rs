@@ -1,0 +1,235 @@
+//! [`Pods`]: what the API server says about the pods of this node.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use super::{Pod, PodUid};
+use base::clock::BootTime;
+
+/// The pods of this node, as the API server described them last.
+#[derive(Debug)]
+pub struct Pods {
+    inner: Mutex<Inner>,
+    /// The number of changes so far.
+    changes: watch::Sender<u64>,
+    /// Notified while requests wait for a pod that the API server has not reported.
+    missed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pods: HashMap<PodUid, Arc<Pod>>,
+    /// When the API server was last heard from. `None` before the first list.
+    heard: Option<BootTime>,
+    /// Whether the last attempt to hear from it failed.
+    is_unanswered: bool,
+}
+
+impl Inner {
+    fn hears(&mut self) {
+        (self.heard, self.is_unanswered) = (Some(BootTime::now()), false);
+    }
+}
+
+impl Default for Pods {
+    fn default() -> Self {
+        Self { inner: Mutex::default(), changes: watch::Sender::new(0), missed: Notify::new() }
+    }
+}
+
+impl Pods {
+    /// Replaces everything by a list. Pods that it does not contain are gone.
+    pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
+        let mut inner = self.lock();
+        inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+        inner.hears();
+        self.changed();
+    }
+
+    /// Has it know pods from before the process began, of which the API server was last heard then. Not after a list.
+    pub fn restore(&self, pods: impl IntoIterator<Item = Pod>, heard: BootTime) {
+        let mut inner = self.lock();
+        if inner.heard.is_none() {
+            inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
+            (inner.heard, inner.is_unanswered) = (Some(heard), true);
+            self.changed();
+        }
+    }
+
+    /// Records a pod that was added or modified.
+    pub fn apply(&self, pod: Pod) {
+        let mut inner = self.lock();
+        inner.hears();
+        if inner.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
+            inner.pods.insert(pod.uid, Arc::new(pod));
+            self.changed();
+        }
+    }
+
+    /// Records that a pod is gone.
+    pub fn remove(&self, uid: PodUid) {
+        let mut inner = self.lock();
+        inner.hears();
+        if inner.pods.remove(&uid).is_some() {
+            self.changed();
+        }
+    }
+
+    /// Records that the API server reported no change, such as by a bookmark.
+    pub fn heard(&self) {
+        self.lock().hears();
+    }
+
+    /// Records that an attempt to hear from the API server failed.
+    pub fn unanswered(&self) {
+        self.lock().is_unanswered = true;
+    }
+
+    /// Whether the API server has answered, and the last attempt to hear from it did not fail. If not, nobody knows about
+    /// pods that began since then.
+    pub fn is_answered(&self) -> bool {
+        let inner = self.lock();
+        inner.heard.is_some() && !inner.is_unanswered
+    }
+
+    /// The pod with this UID.
+    pub fn get(&self, uid: PodUid) -> Option<Arc<Pod>> {
+        self.lock().pods.get(&uid).cloned()
+    }
+
+    /// The pods that may send from this address: not those that share the node's network, and not those that have ended.
+    pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
+        let inner = self.lock();
+        inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()
+    }
+
+    /// The pods in whose name a token of an account may be asked for, the best first: the youngest of those that were
+    /// not told to end, because it lives longest.
+    pub fn sponsors(&self, namespace: &str, account: &str) -> Vec<Arc<Pod>> {
+        let inner = self.lock();
+        let is_of = |pod: &&Arc<Pod>| pod.has_identity() && *pod.namespace == *namespace && *pod.account == *account;
+        let mut pods: Vec<_> = inner.pods.values().filter(is_of).cloned().collect();
+        pods.sort_by_key(|pod| (pod.terminating, Reverse(pod.created)));
+        pods
+    }
+
+    /// All pods.
+    pub fn all(&self) -> Vec<Arc<Pod>> {
+        self.lock().pods.values().cloned().collect()
+    }
+
+    /// The number of pods.
+    pub fn count(&self) -> usize {
+        self.lock().pods.len()
+    }
+
+    /// When the API server was last heard from. `None` before the first list.
+    pub fn last_heard(&self) -> Option<BootTime> {
+        self.lock().heard
+    }
+
+    /// Waits for the first list, or for pods from before the process began.
+    pub async fn known(&self) {
+        let mut changes = self.subscribe();
+        while self.last_heard().is_none() {
+            // The sender is in `self`.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Records that a request waits for a pod that the API server has not reported.
+    pub fn missed(&self) {
+        self.missed.notify_waiters();
+    }
+
+    /// Waits for the next such request.
+    pub async fn is_missed(&self) {
+        self.missed.notified().await;
+    }
+
+    /// Time since the API server was last heard from. `None` before the first list.
+    pub fn age(&self) -> Option<Duration> {
+        self.lock().heard.map(|heard| BootTime::now().since(heard))
+    }
+
+    /// Resolves at each change.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while it is locked.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, addresses: &[&str]) -> Pod {
+        Pod {
+            uid: PodUid::parse(&uid.repeat(32)).expect("32 digits"),
+            namespace: "a".into(),
+            name: "p".into(),
+            account: "app".into(),
+            host_network: false,
+            ended: false,
+            terminating: false,
+            created: 0,
+            addresses: addresses.iter().map(|addr| addr.parse().expect("an address")).collect(),
+        }
+    }
+
+    #[test]
+    fn ended_pods_and_those_of_the_nodes_network_have_no_address() {
+        let pods = Pods::default();
+        let addr = "10.8.0.5".parse().expect("an address");
+        pods.apply(Pod { ended: true, ..pod("1", &["10.8.0.5"]) });
+        pods.apply(Pod { host_network: true, ..pod("2", &["10.8.0.5"]) });
+        assert_eq!(pods.with_address(addr), []);
+        pods.apply(Pod { terminating: true, ..pod("3", &["10.8.0.5", "fd00::5"]) });
+        assert_eq!(pods.with_address(addr).len(), 1, "a pod that ends is still itself");
+        assert_eq!(pods.with_address("fd00::5".parse().expect("an address")).len(), 1);
+    }
+
+    #[test]
+    fn the_youngest_pod_that_does_not_end_is_the_first_sponsor() {
+        let pods = Pods::default();
+        pods.apply(Pod { created: 1, ..pod("1", &[]) });
+        pods.apply(Pod { created: 3, ..pod("2", &[]) });
+        pods.apply(Pod { created: 9, terminating: true, ..pod("3", &[]) });
+        pods.apply(Pod { created: 9, ended: true, ..pod("4", &[]) });
+        pods.apply(Pod { created: 9, host_network: true, ..pod("5", &[]) });
+        pods.apply(Pod { created: 9, account: "other".into(), ..pod("6", &[]) });
+        pods.apply(Pod { created: 9, namespace: "other".into(), ..pod("7", &[]) });
+        let order: Vec<_> = pods.sponsors("a", "app").iter().map(|pod| pod.uid).collect();
+        assert_eq!(order, ["2", "1", "3"].map(|uid| pod(uid, &[]).uid));
+    }
+
+    #[test]
+    fn a_list_replaces_everything_and_only_changes_are_signalled() {
+        let pods = Pods::default();
+        assert_eq!(pods.age(), None);
+        let mut changes = pods.subscribe();
+        pods.apply(pod("1", &[]));
+        assert!(changes.has_changed().expect("open"));
+        changes.mark_unchanged();
+        pods.apply(pod("1", &[]));
+        pods.heard();
+        assert!(!changes.has_changed().expect("open"));
+        pods.replace([pod("2", &[])]);
+        assert!(changes.has_changed().expect("open"));
+        assert_eq!((pods.count(), pods.get(pod("1", &[]).uid)), (1, None));
+        assert!(pods.age().is_some());
+    }
+}

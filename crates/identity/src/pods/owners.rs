@@ -1,0 +1,192 @@
+//! [`decide`]: which pod has an address, from what the kernel and the API server say. A pure function.
+//!
+//! The kernel is believed first: it knows a pod's network from the first packet on, and forgets it with the pod. The API
+//! server says which pod a UID is, and decides between pods that claim the same address. It alone is believed only about a
+//! pod whose processes have no addresses of their own, as in sandboxed runtimes; an address that the API server still
+//! reports for a pod that has ended may already be another's.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sandboxes::{Anchor, Sandbox};
+use super::{Pod, PodUid};
+use base::clock::BootTime;
+use protocol::metadata::{Doubt, Missing, Silence};
+
+/// How long the API server alone is trusted after it was last heard from, about a pod whose sandbox is older than that.
+pub const MAX_API_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// The same about a pod whose sandbox began since then, perhaps with another address than the one before it had.
+pub const MAX_API_AGE_OF_NEW: Duration = Duration::from_secs(300);
+
+/// A clock tick, in which the kernel counts when a process began.
+pub const TICK: Duration = Duration::from_millis(10);
+
+/// Whether the API server alone may say which pod has an address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Attest {
+    /// Yes, about a pod whose processes have no addresses of their own.
+    #[default]
+    Prefer,
+    /// No, the kernel must confirm every pod.
+    Kernel,
+}
+
+/// What is known about an address, by a scan that began after the connection was accepted: a pod's processes are older than its
+/// connections, so it is among the holders.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// The address.
+    pub addr: IpAddr,
+    /// Live sandboxes that have it.
+    pub holders: &'a [Sandbox],
+    /// Pods for which the API server reports it.
+    pub reported: &'a [Arc<Pod>],
+    /// Time since the API server was last heard from.
+    pub api_age: Duration,
+    /// Whether the last attempt to hear from it succeeded. Only the words depend on this.
+    pub is_answered: bool,
+    /// Whether the API server alone may decide.
+    pub attest: Attest,
+    /// When the connection was accepted.
+    pub accepted: BootTime,
+    /// The present.
+    pub now: BootTime,
+}
+
+/// The pod that has an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Who says so.
+    pub by: Witness,
+    /// When its sandbox began.
+    pub began: BootTime,
+}
+
+/// Who says which pod has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display)]
+#[strum(serialize_all = "lowercase")]
+pub enum Witness {
+    /// The kernel. The API server says which pod the UID is.
+    Kernel,
+    /// The API server alone.
+    Api,
+}
+
+/// Why there is no owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoOwner {
+    /// Not known, now.
+    Unidentified(Missing),
+    /// The connection is older than the sandbox that has its address: it is of another pod, which has ended.
+    Outdated,
+}
+
+impl From<Missing> for NoOwner {
+    fn from(missing: Missing) -> Self {
+        Self::Unidentified(missing)
+    }
+}
+
+/// Decides which pod has an address. `pod` is what the API server says about a UID, and `anchor` what the kernel says.
+pub fn decide(
+    evidence: &Evidence<'_>,
+    pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
+    anchor: impl Fn(PodUid) -> Anchor,
+) -> Result<Owner, NoOwner> {
+    let owner = match evidence.holders {
+        [] => by_api(evidence, anchor),
+        [only] => match evidence.reported {
+            // A pod without addresses of its own may have it as well.
+            [other] if other.uid != only.uid && matches!(anchor(other.uid), Anchor::Bare(_)) => {
+                return Err(Missing::Decision { claims: 2 }.into());
+            }
+            reported => by_kernel(*only, pod).map_err(|missing| of_static_pod(reported).unwrap_or(missing)),
+        },
+        several => by_kernel(one_of(several, evidence, &pod)?, pod),
+    };
+    let owner = owner.map_err(|why| unless_answered(why, evidence))?;
+    // A connection of the tick in which the sandbox began may be of the pod before it.
+    if evidence.accepted < owner.began + TICK { Err(NoOwner::Outdated) } else { Ok(owner) }
+}
+
+/// Which of several sandboxes has an address by the API server's word. It reports an address late, and until after the pod's
+/// end, so its word does not count while a younger sandbox may be the one that it has not reported yet.
+fn one_of(
+    several: &[Sandbox],
+    evidence: &Evidence<'_>,
+    pod: impl Fn(PodUid) -> Option<Arc<Pod>>,
+) -> Result<Sandbox, NoOwner> {
+    let ambiguous = || Missing::Decision { claims: several.len() };
+    let is_reported = |sandbox: &&Sandbox| evidence.reported.iter().any(|pod| pod.uid == sandbox.uid);
+    let mut reported = several.iter().filter(is_reported);
+    let (Some(one), None) = (reported.next(), reported.next()) else { return Err(ambiguous().into()) };
+    let may_be_next = |other: &Sandbox| {
+        // A pod with other addresses has given itself this one.
+        let has_others = pod(other.uid).is_some_and(|pod| !pod.addresses.is_empty());
+        other.uid != one.uid && other.began >= one.began && !has_others
+    };
+    if several.iter().any(may_be_next) { Err(ambiguous().into()) } else { Ok(*one) }
+}
+
+/// What is missing, if the API server does not answer: it may report such a pod, and nobody knows. Only the words depend on
+/// this.
+fn unless_answered(why: NoOwner, evidence: &Evidence<'_>) -> NoOwner {
+    let uid = match &why {
+        NoOwner::Unidentified(Missing::Pod { uid }) if !evidence.is_answered => Some(uid.clone()),
+        NoOwner::Unidentified(Missing::Claim) if !evidence.is_answered => None,
+        _ => return why,
+    };
+    let seconds = (evidence.api_age != Duration::MAX).then_some(evidence.api_age.as_secs());
+    Missing::Answer { uid, silence: Silence(seconds) }.into()
+}
+
+fn by_kernel(sandbox: Sandbox, pod: impl Fn(PodUid) -> Option<Arc<Pod>>) -> Result<Owner, NoOwner> {
+    let pod = pod(sandbox.uid).filter(|pod| pod.has_identity());
+    let pod = pod.ok_or_else(|| Missing::Pod { uid: sandbox.uid.to_string() })?;
+    Ok(Owner { pod, by: Witness::Kernel, began: sandbox.began })
+}
+
+/// What is missing of a static pod: the kernel knows it by a UID that the kubelet has made of its file, and the API server has
+/// it as another pod, the mirror pod, which cannot have an account. Only the words depend on this.
+fn of_static_pod(reported: &[Arc<Pod>]) -> Option<NoOwner> {
+    let [pod] = reported else { return None };
+    pod.account.is_empty().then(|| Missing::Account { pod: format!("{}/{}", pod.namespace, pod.name) }.into())
+}
+
+fn by_api(evidence: &Evidence<'_>, anchor: impl Fn(PodUid) -> Anchor) -> Result<Owner, NoOwner> {
+    let pod = match evidence.reported {
+        [] => return Err(Missing::Claim.into()),
+        // The address of a pod that ends may already be another's, of which nothing is known.
+        [only] if only.has_identity() && !only.terminating => only,
+        [only] => {
+            let missing = || Missing::Pod { uid: only.uid.to_string() }.into();
+            return Err(of_static_pod(evidence.reported).unwrap_or_else(missing));
+        }
+        several => return Err(Missing::Decision { claims: several.len() }.into()),
+    };
+    let doubt = |because| Missing::Confirmation { pod: format!("{}/{}", pod.namespace, pod.name), because };
+    if evidence.attest == Attest::Kernel {
+        return Err(doubt(Doubt::Required).into());
+    }
+    let stale = || doubt(Doubt::Stale(evidence.api_age.as_secs()));
+    if evidence.api_age > MAX_API_AGE {
+        return Err(stale().into());
+    }
+    match anchor(pod.uid) {
+        Anchor::Bare(sandbox)
+            if evidence.api_age > MAX_API_AGE_OF_NEW && sandbox.began + evidence.api_age > evidence.now =>
+        {
+            Err(stale().into())
+        }
+        Anchor::Bare(sandbox) => Ok(Owner { pod: Arc::clone(pod), by: Witness::Api, began: sandbox.began }),
+        Anchor::Networked | Anchor::None => Err(doubt(Doubt::Contradicted).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! [`Sandboxes`]: what the kernel says about the networks of this node's pods.
+
+use std::collections::HashMap;
+use std::mem;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::PodUid;
+use super::host_proc::{HostProc, ProcError, Process, unless_ended};
+use super::scanner::{Age, SETTLED, Scanner, time_of};
+use base::clock::BootTime;
+
+/// Addresses of a sandbox at most. A pod that may configure its network can have any number.
+const MAX_ADDRESSES: usize = 32;
+
+/// How often the addresses of a sandbox are read that have not changed for [`SETTLED`]. Each new connection needs a scan, which is
+/// to be short. It is for the pods that have come since the last one. An address that an older one gives itself can wait.
+const REREAD: Duration = Duration::from_secs(1);
+
+/// The sandboxes of this node, from its `/proc`. Needs one open file for each.
+///
+/// All methods block for as long as the kernel takes to write the files that they read: some microseconds each. A scan reads
+/// files of all sandboxes and of all new processes, and takes milliseconds; [`Scans`](super::Scans) does it on a thread of
+/// its own. Others do not wait for it: until it ends, they answer from what the scan before found.
+#[derive(Debug)]
+pub struct Sandboxes {
+    proc: HostProc,
+    /// Locked during a scan, before `table`.
+    scanner: Mutex<Scanner>,
+    /// Never locked while a file is read.
+    table: Mutex<Table>,
+}
+
+/// The network of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sandbox {
+    /// The pod.
+    pub uid: PodUid,
+    /// When its oldest process began, rounded down to the kernel's clock tick (10 ms): it did not exist before. A connection
+    /// that was accepted earlier is not this pod's. One that was accepted in the same tick may be either's.
+    pub began: BootTime,
+}
+
+/// What the kernel knows of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anchor {
+    /// No live process of it in a network of its own.
+    None,
+    /// A live process in a network that has addresses, or had some when it was complete.
+    Networked,
+    /// A live process in a network that has none, and had none but at its beginning, as of a sandboxed runtime.
+    Bare(Sandbox),
+}
+
+/// What a scan did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The processes of the node.
+    pub processes: usize,
+    /// Those that were not there at the scan before.
+    pub new: usize,
+    /// The sandboxes after the scan.
+    pub sandboxes: usize,
+    /// Processes that run and could not be read, and `/proc` itself. They are tried again by the next scan.
+    pub unreadable: usize,
+    /// Time of the processor that it took, as far as that was measured.
+    pub cost: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    sandboxes: HashMap<PodUid, Known>,
+    /// The addresses of the node's network, sorted.
+    node: Vec<IpAddr>,
+}
+
+/// A sandbox as of the last scan.
+#[derive(Debug, Clone)]
+struct Known {
+    /// The oldest process of the pod.
+    anchor: Arc<Process>,
+    addresses: SmallVec<[IpAddr; 2]>,
+    /// When they were read, and when they were first found to be these.
+    read: BootTime,
+    changed: BootTime,
+    /// Whether it was seen to have an address when it was complete, or could not be read. Some runtimes take a pod's addresses
+    /// before they end its processes: then the address may be another pod's, and the API server's word does not count.
+    had_addresses: bool,
+}
+
+/// From this age on a sandbox is complete. gVisor takes the addresses out of a pod's network when it starts, after the network
+/// plugin has put them there: some tenths of a second later, on a busy node some seconds.
+const COMPLETE: Duration = Duration::from_secs(10);
+
+/// At this age it must have been seen without addresses, if it ever had some. When a pod that is older loses them, it ends.
+const SEEN_WITHOUT: Duration = Duration::from_secs(60);
+
+impl Known {
+    fn new(anchor: Process) -> Self {
+        let never = BootTime::from_nanos(0);
+        Self { anchor: Arc::new(anchor), addresses: SmallVec::new(), read: never, changed: never, had_addresses: false }
+    }
+
+    /// Whether its addresses are to be read by a scan that begins now.
+    fn is_due(&self, now: BootTime) -> bool {
+        // Some runtimes start the sandbox first, and its network takes its time.
+        self.addresses.is_empty() || now.since(self.changed) < SETTLED || now.since(self.read) >= REREAD
+    }
+
+    fn has(&mut self, addresses: Vec<IpAddr>, now: BootTime) {
+        let age = now.since(time_of(self.anchor.start));
+        let has_lost_them = !self.addresses.is_empty() && addresses.is_empty();
+        self.had_addresses |= !addresses.is_empty() && age >= COMPLETE || has_lost_them && age >= SEEN_WITHOUT;
+        self.read = now;
+        if *self.addresses != *addresses {
+            self.changed = now;
+            self.addresses = addresses.into();
+            self.addresses.shrink_to_fit();
+        }
+    }
+
+    /// Whether its anchor was not seen to have ended.
+    fn may_be_alive(&self) -> bool {
+        self.anchor.is_running().unwrap_or(true)
+    }
+}
+
+impl Sandboxes {
+    /// Opens the node's `/proc`. Sandboxes are found by the first scan.
+    pub fn open(proc: &Path) -> Result<Self, ProcError> {
+        let proc = HostProc::open(proc)?;
+        let node = proc.nodes_addresses().unwrap_or_default();
+        Ok(Self { proc, scanner: Mutex::default(), table: Mutex::new(Table { node, ..Table::default() }) })
+    }
+
+    /// Looks for new sandboxes, for new addresses, and for those that are gone. Reads only processes that are new since the
+    /// last scan, or so young that they may not be in their pod yet.
+    pub fn scan(&self) -> Scanned {
+        // Nothing panics while it is locked.
+        let mut scanner = self.scanner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sandboxes = self.lock().sandboxes.clone();
+        sandboxes.retain(|_, known| known.may_be_alive());
+        let Ok(found) = scanner.scan(&self.proc, &ages(&sandboxes)) else {
+            return Scanned { sandboxes: self.count(), unreadable: 1, ..Scanned::default() };
+        };
+        for (uid, anchor) in found.anchors {
+            sandboxes.insert(uid, Known::new(anchor));
+        }
+        let now = BootTime::now();
+        for known in sandboxes.values_mut().filter(|known| known.is_due(now)) {
+            match self.proc.addresses(known.anchor.pid, MAX_ADDRESSES) {
+                Ok(addresses) => known.has(addresses, now),
+                // Those that were known stay: `holders` does not believe them.
+                Err(_) => known.had_addresses = true,
+            }
+        }
+        sandboxes.retain(|_, known| known.may_be_alive());
+        scanner.bar(&ages(&sandboxes));
+        let node = self.proc.nodes_addresses();
+        let summary = Scanned {
+            processes: found.processes,
+            new: found.new,
+            sandboxes: sandboxes.len(),
+            unreadable: found.unreadable,
+            cost: Duration::ZERO,
+        };
+        let mut table = self.lock();
+        let before = mem::replace(&mut table.sandboxes, sandboxes);
+        if let Ok(node) = node {
+            table.node = node;
+        }
+        drop(table);
+        // It closes files.
+        drop(before);
+        summary
+    }
+
+    /// The sandboxes that have this address now, as the kernel confirms. Sandboxes and addresses that are newer than the last
+    /// scan are not found. There is more than one if a pod gave itself another's address. Empty if a sandbox that had it cannot
+    /// be read, because the result would be incomplete.
+    pub fn holders(&self, addr: IpAddr) -> SmallVec<[Sandbox; 2]> {
+        let addr = addr.to_canonical();
+        let mut holders = SmallVec::new();
+        for (uid, anchor) in self.candidates(addr) {
+            let has = unless_ended(self.proc.has(anchor.pid, addr));
+            // The addresses were of this process only if it still has its ID.
+            match (anchor.is_running(), has) {
+                (Ok(false), _) => self.forget(uid, &anchor),
+                (Ok(true), Ok(Some(true))) => holders.push(Sandbox { uid, began: time_of(anchor.start) }),
+                (Ok(true), Ok(_)) => {}
+                (Err(_), _) | (_, Err(_)) => return SmallVec::new(),
+            }
+        }
+        holders
+    }
+
+    /// Whether the sandbox of a pod is alive: its oldest process runs.
+    pub fn is_alive(&self, uid: PodUid) -> bool {
+        let Some(anchor) = self.lock().sandboxes.get(&uid).map(|known| Arc::clone(&known.anchor)) else { return false };
+        let is_running = anchor.is_running();
+        if matches!(is_running, Ok(false)) {
+            self.forget(uid, &anchor);
+        }
+        is_running.unwrap_or(false)
+    }
+
+    /// What is known of a pod, as of the last scan.
+    pub fn anchor(&self, uid: PodUid) -> Anchor {
+        let Some(known) = self.lock().sandboxes.get(&uid).cloned() else { return Anchor::None };
+        match known.anchor.is_running() {
+            Ok(true) if known.had_addresses || !known.addresses.is_empty() => Anchor::Networked,
+            Ok(true) => Anchor::Bare(Sandbox { uid, began: time_of(known.anchor.start) }),
+            _ => Anchor::None,
+        }
+    }
+
+    /// The addresses of a pod, as of the last scan.
+    pub fn addresses(&self, uid: PodUid) -> Vec<IpAddr> {
+        self.lock().sandboxes.get(&uid).map(|known| known.addresses.to_vec()).unwrap_or_default()
+    }
+
+    /// The addresses that more than one sandbox had at the last scan.
+    pub fn contested(&self) -> Vec<IpAddr> {
+        let table = self.lock();
+        let mut addresses: Vec<IpAddr> = table.sandboxes.values().flat_map(|known| known.addresses.clone()).collect();
+        drop(table);
+        addresses.sort_unstable();
+        let mut contested: Vec<_> =
+            addresses.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        contested.dedup();
+        contested
+    }
+
+    /// Whether an address is of the node's own network, the one of process 1. Loopback is. Addresses that are newer than the
+    /// last scan are not found.
+    pub fn is_of_node(&self, addr: IpAddr) -> bool {
+        let addr = addr.to_canonical();
+        if addr.is_loopback() {
+            return true;
+        }
+        // Everybody may have it on a link of its own.
+        if matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local()) {
+            return false;
+        }
+        let was = self.lock().node.binary_search(&addr).is_ok();
+        // The node may have lost it, and a pod may have it now.
+        was && self.proc.node_has(addr).unwrap_or(false)
+    }
+
+    /// The number of sandboxes, as of the last scan.
+    pub fn count(&self) -> usize {
+        self.lock().sandboxes.len()
+    }
+
+    /// The sandboxes that had this address at the last scan.
+    fn candidates(&self, addr: IpAddr) -> SmallVec<[(PodUid, Arc<Process>); 2]> {
+        let table = self.lock();
+        let having = table.sandboxes.iter().filter(|(_, known)| known.addresses.contains(&addr));
+        having.map(|(uid, known)| (*uid, Arc::clone(&known.anchor))).collect()
+    }
+
+    /// Forgets a sandbox, unless it has another anchor by now.
+    fn forget(&self, uid: PodUid, anchor: &Arc<Process>) {
+        let mut table = self.lock();
+        if table.sandboxes.get(&uid).is_some_and(|known| Arc::ptr_eq(&known.anchor, anchor)) {
+            table.sandboxes.remove(&uid);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing panics while it is locked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ages(sandboxes: &HashMap<PodUid, Known>) -> HashMap<PodUid, Age> {
+    sandboxes.iter().map(|(uid, known)| (*uid, known.anchor.age())).collect()
+}
+
+#[cfg(any(test, feature = "test-util"))]
+pub(super) mod fake_proc;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! [`follow`]: keeps [`Pods`] as the API server describes them.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::{sleep, timeout};
+
+use super::{Pod, PodUid, Pods, object};
+use crate::cluster::{Cluster, Event, Events, Failure, PodObject, RequestError, Since};
+use base::backoff::{Backoff, Jitter};
+
+/// Maximum time for a list that comes as events. It is as long as a whole list may take that is requested as such.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Initial and maximum pause between attempts. Pods that start while the API server is away are unknown until the watch
+/// goes on, so the maximum is short; the jitter keeps the nodes of a cluster apart.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with(Jitter(0.5, 1.0));
+
+/// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod
+/// is known within a second after the API server is back. Few nodes of a cluster have one: while the API server is away, no
+/// pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3 times each, and each
+/// must connect once anyway. A server that answers, if only to refuse, may have too much to do, and is left the long pause.
+const MAX_PAUSE_IF_MISSED: Duration = Duration::from_secs(1);
+
+/// What happened to the watch.
+#[derive(Debug)]
+pub enum WatchEvent<'a> {
+    /// A list was read whole: [`Pods`] has these pods and no others.
+    Listed {
+        /// The number of pods.
+        pods: usize,
+    },
+    /// An object was left out, because it is not one of this node's pods or has no valid UID.
+    Skipped,
+    /// An attempt failed. Known pods stay.
+    Failed {
+        /// Why.
+        error: &'a RequestError,
+        /// Whether it was logged: it is the first of its kind since the last success.
+        is_logged: bool,
+    },
+    /// The API server answers again after a failure that was logged.
+    Recovered,
+}
+
+/// Keeps `pods` as the API server describes them, forever. `on` gets each event of the watch, for metrics. Failures are
+/// logged here, each once until the watch recovers.
+///
+/// A failure leaves `pods` as they are: [`Pods::age`] says how long the API server has been silent. Where it lists
+/// anew, the list replaces them only when it is whole.
+pub async fn follow(cluster: Cluster, pods: Arc<Pods>, on: impl Fn(WatchEvent<'_>)) -> Infallible {
+    let mut watch = Watch { cluster, pods, on, version: None, streams_lists: true, failures: 0, reported: Vec::new() };
+    loop {
+        let ended = watch.run().await;
+        watch.failures = watch.failures.saturating_add(1);
+        let is_away = ended.as_ref().is_err_and(|error| is_away(error.failure()));
+        if let Err(error) = ended {
+            watch.failed(&error);
+        }
+        rest(&watch.pods, watch.failures, is_away).await;
+    }
+}
+
+/// Waits until the next attempt.
+async fn rest(pods: &Pods, failures: u32, is_away: bool) {
+    let random = fastrand::f64();
+    let longest = BACK_OFF.wait(failures, random);
+    let shortest = if is_away { BACK_OFF.up_to(MAX_PAUSE_IF_MISSED).wait(failures, random) } else { longest };
+    sleep(shortest).await;
+    let _ = timeout(longest.saturating_sub(shortest), pods.is_missed()).await;
+}
+
+/// Whether there is no server, or none that answers.
+fn is_away(failure: Failure) -> bool {
+    match failure {
+        Failure::Connection | Failure::Silent => true,
+        Failure::Cluster | Failure::Refused(_) | Failure::Expired | Failure::Invalid => false,
+    }
+}
+
+struct Watch<F> {
+    cluster: Cluster,
+    pods: Arc<Pods>,
+    on: F,
+    /// The version that `pods` has. `None` before the first list, and when what happened since is lost.
+    version: Option<String>,
+    /// Whether the server may send a list as events: Kubernetes 1.34 and later, by default.
+    streams_lists: bool,
+    /// Attempts without an event.
+    failures: u32,
+    /// What was logged since the last success.
+    reported: Vec<Failure>,
+}
+
+impl<F: Fn(WatchEvent<'_>)> Watch<F> {
+    /// Lists if that is needed, and watches until that ends.
+    async fn run(&mut self) -> Result<(), RequestError> {
+        let mut events = match &self.version {
+            Some(version) => self.cluster.node_pods(Since::Version(version)).await?,
+            None if self.streams_lists => self.list_by_events().await?,
+            None => self.list().await?,
+        };
+        while let Some(event) = events.next().await? {
+            self.failures = 0;
+            self.recovered();
+            self.take(event)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a list that comes as the first events of a watch.
+    async fn list_by_events(&mut self) -> Result<Events, RequestError> {
+        let read = async {
+            let mut events = self.cluster.node_pods(Since::Beginning).await?;
+            let (pods, version) = self.read_list(&mut events).await?;
+            Ok::<_, RequestError>((events, pods, version))
+        };
+        // An older server refuses the parameters, or knows nothing of them and never ends the list.
+        let read = timeout(LIST_TIMEOUT, read).await.map_err(|_| RequestError::Silent(LIST_TIMEOUT));
+        self.streams_lists = match &read {
+            Ok(Err(error)) => {
+                !matches!(error.failure(), Failure::Refused(StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY))
+            }
+            Ok(Ok(_)) => true,
+            Err(_) => false,
+        };
+        match read? {
+            Ok((events, pods, version)) => {
+                self.replace(pods, version)?;
+                Ok(events)
+            }
+            Err(_) if !self.streams_lists => self.list().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read_list(&self, events: &mut Events) -> Result<(HashMap<PodUid, Pod>, String), RequestError> {
+        let mut pods = HashMap::new();
+        while let Some(event) = events.next().await? {
+            match event {
+                Event::Applied(object) => pods.extend(self.pod(&object).map(|pod| (pod.uid, pod))),
+                Event::Deleted(object) => {
+                    PodUid::parse(&object.metadata.uid).and_then(|uid| pods.remove(&uid));
+                }
+                Event::Bookmark { version, ends_list: true } => return Ok((pods, version)),
+                Event::Bookmark { .. } => {}
+            }
+        }
+        Err(RequestError::Lost("the list ended before it was whole".to_owned()))
+    }
+
+    /// Requests a list, and then a watch from its version on.
+    async fn list(&mut self) -> Result<Events, RequestError> {
+        let (objects, version) = self.cluster.list().await?;
+        let pods = objects.iter().filter_map(|object| self.pod(object)).map(|pod| (pod.uid, pod)).collect();
+        // The next attempt goes on from here even if the watch cannot be started now.
+        self.replace(pods, version.clone())?;
+        self.cluster.node_pods(Since::Version(&version)).await
+    }
+
+    fn replace(&mut self, pods: HashMap<PodUid, Pod>, version: String) -> Result<(), RequestError> {
+        self.version = Some(versioned(version)?);
+        let count = pods.len();
+        self.pods.replace(pods.into_values());
+        (self.on)(WatchEvent::Listed { pods: count });
+        tracing::debug!(pods = count, "this node's pods are known");
+        self.recovered();
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), RequestError> {
+        let version = match event {
+            Event::Applied(object) => {
+                match self.pod(&object) {
+                    Some(pod) => self.pods.apply(pod),
+                    None => self.pods.heard(),
+                }
+                object.metadata.resource_version
+            }
+            Event::Deleted(object) => {
+                match PodUid::parse(&object.metadata.uid) {
+                    Some(uid) => self.pods.remove(uid),
+                    None => self.pods.heard(),
+                }
+                object.metadata.resource_version
+            }
+            Event::Bookmark { version, .. } => {
+                self.pods.heard();
+                version
+            }
+        };
+        self.version = Some(versioned(version)?);
+        Ok(())
+    }
+
+    fn pod(&self, object: &PodObject) -> Option<Pod> {
+        let pod = object::read(object, self.cluster.node());
+        if pod.is_none() {
+            (self.on)(WatchEvent::Skipped);
+        }
+        pod
+    }
+
+    /// Decides how the next attempt begins, and logs what is new.
+    fn failed(&mut self, error: &RequestError) {
+        let failure = error.failure();
+        // It is expected after a long cut, and an answer.
+        if failure != Failure::Expired {
+            self.pods.unanswered();
+        }
+        if loses_events(failure) {
+            self.version = None;
+        }
+        let is_logged = failure != Failure::Expired && !self.reported.contains(&failure);
+        if is_logged {
+            self.reported.push(failure);
+            let (node, server) = (self.cluster.node(), self.cluster.server());
+            tracing::warn!(%server, "cannot watch the pods of node {node}: {error}. Known pods are kept; retrying");
+        }
+        (self.on)(WatchEvent::Failed { error, is_logged });
+    }
+
+    fn recovered(&mut self) {
+        if !self.reported.is_empty() {
+            self.reported.clear();
+            (self.on)(WatchEvent::Recovered);
+            tracing::info!("watching the pods of node {} again", self.cluster.node());
+        }
+    }
+}
+
+/// Whether a watch cannot go on after this failure from where it was. Listing anew is cheap, and always right.
+fn loses_events(failure: Failure) -> bool {
+    match failure {
+        Failure::Cluster | Failure::Connection | Failure::Silent => false,
+        // The server, or the right to ask it, may come back. Other refusals may be about the version, such as 504 for
+        // one that is in the future because the cluster's store was restored.
+        Failure::Refused(status) => !matches!(
+            status,
+            StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
+                | StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::SERVICE_UNAVAILABLE
+        ),
+        Failure::Expired | Failure::Invalid => true,
+    }
+}
+
+/// A version that a watch can go on from. Without one, it would silently begin anywhere.
+fn versioned(version: String) -> Result<String, RequestError> {
+    if version.is_empty() { Err(RequestError::Invalid("no resourceVersion".to_owned())) } else { Ok(version) }
+}
+
+#[cfg(test)]
+mod tests;

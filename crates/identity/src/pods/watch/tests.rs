@@ -1,0 +1,390 @@
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+use crate::cluster::fake::{Asked, Fake, Running, VERSION};
+
+const NODE: &str = "node-1";
+
+/// A watch that runs, and the server that it asks.
+struct Scene {
+    fake: Fake,
+    pods: Arc<Pods>,
+    told: Arc<Mutex<Vec<String>>>,
+    running: JoinHandle<Infallible>,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (fake, cluster) = Fake::new(NODE);
+        let (pods, told) = (Arc::<Pods>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let on = {
+            let told = Arc::clone(&told);
+            move |event: WatchEvent<'_>| {
+                let text = match event {
+                    WatchEvent::Listed { pods } => format!("listed {pods}"),
+                    WatchEvent::Skipped => "skipped".to_owned(),
+                    WatchEvent::Failed { is_logged: true, .. } => "failed".to_owned(),
+                    WatchEvent::Failed { .. } => "failed again".to_owned(),
+                    WatchEvent::Recovered => "recovered".to_owned(),
+                };
+                told.lock().expect("no panic").push(text);
+            }
+        };
+        let running = tokio::spawn(follow(cluster, Arc::clone(&pods), on));
+        Self { fake, pods, told, running }
+    }
+
+    /// The next request, which begins a list as events.
+    async fn lists_by_events(&mut self) -> Running {
+        let asked = self.fake.asked().await;
+        assert_eq!(asked.parameter("sendInitialEvents").as_deref(), Some("true"), "{}", asked.request.uri());
+        assert_eq!(asked.parameter("resourceVersion"), None);
+        asked.run(200)
+    }
+
+    /// The next request, which goes on after this version.
+    async fn goes_on(&mut self, version: &str) -> Asked {
+        let asked = self.fake.asked().await;
+        assert_eq!(asked.parameter("resourceVersion").as_deref(), Some(version), "{}", asked.request.uri());
+        assert_eq!(asked.parameter("sendInitialEvents"), None);
+        asked
+    }
+
+    /// A watch that knows these pods.
+    async fn with(digits: &[&str]) -> (Self, Running) {
+        let mut scene = Self::new();
+        let running = scene.lists_by_events().await;
+        for digit in digits {
+            running.event("ADDED", &pod(digit, VERSION));
+        }
+        running.end_list();
+        scene.knows(digits).await;
+        (scene, running)
+    }
+
+    /// Waits until exactly these pods are known.
+    async fn knows(&self, digits: &[&str]) {
+        let mut changes = self.pods.subscribe();
+        let known = async {
+            while self.known() != digits {
+                changes.changed().await.expect("open");
+            }
+        };
+        let in_time = timeout(Duration::from_secs(600), known).await;
+        assert!(in_time.is_ok(), "known are {:?}, not {digits:?}", self.known());
+    }
+
+    /// The first digits of the known pods' UIDs.
+    fn known(&self) -> Vec<String> {
+        let mut known: Vec<_> = self.pods.all().iter().map(|pod| pod.uid.to_string()[..1].to_owned()).collect();
+        known.sort();
+        known
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().expect("no panic"))
+    }
+}
+
+fn uid(digit: &str) -> String {
+    PodUid::parse(&digit.repeat(32)).expect("a UID").to_string()
+}
+
+fn pod(digit: &str, version: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "a", "name": "p", "uid": uid(digit), "resourceVersion": version},
+        "spec": {"nodeName": NODE, "serviceAccountName": "app", "containers": [{"name": "c"}]},
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// Lets everything that is due happen.
+async fn settle() {
+    sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_taken_over_when_it_is_whole() {
+    let mut scene = Scene::new();
+    let running = scene.lists_by_events().await;
+    running.event("ADDED", &pod("1", "5"));
+    running.bookmark("50");
+    running.event("ADDED", &pod("2", "6"));
+    running.event("DELETED", &pod("2", "7"));
+    settle().await;
+    assert_eq!((scene.pods.count(), scene.pods.age()), (0, None));
+    running.end_list();
+    scene.knows(&["1"]).await;
+    assert_eq!(scene.told(), ["listed 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_added_changed_and_deleted() {
+    let (scene, running) = Scene::with(&["1"]).await;
+    running.event("ADDED", &pod("2", "101"));
+    scene.knows(&["1", "2"]).await;
+    let mut changed = pod("2", "102");
+    changed["status"] = json!({"phase": "Running", "podIPs": [{"ip": "10.8.0.5"}, {"ip": "fd00::5"}]});
+    changed["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    running.event("MODIFIED", &changed);
+    scene.pods.subscribe().changed().await.expect("open");
+    let known = scene.pods.get(PodUid::parse(&uid("2")).expect("a UID")).expect("known");
+    let expected = Pod {
+        uid: PodUid::parse(&uid("2")).expect("a UID"),
+        namespace: "a".into(),
+        name: "p".into(),
+        account: "app".into(),
+        host_network: false,
+        ended: false,
+        terminating: true,
+        created: 0,
+        addresses: vec!["10.8.0.5".parse().expect("an address"), "fd00::5".parse().expect("an address")],
+    };
+    assert_eq!(*known, expected);
+    running.event("DELETED", &pod("1", "103"));
+    scene.knows(&["2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_no_uid_or_is_elsewhere_is_left_out() {
+    let (mut scene, running) = Scene::with(&["1"]).await;
+    scene.told();
+    let mut nobody = pod("2", "101");
+    nobody["metadata"]["uid"] = json!("no-uuid");
+    running.event("ADDED", &nobody);
+    let mut elsewhere = pod("3", "102");
+    elsewhere["spec"]["nodeName"] = json!("node-2");
+    running.event("ADDED", &elsewhere);
+    drop(running);
+    scene.goes_on("102").await;
+    assert_eq!((scene.known(), scene.told()), (vec!["1".to_owned()], vec!["skipped".to_owned(), "skipped".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_is_a_sign_of_life_and_where_the_next_watch_begins() {
+    let (mut scene, running) = Scene::with(&["1"]).await;
+    sleep(Duration::from_secs(62)).await;
+    assert_eq!(scene.pods.age().expect("a list").as_secs(), 62);
+    running.bookmark("200");
+    settle().await;
+    assert!(scene.pods.age().expect("a list").as_secs() < 1);
+    drop(running);
+    scene.goes_on("200").await.run(200);
+    assert_eq!(scene.told(), ["listed 1"], "a watch that ends in order has not failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_too_old_lists_anew_and_serves_meanwhile() {
+    for in_the_head in [false, true] {
+        let (mut scene, running) = Scene::with(&["1", "2"]).await;
+        if in_the_head {
+            drop(running);
+            scene.goes_on(VERSION).await.refuse(410, "too old resource version: 1 (250)");
+        } else {
+            running.event("ERROR", &json!({"kind": "Status", "message": "too old", "reason": "Expired", "code": 410}));
+        }
+        let running = scene.lists_by_events().await;
+        running.event("ADDED", &pod("2", "300"));
+        running.event("ADDED", &pod("3", "301"));
+        settle().await;
+        assert_eq!(scene.known(), ["1", "2"], "not before the list is whole");
+        running.end_list();
+        scene.knows(&["2", "3"]).await;
+        assert_eq!(scene.told(), ["listed 2", "failed again", "listed 2"], "nothing to log");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_changes_nothing() {
+    let (mut scene, running) = Scene::with(&["1", "2"]).await;
+    running.event("ERROR", &json!({"code": 410}));
+    let running = scene.lists_by_events().await;
+    running.event("ADDED", &pod("2", "300"));
+    drop(running);
+    let running = scene.lists_by_events().await;
+    assert_eq!(scene.known(), ["1", "2"]);
+    running.event("ADDED", &pod("3", "301"));
+    running.end_list();
+    scene.knows(&["3"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_goes_on_where_it_was() {
+    let (mut scene, running) = Scene::with(&["1"]).await;
+    running.event("ADDED", &pod("2", "101"));
+    scene.knows(&["1", "2"]).await;
+    // Half an event does not count.
+    running.bytes(&br#"{"type":"DELETED","object":{"metadata":{"uid":"#[..]);
+    running.cut();
+    let running = scene.goes_on("101").await.run(200);
+    assert_eq!(scene.known(), ["1", "2"]);
+    running.event("DELETED", &pod("1", "102"));
+    scene.knows(&["2"]).await;
+    assert_eq!(scene.told(), ["listed 1", "failed", "recovered"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_away_is_asked_again_with_pauses() {
+    let mut scene = Scene::new();
+    let began = Instant::now();
+    for _ in 0..20 {
+        drop(scene.fake.asked().await);
+    }
+    let running = scene.lists_by_events().await;
+    let took = began.elapsed();
+    assert!(Duration::from_secs(35) < took && took < Duration::from_secs(80), "{took:?}");
+    running.end_list();
+    scene.knows(&[]).await;
+    settle().await;
+    let told = scene.told();
+    assert_eq!((told[0].as_str(), told[1].as_str(), told.len()), ("failed", "failed again", 22));
+    assert_eq!(told[20..], ["listed 0", "recovered"]);
+}
+
+/// Requests within this time of an outage, in which this is done with each and a pod is missed all the time or never.
+async fn attempts(seconds: u64, fail: fn(Asked), is_missed: bool) -> u32 {
+    let mut scene = Scene::new();
+    let (pods, mut count) = (Arc::clone(&scene.pods), 0);
+    let missing = async {
+        loop {
+            sleep(Duration::from_millis(200)).await;
+            if is_missed {
+                pods.missed();
+            }
+        }
+    };
+    let answering = async {
+        loop {
+            fail(scene.fake.asked().await);
+            count += 1;
+        }
+    };
+    let _ = timeout(Duration::from_secs(seconds), async { tokio::join!(missing, answering) }).await;
+    count
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_pod_is_missed_a_server_that_is_away_is_tried_each_second() {
+    let seldom = attempts(100, drop, false).await;
+    assert!((20..50).contains(&seldom), "{seldom}");
+    let often = attempts(100, drop, true).await;
+    // A pause is 0.5 to 1 s, and until the next sign up to 0.2 s more.
+    assert!((83..=210).contains(&often), "{often}");
+    for status in [429, 503] {
+        let refuse: fn(Asked) =
+            if status == 429 { |asked| asked.refuse(429, "no") } else { |asked| asked.refuse(503, "no") };
+        let refused = attempts(100, refuse, true).await;
+        assert!((20..50).contains(&refused), "a server that refuses is not pressed: {refused}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_is_given_up() {
+    // Before the response.
+    let mut scene = Scene::new();
+    let hanging = scene.fake.asked().await;
+    let began = Instant::now();
+    let _running = scene.lists_by_events().await;
+    assert_eq!(began.elapsed().as_secs(), 10);
+    drop(hanging);
+
+    // In a watch. A healthy one says something each minute, or up to 2 s later.
+    let (mut scene, running) = Scene::with(&["1"]).await;
+    for version in ["201", "202"] {
+        sleep(Duration::from_secs(62)).await;
+        running.bookmark(version);
+        settle().await;
+    }
+    let began = Instant::now();
+    scene.goes_on("202").await;
+    assert_eq!(began.elapsed().as_secs(), 75);
+    assert_eq!(scene.known(), ["1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_logged_once_until_it_ends() {
+    let mut scene = Scene::new();
+    for code in [403, 403, 401, 403, 503, 503] {
+        scene.fake.asked().await.refuse(code, "no");
+    }
+    let running = scene.lists_by_events().await;
+    running.end_list();
+    running.event("ADDED", &pod("1", "101"));
+    scene.knows(&["1"]).await;
+    let outage =
+        ["failed", "failed again", "failed", "failed again", "failed", "failed again", "listed 0", "recovered"];
+    assert_eq!(scene.told(), outage);
+    drop(running);
+    scene.goes_on("101").await.refuse(403, "no");
+    scene.goes_on("101").await.run(200);
+    assert_eq!(scene.told(), ["failed"], "after a success it is new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_about_the_version_lists_anew() {
+    for (code, lists_anew) in
+        [(401, false), (403, false), (429, false), (503, false), (400, true), (500, true), (504, true)]
+    {
+        let (mut scene, running) = Scene::with(&["1"]).await;
+        drop(running);
+        scene.goes_on(VERSION).await.refuse(code, "no");
+        let asked = scene.fake.asked().await;
+        assert_eq!(asked.parameter("sendInitialEvents").is_some(), lists_anew, "{code}");
+        assert_eq!(scene.known(), ["1"], "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_event_that_makes_no_sense_the_pods_are_listed_anew() {
+    let mut without_version = pod("2", "");
+    without_version["metadata"]["resourceVersion"] = Value::Null;
+    let lines = ["{}\n".to_owned(), "<html>\n".to_owned(), json!({"type": "NEW", "object": {}}).to_string() + "\n"];
+    for line in lines {
+        let (mut scene, running) = Scene::with(&["1"]).await;
+        running.bytes(line);
+        scene.lists_by_events().await;
+    }
+    let (mut scene, running) = Scene::with(&["1"]).await;
+    running.event("DELETED", &json!({"metadata": {"uid": uid("2")}}));
+    scene.lists_by_events().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_send_a_list_as_events_is_asked_for_one() {
+    let mut scene = Scene::new();
+    let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature \
+                   gate is enabled";
+    scene.fake.asked().await.refuse(422, message);
+    for (round, digit) in ["1", "2"].into_iter().enumerate() {
+        let asked = scene.fake.asked().await;
+        assert_eq!((asked.parameter("watch"), asked.parameter("resourceVersion")), (None, None), "round {round}");
+        assert_eq!(asked.parameter("fieldSelector").as_deref(), Some("spec.nodeName=node-1"));
+        asked.answer(200, &json!({"metadata": {"resourceVersion": "300"}, "items": [pod(digit, "7")]}));
+        let running = scene.goes_on("300").await.run(200);
+        scene.knows(&[digit]).await;
+        running.event("ERROR", &json!({"code": 410}));
+    }
+    assert_eq!(scene.told(), ["listed 1", "failed again", "listed 1"], "which is no failure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_ends_the_list_is_asked_for_one() {
+    let mut scene = Scene::new();
+    let running = scene.lists_by_events().await;
+    for _ in 0..4 {
+        sleep(Duration::from_secs(14)).await;
+        running.event("ADDED", &pod("1", "5"));
+    }
+    let asked = scene.fake.asked().await;
+    assert_eq!((asked.parameter("watch"), scene.known()), (None, Vec::<String>::new()));
+}

@@ -1,0 +1,505 @@
+//! Pods that come and go, on a `/proc` of files and with a view of the API server that the test makes.
+
+mod scanning;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+
+use tokio::time::{Instant, sleep};
+
+use super::tend::VERIFY_INTERVAL;
+use super::waiting::{MAX_WAITING, MAX_WAITING_OF_ONE};
+use super::*;
+use crate::pods::{FakeProc, Pod, PodUid};
+use crate::workloads::federation::tests::elsewhere;
+use crate::workloads::{Annotations, Federation};
+use protocol::metadata::{Doubt, Principal, Sender, ServiceAccount, Unidentified};
+
+const ADDR: &str = "10.8.0.5";
+
+/// Within this time, an unknown pod's processes are scanned twice.
+const FIRST_LOOKS: Duration = Duration::from_millis(60);
+
+/// A running pod.
+pub(crate) fn pod(number: u8, namespace: &str, account: &str) -> Pod {
+    Pod {
+        uid: PodUid::parse(&format!("{number:032x}")).expect("32 digits"),
+        namespace: namespace.into(),
+        name: format!("p{number}").into(),
+        account: account.into(),
+        host_network: false,
+        ended: false,
+        terminating: false,
+        created: 0,
+        addresses: Vec::new(),
+    }
+}
+
+/// A client on a node without pods.
+pub(crate) fn stranger(peer: SocketAddr) -> Arc<Visitor> {
+    Visitor::new(Node::new(Attest::Prefer).identity, Arrival::now(peer))
+}
+
+/// A node, and what was done about its connections.
+struct Node {
+    proc: FakeProc,
+    identity: Arc<Identity>,
+    cuts: Arc<Mutex<Vec<(IpAddr, BootTime)>>>,
+    forgotten: Arc<AtomicUsize>,
+}
+
+impl Node {
+    fn new(attest: Attest) -> Self {
+        Self::with(attest, None, Scans::in_task)
+    }
+
+    fn with(attest: Attest, federation: Option<Federation>, scans: fn(Sandboxes) -> Scans) -> Self {
+        let proc = FakeProc::new();
+        let (cuts, forgotten) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<AtomicUsize>::default());
+        let (of_cuts, of_forgotten) = (Arc::clone(&cuts), Arc::clone(&forgotten));
+        let cut_from = CutFrom::new(Arc::new(move |addr, before| {
+            of_cuts.lock().expect("no panic").push((addr, before));
+            1
+        }));
+        let forget = Forget::new(Arc::new(move |_| {
+            of_forgotten.fetch_add(1, Relaxed);
+        }));
+        let workloads = Arc::new(Workloads::new(federation.clone()));
+        let settings = Settings {
+            host_proc: PathBuf::new(),
+            state_dir: None,
+            attest,
+            passthrough: vec![AccountName::parse("kube-system/agent").expect("a name")],
+            federation,
+            cluster: crate::cluster::Settings {
+                node: "n".parse().expect("a name"),
+                credential: crate::cluster::Credential::OwnAccount(crate::cluster::Acting::AsItsNode),
+            },
+        };
+        let identity = Identity::new(&settings, workloads, scans(proc.open()), cut_from, forget, &Registry::default());
+        identity.pods.replace([]);
+        Self { proc, identity, cuts, forgotten }
+    }
+
+    /// Starts a pod whose network has an address.
+    fn start(&self, pid: u32, pod: &Pod, addr: &str) {
+        self.start_at(50, pid, pod, addr);
+    }
+
+    /// The same for a number of clock ticks after boot.
+    fn start_at(&self, ticks: u64, pid: u32, pod: &Pod, addr: &str) {
+        let network = format!("of-{pid}");
+        self.proc.network(&network, &[addr]);
+        self.proc.of_pod(pid, ticks, &pod.uid.to_string(), &network);
+    }
+
+    /// A new connection.
+    fn connect(&self, addr: &str) -> Arc<Visitor> {
+        let peer = SocketAddr::new(addr.parse().expect("an address"), 40000);
+        Visitor::new(Arc::clone(&self.identity), Arrival::now(peer))
+    }
+
+    /// Scans the processes.
+    async fn scan(&self) {
+        // What began in this moment is not to be missed.
+        sleep(Duration::from_millis(1)).await;
+        self.identity.scans.since(BootTime::now()).await;
+    }
+
+    /// The client of a connection, by another scan.
+    async fn sender(&self, visitor: &Visitor) -> Result<Sender, Outdated> {
+        self.scan().await;
+        visitor.sender()
+    }
+
+    fn cuts(&self) -> usize {
+        self.cuts.lock().expect("no panic").len()
+    }
+}
+
+fn name((_, pod): &Sender) -> &str {
+    pod.as_ref().map_or("", |pod| &pod.name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_told_apart_by_account_and_connections_stay_theirs() {
+    let node = Node::new(Attest::Prefer);
+    let (one, two, same) = (pod(1, "a", "app"), pod(2, "b", "app"), pod(3, "a", "app"));
+    for (pid, (pod, addr)) in (100..).zip([(&one, "10.8.0.1"), (&two, "10.8.0.2"), (&same, "fd00::3")]) {
+        node.start(pid, pod, addr);
+        node.identity.pods.apply(pod.clone());
+    }
+    let connections = ["10.8.0.1", "10.8.0.2", "fd00::3", "::ffff:10.8.0.1"].map(|addr| node.connect(addr));
+    node.scan().await;
+    let senders = connections.each_ref().map(|visitor| visitor.sender().expect("not outdated"));
+    assert_eq!(senders.each_ref().map(name), ["p1", "p2", "p3", "p1"]);
+    let principals = senders.each_ref().map(|(principal, _)| *principal);
+    assert!(matches!(principals[0], Principal::Workload(_)));
+    assert_ne!(principals[0], principals[1]);
+    assert_eq!((principals[0], principals[0]), (principals[2], principals[3]));
+    assert_eq!(senders[0].1.as_ref().map(|pod| pod.evidence), Some("kernel"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn accounts_that_are_passed_through_and_the_node_itself_act_as_the_node() {
+    let node = Node::new(Attest::Prefer);
+    let agent = pod(1, "kube-system", "agent");
+    node.start(100, &agent, ADDR);
+    node.identity.pods.apply(agent);
+    let (principal, pod) = node.sender(&node.connect(ADDR)).await.expect("not outdated");
+    assert_eq!((principal, pod.map(|pod| pod.name.to_string())), (Principal::Node, Some("p1".to_owned())));
+    for addr in ["10.128.0.2", "127.0.0.1", "::1"] {
+        assert_eq!(node.connect(addr).sender(), Ok((Principal::Node, None)), "{addr}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_gives_itself_the_nodes_address_does_not_become_the_node_nor_the_node_it() {
+    let node = Node::new(Attest::Prefer);
+    let thief = pod(1, "a", "app");
+    node.start(100, &thief, "10.128.0.2");
+    node.identity.pods.apply(thief);
+    node.scan().await;
+    assert_eq!(node.connect("10.128.0.2").sender(), Ok((Principal::Node, None)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_an_address_changes_hands_older_connections_are_cut_and_outdated() {
+    let node = Node::new(Attest::Prefer);
+    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
+    node.start(100, &old, ADDR);
+    node.identity.pods.apply(old.clone());
+    let before = node.connect(ADDR);
+    assert_eq!(node.sender(&before).await.as_ref().map(name), Ok("p1"));
+    let cuts = node.cuts();
+
+    // The API server has not noticed that the old pod is gone.
+    node.proc.end(100);
+    node.start(101, &new, ADDR);
+    node.identity.pods.apply(new);
+    sleep(Duration::from_millis(1)).await;
+    let after = node.connect(ADDR);
+    assert_eq!(node.sender(&after).await.as_ref().map(name), Ok("p2"));
+    assert_eq!(before.sender(), Err(Outdated));
+    assert_eq!(node.cuts(), cuts + 1);
+    let began = node.cuts.lock().expect("no panic").last().expect("a cut").1;
+    assert!(began < after.arrival.accepted, "the new pod's own connections are not cut");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_is_noticed_without_requests_and_its_account_is_forgotten_with_the_last_one() {
+    for is_reported in [false, true] {
+        let node = Node::new(Attest::Prefer);
+        let ended = pod(1, "a", "app");
+        node.start(100, &ended, ADDR);
+        node.identity.pods.apply(ended.clone());
+        let visitor = node.connect(ADDR);
+        assert_eq!(node.sender(&visitor).await.as_ref().map(name), Ok("p1"));
+        let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+        sleep(Duration::from_secs(1)).await;
+        assert!(visitor.sender().is_ok());
+
+        let cuts = node.cuts();
+        if is_reported {
+            node.identity.pods.remove(ended.uid);
+        } else {
+            node.proc.end(100);
+        }
+        sleep(VERIFY_INTERVAL).await;
+        // The next pod's connections are not cut.
+        let next = node.connect(ADDR).arrival.accepted;
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(visitor.sender(), Err(Outdated));
+        assert!(node.cuts.lock().expect("no panic").last().is_some_and(|(_, before)| *before <= next));
+        assert!(node.cuts() > cuts);
+        assert_eq!(node.identity.rows().len(), 0);
+        assert_eq!(node.forgotten.load(Relaxed), usize::from(is_reported), "the API server still reports a pod");
+        tending.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_address_another_one_still_has_is_not_taken_for_it() {
+    for terminating in [false, true] {
+        let node = Node::new(Attest::Prefer);
+        let (old, new) = (Pod { terminating, ..pod(1, "a", "app") }, pod(2, "b", "other"));
+        node.start(100, &old, ADDR);
+        node.identity.pods.apply(old);
+        node.identity.pods.apply(new.clone());
+        assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+
+        // The scan has just ended, and the old pod lives and has the address.
+        node.start(101, &new, ADDR);
+        sleep(Duration::from_millis(1)).await;
+        let heir = node.connect(ADDR);
+        assert_eq!(heir.sender(), Ok((Principal::Unknown, None)));
+        let addr = ADDR.parse().expect("an address");
+        let why = Missing::Decision { claims: 2 };
+        assert_eq!(heir.wait().await, Ok(Err(Unidentified { addr, why })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_end_when_another_pod_has_their_address_as_well() {
+    let node = Node::new(Attest::Prefer);
+    let (old, new) = (pod(1, "a", "app"), pod(2, "b", "other"));
+    node.start(100, &old, ADDR);
+    node.identity.pods.apply(old);
+    node.identity.pods.apply(new.clone());
+    let kept = node.connect(ADDR);
+    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    sleep(VERIFY_INTERVAL * 2).await;
+    let cuts = node.cuts();
+    node.start_at(60, 101, &new, ADDR);
+    // A scan for anybody shows it.
+    node.scan().await;
+    let scanned = node.identity.scans.last().began;
+    sleep(VERIFY_INTERVAL).await;
+    assert_eq!(kept.sender(), Err(Outdated));
+    assert_eq!(node.cuts.lock().expect("no panic")[cuts..], [(ADDR.parse().expect("an address"), scanned)]);
+    assert_eq!(node.identity.rows().len(), 0);
+    // Its own word does not suffice, but that of the API server.
+    assert_eq!(node.sender(&node.connect(ADDR)).await, Ok((Principal::Unknown, None)));
+    let reported = Pod { addresses: vec![ADDR.parse().expect("an address")], ..new };
+    node.identity.pods.apply(reported);
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
+    tending.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_gives_itself_a_reported_address_cuts_nothing() {
+    let node = Node::new(Attest::Prefer);
+    let victim = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    let squatter = Pod { addresses: vec!["10.8.0.6".parse().expect("an address")], ..pod(2, "b", "other") };
+    node.start(100, &victim, ADDR);
+    node.identity.pods.apply(victim);
+    node.identity.pods.apply(squatter.clone());
+    let kept = node.connect(ADDR);
+    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
+    let cuts = node.cuts();
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    node.start(101, &squatter, ADDR);
+    node.scan().await;
+    sleep(VERIFY_INTERVAL * 2).await;
+    assert_eq!((kept.sender().as_ref().map(name), node.cuts()), (Ok("p1"), cuts));
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p1"));
+    tending.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_request_after_a_pod_has_ended_is_refused_without_a_scan() {
+    let node = Node::new(Attest::Prefer);
+    let ended = pod(1, "a", "app");
+    node.start(100, &ended, ADDR);
+    node.identity.pods.apply(ended);
+    let kept = node.connect(ADDR);
+    assert_eq!(node.sender(&kept).await.as_ref().map(name), Ok("p1"));
+    let scan = node.identity.scans.last();
+    node.proc.end(100);
+    assert_eq!(kept.sender(), Err(Outdated));
+    assert_eq!(node.identity.scans.last(), scan);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_pod_waits_until_the_api_server_reports_it() {
+    let node = Node::new(Attest::Prefer);
+    let late = pod(1, "a", "app");
+    node.start(100, &late, ADDR);
+    let visitor = node.connect(ADDR);
+    assert_eq!(visitor.sender(), Ok((Principal::Unknown, None)));
+    let waiting = tokio::spawn({
+        let visitor = Arc::clone(&visitor);
+        async move { visitor.wait().await }
+    });
+    sleep(Duration::from_millis(500)).await;
+    let reported = Instant::now();
+    node.identity.pods.apply(late);
+    let sender = waiting.await.expect("no panic").expect("not outdated").expect("known");
+    assert_eq!((name(&sender), reported.elapsed()), ("p1", Duration::ZERO), "woken by the change");
+    assert_eq!(visitor.sender().as_ref().map(name), Ok("p1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_pod_waits_until_its_processes_are_found() {
+    let node = Node::new(Attest::Prefer);
+    let late = pod(1, "a", "app");
+    node.identity.pods.apply(late.clone());
+    let visitor = node.connect(ADDR);
+    assert_eq!(node.sender(&visitor).await, Ok((Principal::Unknown, None)));
+    node.start(100, &late, ADDR);
+    let began = Instant::now();
+    let sender = visitor.wait().await.expect("not outdated").expect("known");
+    assert_eq!(name(&sender), "p1");
+    assert!(began.elapsed() <= FIRST_LOOKS, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_two_seconds_the_answer_says_what_is_missing() {
+    let node = Node::new(Attest::Prefer);
+    let missing = |why| Ok(Err(Unidentified { addr: ADDR.parse().expect("an address"), why }));
+    let began = Instant::now();
+    assert_eq!(node.connect(ADDR).wait().await, missing(Missing::Claim));
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+
+    let unreported = pod(1, "a", "app");
+    node.start(100, &unreported, ADDR);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.connect(ADDR).wait().await, missing(Missing::Pod { uid: unreported.uid.to_string() }));
+    node.start(101, &pod(2, "a", "app"), ADDR);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.connect(ADDR).wait().await, missing(Missing::Decision { claims: 2 }));
+    for (result, count) in [(Identified::Unknown, 2), (Identified::Ambiguous, 1)] {
+        assert_eq!(node.identity.metrics.results.of(result).get(), count, "{}", result.label());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_server_alone_is_not_believed_before_processes_were_scanned() {
+    let node = Node::new(Attest::Prefer);
+    // Sandboxed: it has processes in a network without addresses.
+    let bare = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    node.proc.network("bare", &[]);
+    node.proc.of_pod(100, 50, &bare.uid.to_string(), "bare");
+    node.identity.pods.apply(bare.clone());
+    let (_, found) = node.sender(&node.connect(ADDR)).await.expect("not outdated");
+    assert_eq!(found.map(|pod| (pod.name.to_string(), pod.evidence)), Some(("p1".to_owned(), "api")));
+
+    // Its address has passed to a pod whose processes are newer than the last scan.
+    let new = pod(2, "b", "other");
+    node.start(101, &new, ADDR);
+    node.identity.pods.apply(new);
+    sleep(Duration::from_millis(1)).await;
+    let ambiguous = node.connect(ADDR);
+    assert_eq!(ambiguous.sender(), Ok((Principal::Unknown, None)), "it is known of the other, and the scan is older");
+    assert_eq!(node.sender(&ambiguous).await, Ok((Principal::Unknown, None)), "either may have it");
+    node.proc.end(100);
+    assert_eq!(node.sender(&node.connect(ADDR)).await.as_ref().map(name), Ok("p2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_address_and_all_together_hold_few_seats_while_they_are_unknown() {
+    let node = Node::new(Attest::Prefer);
+    let wait = |addr: String| {
+        let visitor = node.connect(&addr);
+        tokio::spawn(async move {
+            let began = Instant::now();
+            visitor.wait().await.expect("not outdated").expect_err("unknown");
+            began.elapsed()
+        })
+    };
+    let of_each = |addresses: usize, requests: usize, net: u8| -> Vec<_> {
+        let each = |request: usize| wait(format!("10.9.{net}.{}", request / requests));
+        (0..addresses * requests).map(each).collect()
+    };
+    let few = MAX_WAITING / 2 / MAX_WAITING_OF_ONE;
+    // Until they wait.
+    let settle = || sleep(Duration::from_millis(5));
+    let of_one = of_each(1, MAX_WAITING_OF_ONE + 2, 1);
+    settle().await;
+    // They fill the half, all but two places.
+    let of_few = of_each(few - 1, MAX_WAITING_OF_ONE, 2);
+    settle().await;
+    // The first of them gets these two.
+    let of_many = of_each(MAX_WAITING, 2, 3);
+    let left = MAX_WAITING - few * MAX_WAITING_OF_ONE;
+    for (waits, most) in [(of_one, MAX_WAITING_OF_ONE), (of_few, (few - 1) * MAX_WAITING_OF_ONE), (of_many, left)] {
+        let mut waited = 0;
+        for wait in waits {
+            waited += usize::from(wait.await.expect("no panic") > Duration::ZERO);
+        }
+        assert_eq!(waited, most);
+    }
+    assert!(node.identity.waiting.lock().expect("no panic").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_reported_for_a_pod_without_processes_is_nobodys() {
+    for attest in [Attest::Prefer, Attest::Kernel] {
+        let node = Node::new(attest);
+        let gone = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+        node.identity.pods.apply(gone);
+        let because = if attest == Attest::Kernel { Doubt::Required } else { Doubt::Contradicted };
+        let why = Missing::Confirmation { pod: "a/p1".to_owned(), because };
+        let addr = ADDR.parse().expect("an address");
+        assert_eq!(node.connect(ADDR).wait().await, Ok(Err(Unidentified { addr, why })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_follows_the_api_server() {
+    let node = Node::new(Attest::Prefer);
+    assert_eq!(node.identity.degraded(), None);
+    sleep(STALE + Duration::from_secs(1)).await;
+    let why = node.identity.degraded().expect("degraded");
+    assert!(why.contains("has been silent for 151 s"), "{why}");
+    node.identity.pods.heard();
+    assert_eq!(node.identity.degraded(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_explained() {
+    let node = Node::new(Attest::Prefer);
+    let known = Pod { addresses: vec![ADDR.parse().expect("an address")], ..pod(1, "a", "app") };
+    node.start(100, &known, ADDR);
+    node.identity.pods.apply(known);
+    let text = node.identity.explain("a", "p1").await;
+    for line in [
+        "pod              a/p1\n",
+        "API server       reports it as running or starting, UID 00000000-0000-0000-0000-000000000001, service account app, \
+         addresses: 10.8.0.5\n",
+        "kernel           shows live processes, addresses of their own: 10.8.0.5\n",
+        "10.8.0.5         a/p1 by kernel, account app\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let text = node.identity.explain("a", "p2").await;
+    assert!(text.contains("API server       reports no such pod on this node; last heard from 0 s ago\n"), "{text}");
+    node.proc.end(100);
+    let text = node.identity.explain("a", "p1").await;
+    assert!(text.contains("kernel           shows no live process of it"), "{text}");
+    assert!(text.contains("10.8.0.5         not known: "), "{text}");
+}
+
+#[test]
+fn accounts_have_a_namespace_and_a_name() {
+    for text in ["a/b", "kube-system/fluentbit-gke", "a/b.c"] {
+        assert_eq!(AccountName::parse(text).map(|account| account.to_string()), Some(text.to_owned()));
+    }
+    for text in ["", "a", "/a", "a/", "a/b/c", "A/b", "a/b c", "*/b"] {
+        assert_eq!(AccountName::parse(text), None, "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_stays_its_pods_when_the_account_changes() {
+    let node = Node::with(Attest::Prefer, Some(elsewhere()), Scans::in_task);
+    let known = pod(1, "a", "app");
+    node.start(100, &known, ADDR);
+    let tending = tokio::spawn(Arc::clone(&node.identity).tend());
+    sleep(Duration::from_millis(1)).await;
+    node.identity.pods.apply(known);
+    let accounts = node.identity.workloads().wanted().await;
+    assert_eq!(accounts.len(), 1, "it is read before its pod asks for anything");
+    let visitor = node.connect(ADDR);
+    let before = node.sender(&visitor).await.expect("not outdated").0;
+    let email = ServiceAccount::Email("app@shop.iam.gserviceaccount.com".into());
+    let workloads = node.identity.workloads();
+    let is_own = |principal| match principal {
+        Principal::Workload(number) => workloads.is_own(number, &email),
+        other => panic!("{other}"),
+    };
+    assert_eq!(is_own(before), None, "it is not known yet");
+    workloads.found(&accounts[0], "u", &Annotations::default());
+    assert_eq!(is_own(before), Some(false));
+    let linked = Annotations { google_account: Some("app@shop.iam.gserviceaccount.com"), ..Annotations::default() };
+    workloads.found(&accounts[0], "u", &linked);
+    let after = visitor.sender().expect("not outdated").0;
+    assert_ne!(before, after);
+    assert_eq!((is_own(after), is_own(before)), (Some(true), None));
+    sleep(VERIFY_INTERVAL * 2).await;
+    assert_eq!(node.forgotten.load(Relaxed), 1);
+    assert!(visitor.sender().is_ok());
+    tending.abort();
+}

@@ -1,0 +1,110 @@
+//! [`Halt`]: why a step gave no token, and when it is tried again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+
+use super::rest::Rest;
+use proxy::failure::ExchangeFailure;
+use proxy::reply::{self, Body};
+use proxy::tokens::{NoToken, Refused};
+
+/// The longest `Retry-After` of a server that is passed on.
+const MAX_RETRY_AFTER: u64 = 60;
+
+/// Why a step gave no token, and when it is tried again.
+#[derive(Debug)]
+pub(super) struct Halt {
+    pub(super) why: NoToken,
+    pub(super) rest: Rest,
+}
+
+impl Halt {
+    /// A failure that may pass by itself.
+    pub(super) fn failed(failure: ExchangeFailure) -> Self {
+        Self { why: no_token(failure), rest: Rest::Brief }
+    }
+
+    /// A failure that stays until somebody changes something.
+    pub(super) fn stays(failure: ExchangeFailure) -> Self {
+        Self { why: no_token(failure), rest: Rest::Fixed }
+    }
+
+    /// A failure of a server that is not asked now.
+    pub(super) fn resting(failure: ExchangeFailure) -> Self {
+        Self { why: no_token(failure), rest: Rest::Unasked }
+    }
+
+    /// A refusal that is passed on.
+    pub(super) fn refused(status: StatusCode, text: impl Into<String>, rest: Rest) -> Self {
+        Self { why: refused(status, text), rest }
+    }
+
+    /// The reason in one line, for the log.
+    pub(super) fn line(&self) -> String {
+        match &self.why {
+            NoToken::Refused(refused) => {
+                String::from_utf8_lossy(&refused.body).lines().next().unwrap_or_default().to_owned()
+            }
+            why @ (NoToken::Failed(_) | NoToken::Overloaded(_)) => why.to_string(),
+        }
+    }
+
+    /// The status of a refusal.
+    pub(super) fn status(&self) -> Option<StatusCode> {
+        match &self.why {
+            NoToken::Refused(refused) => Some(refused.status),
+            NoToken::Failed(_) | NoToken::Overloaded(_) => None,
+        }
+    }
+
+    /// The quota is used up: nobody asks before this time.
+    pub(super) fn throttled(text: String, retry_after: Duration) -> Self {
+        let mut response = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, text);
+        let seconds = retry_after.as_secs().clamp(1, MAX_RETRY_AFTER);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        Self { why: passed_on(response), rest: Rest::Throttled(retry_after) }
+    }
+}
+
+/// What the step before said.
+impl From<NoToken> for Halt {
+    fn from(why: NoToken) -> Self {
+        Self { why, rest: Rest::None }
+    }
+}
+
+/// A failure without a refusal.
+pub(super) fn no_token(failure: ExchangeFailure) -> NoToken {
+    NoToken::from(failure)
+}
+
+/// A refusal with a text.
+pub(super) fn refused(status: StatusCode, text: impl Into<String>) -> NoToken {
+    passed_on(reply::sentence(status, text.into()))
+}
+
+/// What is said while a step rests for this long: a `Retry-After` that is passed on is not shorter.
+pub(super) fn resting(why: NoToken, left: Duration) -> NoToken {
+    let NoToken::Refused(refused) = &why else { return why };
+    let named = refused.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let seconds = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    if named.is_none_or(|named| named >= seconds) {
+        return why;
+    }
+    let mut headers = refused.headers.clone();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    NoToken::Refused(Arc::new(Refused { status: refused.status, headers, body: refused.body.clone() }))
+}
+
+fn passed_on(response: Response<Body>) -> NoToken {
+    let (head, body) = response.into_parts();
+    let body = match body {
+        Body::Whole(body) => body,
+        // Not made here.
+        Body::Streamed(_) => bytes::Bytes::new(),
+    };
+    NoToken::Refused(Arc::new(Refused::copied(head.status, &head.headers, &body)))
+}

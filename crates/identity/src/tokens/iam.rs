@@ -1,0 +1,253 @@
+//! Google's IAM Service Account Credentials API: tokens of a Google service account for a federated token.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::DATE;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::google::{self, Call, Google};
+use super::halt::Halt;
+use super::not_given::NotGiven;
+use super::rest::Rest;
+use super::secret::Secret;
+use super::sts::CLOUD_PLATFORM;
+use crate::workloads::{Endpoint, GoogleAccount, Link};
+use base::clock::BootTime;
+use protocol::metadata::identity;
+use proxy::failure::ExchangeFailure;
+
+/// The scope without which Google's own libraries cannot tell whose a token is.
+const USERINFO_EMAIL: &str = "https://www.googleapis.com/auth/userinfo.email";
+
+/// The lifetime that is asked for. Longer ones need an organisation's consent.
+const LIFE: Duration = Duration::from_secs(3600);
+
+/// Google's words after a refusal for a missing right.
+const HINT: &str = "This error could be caused by a missing IAM policy binding on the target IAM service account.\n\
+    For more information, refer to the Workload Identity documentation:\n\
+    \thttps://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity#authenticating_to\n\n";
+
+/// A token of a Google service account.
+pub(super) struct Impersonation<'a> {
+    pub(super) account: &'a GoogleAccount,
+    pub(super) link: &'a Link,
+    pub(super) federated: &'a Secret,
+    pub(super) what: What<'a>,
+}
+
+/// What kind of token is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What<'a> {
+    /// An access token with these scopes, separated by commas. Without any, those of default.
+    Access(&'a str),
+    /// An identity token for this audience.
+    Identity(&'a str),
+}
+
+/// Why there is no token.
+pub(super) enum NotIssued {
+    /// The federated token is not accepted.
+    NotAccepted(Halt),
+    Halt(Halt),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AccessAnswer {
+    access_token: Zeroizing<String>,
+    expire_time: String,
+}
+
+#[derive(Deserialize)]
+struct IdentityAnswer {
+    token: Zeroizing<String>,
+}
+
+impl Impersonation<'_> {
+    /// Asks for the token.
+    pub(super) async fn send(&self, google: &Google, iam: &Endpoint) -> Result<Secret, NotGiven> {
+        let asked = BootTime::now();
+        let call = Call {
+            url: self.url(iam),
+            bearer: Some(self.federated),
+            quota_project: self.link.quota_project.as_ref(),
+            body: Zeroizing::new(self.body().to_string().into_bytes()),
+        };
+        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.federated))?;
+        let answer = match self.what {
+            What::Access(_) => access(&response),
+            What::Identity(_) => identity_token(&response),
+        };
+        google::wipe(response.into_body());
+        let is_good = |(token, life): &(Zeroizing<String>, Duration)| google::is_token(token) && !life.is_zero();
+        let (token, life) = answer.filter(is_good).ok_or_else(NotGiven::not_a_token)?;
+        Ok(Secret::new(token, asked, life.min(LIFE)))
+    }
+
+    fn url(&self, iam: &Endpoint) -> String {
+        let method = match self.what {
+            What::Access(_) => "generateAccessToken",
+            What::Identity(_) => "generateIdToken",
+        };
+        format!("{iam}/v1/projects/-/serviceAccounts/{}:{method}", self.account)
+    }
+
+    fn body(&self) -> Value {
+        let mut body = match self.what {
+            What::Access("") => json!({"scope": [CLOUD_PLATFORM, USERINFO_EMAIL], "lifetime": "3600s"}),
+            What::Access(scopes) => {
+                json!({"scope": scopes.split(',').collect::<Vec<_>>(), "lifetime": "3600s"})
+            }
+            What::Identity(audience) => json!({"audience": audience, "includeEmail": true}),
+        };
+        if !self.link.delegates.is_empty() {
+            let delegate = |account: &GoogleAccount| format!("projects/-/serviceAccounts/{account}");
+            body["delegates"] = self.link.delegates.iter().map(delegate).collect();
+        }
+        body
+    }
+
+    /// Google's own server passes the status on, with these words.
+    pub(super) fn not_issued(&self, error: NotGiven) -> NotIssued {
+        let kind = match self.what {
+            What::Access(_) => "access",
+            What::Identity(_) => "identity",
+        };
+        match error {
+            NotGiven::Failed(why) => NotIssued::Halt(Halt::failed(ExchangeFailure::Iam(why))),
+            NotGiven::Throttled(retry_after) => NotIssued::Halt(Halt::throttled(
+                format!("Unable to generate {kind} token; IAM returned 429 Too Many Requests.\n"),
+                retry_after,
+            )),
+            NotGiven::Refused(said) if said.status == StatusCode::UNAUTHORIZED => {
+                let why = format!("it does not accept the federated token: {said}");
+                NotIssued::NotAccepted(Halt::failed(ExchangeFailure::Iam(why)))
+            }
+            NotGiven::Refused(said) => {
+                let status = said.status;
+                let hint = if status == StatusCode::FORBIDDEN { HINT } else { "" };
+                let text = format!("Unable to generate {kind} token; IAM returned {status}: {said}\n{hint}");
+                NotIssued::Halt(Halt::refused(status, text, Rest::Doubling))
+            }
+        }
+    }
+}
+
+fn access(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
+    let AccessAnswer { access_token, expire_time } = serde_json::from_slice(response.body()).ok()?;
+    let expires = SystemTime::from(expire_time.parse::<Timestamp>().ok()?);
+    Some((access_token, expires.duration_since(servers_time(response)).ok()?))
+}
+
+fn identity_token(response: &Response<Bytes>) -> Option<(Zeroizing<String>, Duration)> {
+    let IdentityAnswer { token } = serde_json::from_slice(response.body()).ok()?;
+    let seconds = identity::seconds_left(token.as_bytes(), servers_time(response)).ok()?;
+    Some((token, Duration::from_secs(seconds.into())))
+}
+
+/// When the server answered, by its own clock if it says what that is: this machine's may be wrong.
+fn servers_time(response: &Response<Bytes>) -> SystemTime {
+    let date = response.headers().get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    date.unwrap_or_else(SystemTime::now)
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    use super::super::google::CallError;
+    use super::*;
+    use crate::workloads::Annotations;
+    use proxy::tokens::NoToken;
+
+    fn link() -> Link {
+        Link::parse(&Annotations {
+            google_account: Some("app@shop.iam.gserviceaccount.com"),
+            delegates: Some(r#"["via@shop.iam.gserviceaccount.com"]"#),
+            ..Annotations::default()
+        })
+        .expect("a link")
+    }
+
+    fn with<T>(what: What<'_>, use_it: impl for<'a> FnOnce(&Impersonation<'a>) -> T) -> T {
+        let link = link();
+        let federated = Secret::new(Zeroizing::new("f3d".to_owned()), BootTime::now(), LIFE);
+        let account = link.google_account.as_ref().expect("an account");
+        use_it(&Impersonation { account, link: &link, federated: &federated, what })
+    }
+
+    #[test]
+    fn the_questions_are_those_of_the_reference() {
+        let delegates = json!(["projects/-/serviceAccounts/via@shop.iam.gserviceaccount.com"]);
+        #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime")]
+        let body = |what| with(what, |it| it.body());
+        assert_eq!(
+            body(What::Access("")),
+            json!({"scope": [CLOUD_PLATFORM, USERINFO_EMAIL], "lifetime": "3600s", "delegates": delegates})
+        );
+        assert_eq!(body(What::Access("a,b"))["scope"], json!(["a", "b"]));
+        let identity = json!({"audience": "https://a", "includeEmail": true, "delegates": delegates});
+        assert_eq!(body(What::Identity("https://a")), identity);
+        let iam = Endpoint::parse("https://iam.example").expect("a URL");
+        let account = "https://iam.example/v1/projects/-/serviceAccounts/app@shop.iam.gserviceaccount.com";
+        assert_eq!(with(What::Access(""), |it| it.url(&iam)), format!("{account}:generateAccessToken"));
+        assert_eq!(with(What::Identity(""), |it| it.url(&iam)), format!("{account}:generateIdToken"));
+    }
+
+    #[test]
+    fn refusals_have_iams_status_and_googles_text_and_never_a_token() {
+        let refused = |what, status, body: &str| {
+            let refused = CallError::Refused(status, body.to_owned().into());
+            let issued = with(what, |it| it.not_issued(NotGiven::new(refused, it.federated)));
+            let NotIssued::Halt(Halt { why: NoToken::Refused(refused), rest: Rest::Doubling, .. }) = issued else {
+                panic!("{status}")
+            };
+            (refused.status, String::from_utf8(refused.body.to_vec()).expect("text"))
+        };
+        let body =
+            r#"{"error":{"code":403,"message":"Permission 'iam.serviceAccounts.getAccessToken' denied (f3d)."}}"#;
+        assert_eq!(
+            refused(What::Access(""), StatusCode::FORBIDDEN, body),
+            (
+                StatusCode::FORBIDDEN,
+                "Unable to generate access token; IAM returned 403 Forbidden: Permission \
+                 'iam.serviceAccounts.getAccessToken' denied ([redacted]).\nThis error could be caused by a missing IAM policy \
+                 binding on the target IAM service account.\nFor more information, refer to the Workload Identity \
+                 documentation:\n\thttps://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity#authenticating_to\n\n"
+                    .to_owned()
+            )
+        );
+        assert_eq!(
+            refused(What::Identity("a"), StatusCode::NOT_FOUND, "gone"),
+            (StatusCode::NOT_FOUND, "Unable to generate identity token; IAM returned 404 Not Found: gone\n".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_life_of_a_token_is_measured_by_the_servers_clock() {
+        let response = |date: &str, expire_time: &str| {
+            let body = json!({"accessToken": "t", "expireTime": expire_time}).to_string();
+            Response::builder().header(DATE, date).body(Bytes::from(body)).expect("a response")
+        };
+        let life = |date, expire_time| access(&response(date, expire_time)).map(|(_, life)| life.as_secs());
+        let date = "Sun, 06 Nov 2050 08:49:37 GMT";
+        assert_eq!(life(date, "2050-11-06T09:49:37Z"), Some(3600));
+        assert_eq!(life(date, "2050-11-06T09:49:37.5+00:00"), Some(3600));
+        assert_eq!((life(date, "2050-11-06T08:49:36Z"), life(date, "soon")), (None, None));
+
+        // 2050-11-06T09:49:37Z
+        let claims = URL_SAFE_NO_PAD.encode(json!({"exp": 2_551_340_977_u64}).to_string());
+        let life = |date: &str| {
+            let body = json!({"token": format!("a.{claims}.c")}).to_string();
+            let response = Response::builder().header(DATE, date).body(Bytes::from(body)).expect("a response");
+            identity_token(&response).map(|(_, life)| life.as_secs())
+        };
+        assert_eq!((life(date), life("Sun, 06 Nov 2050 09:49:37 GMT")), (Some(3600), None));
+    }
+}

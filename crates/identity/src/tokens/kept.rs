@@ -1,0 +1,221 @@
+//! [`Kept`]: the tokens of every step that are kept for each workload.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use super::pace::Pace;
+use super::secret::Want;
+use super::stage::Stage;
+use base::clock::BootTime;
+use protocol::metadata::WorkloadId;
+use proxy::error::Overload;
+use proxy::tokens::{NoToken, TokenKind};
+
+/// Maximum Google tokens of one workload that are being fetched or were refused lately.
+const MAX_ASKS: usize = 64;
+
+/// Maximum concurrent exchanges of one workload's Google tokens, so that one which invents scopes leaves room for
+/// others.
+const MAX_EXCHANGES: usize = 4;
+
+/// A workload of which nothing was asked for this long is not kept ready any more. Longer than until the token cache
+/// renews a token that is in use.
+const MAX_IDLE: Duration = Duration::from_secs(3600);
+
+/// Interval between looks for what has expired.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The tokens of every step, by workload. Google tokens are kept by the token cache; here only until it has them.
+#[derive(Debug, Default)]
+pub struct Kept(Mutex<ByNumber>);
+
+#[derive(Debug, Default)]
+struct ByNumber {
+    stages: HashMap<WorkloadId, Arc<Stages>>,
+    swept: Option<BootTime>,
+}
+
+/// The steps of one workload.
+pub(super) struct Stages {
+    /// Its Kubernetes token.
+    pub(super) subject: Stage,
+    /// What the Security Token Service gave for it, for all Google APIs.
+    pub(super) federated: Stage,
+    /// Bounds the exchanges of its Google tokens.
+    pub(super) permits: Arc<Semaphore>,
+    /// Bounds how many there are over time.
+    pub(super) pace: Pace,
+    /// When a token of it was last asked for, in nanoseconds of [`BootTime`]. 0 if none was.
+    asked: AtomicU64,
+    google: Mutex<HashMap<Ask, Stage>>,
+}
+
+/// Which Google token is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Ask {
+    pub(super) kind: TokenKind,
+    /// Scopes, separated by commas, or an audience. Empty for the scopes of default.
+    pub(super) what: Box<str>,
+}
+
+impl Ask {
+    /// The token that pods ask for first.
+    pub(super) fn default_token() -> Self {
+        Self { kind: TokenKind::Access, what: Box::default() }
+    }
+
+    /// How fresh a token must be that nobody has collected yet. Each identity token should be used only once, and soon.
+    pub(super) fn want(&self) -> Want {
+        match self.kind {
+            TokenKind::Access => Want::Young,
+            TokenKind::Identity => Want::Recent,
+        }
+    }
+}
+
+impl Default for Stages {
+    fn default() -> Self {
+        Self {
+            subject: Stage::default(),
+            federated: Stage::default(),
+            permits: Arc::new(Semaphore::new(MAX_EXCHANGES)),
+            pace: Pace::default(),
+            asked: AtomicU64::new(0),
+            google: Mutex::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stages").field("google", &self.google().len()).finish_non_exhaustive()
+    }
+}
+
+impl Kept {
+    /// Deletes what is kept for a workload that is gone. Tokens are wiped with the last flight that has them.
+    pub fn forget(&self, number: WorkloadId) {
+        self.lock().stages.remove(&number);
+    }
+
+    /// The steps of a workload.
+    pub(super) fn of(&self, number: WorkloadId, now: BootTime) -> Arc<Stages> {
+        let mut by_number = self.lock();
+        if by_number.swept.is_none_or(|swept| now.since(swept) >= SWEEP_INTERVAL) {
+            by_number.swept = Some(now);
+            by_number.stages.values().for_each(|stages| stages.sweep(now));
+        }
+        Arc::clone(by_number.stages.entry(number).or_default())
+    }
+
+    /// The workloads in use whose Kubernetes or federated token is past half of its life.
+    pub(super) fn aging(&self, now: BootTime) -> Vec<WorkloadId> {
+        self.lock().stages.iter().filter(|(_, stages)| stages.is_aging(now)).map(|(number, _)| *number).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().stages.is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ByNumber> {
+        // Nothing panics while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stages {
+    /// Records that a token is asked for.
+    pub(super) fn asked(&self, now: BootTime) {
+        self.asked.store(now.as_nanos(), Relaxed);
+    }
+
+    /// Whether a token was asked for.
+    pub(super) fn were_asked(&self) -> bool {
+        self.asked.load(Relaxed) > 0
+    }
+
+    fn is_aging(&self, now: BootTime) -> bool {
+        let is_in_use = now.since(BootTime::from_nanos(self.asked.load(Relaxed))) < MAX_IDLE;
+        is_in_use && (self.subject.is_aging(now) || self.federated.is_aging(now))
+    }
+
+    /// The step for a Google token.
+    pub(super) fn google_token(&self, ask: &Ask, now: BootTime) -> Result<Stage, NoToken> {
+        let mut google = self.google();
+        if let Some(stage) = google.get(ask) {
+            return Ok(stage.clone());
+        }
+        if google.len() >= MAX_ASKS {
+            google.retain(|ask, stage| !stage.sweep(ask.want(), now));
+        }
+        if google.len() >= MAX_ASKS {
+            // What was refused or not collected gives way.
+            google.retain(|_, stage| stage.is_flying());
+        }
+        if google.len() >= MAX_ASKS {
+            return Err(NoToken::Overloaded(Overload::Tokens));
+        }
+        Ok(google.entry(ask.clone()).or_default().clone())
+    }
+
+    /// The token cache has the token of this step now.
+    pub(super) fn collected(&self, ask: &Ask, stage: &Stage) {
+        let mut google = self.google();
+        if google.get(ask).is_some_and(|known| known == stage && !known.is_flying()) {
+            google.remove(ask);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn google_is_empty(&self) -> bool {
+        self.google().is_empty()
+    }
+
+    fn sweep(&self, now: BootTime) {
+        self.subject.sweep(Want::Valid, now);
+        self.federated.sweep(Want::Valid, now);
+        self.google().retain(|ask, stage| !stage.sweep(ask.want(), now));
+    }
+
+    fn google(&self) -> MutexGuard<'_, HashMap<Ask, Stage>> {
+        // Nothing panics while it is locked.
+        self.google.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(number: usize) -> Ask {
+        Ask { kind: TokenKind::Access, what: number.to_string().into() }
+    }
+
+    #[test]
+    fn a_workload_that_invents_scopes_takes_bounded_memory() {
+        let (kept, now) = (Kept::default(), BootTime::now());
+        let stages = kept.of(WorkloadId(1), now);
+        for number in 0..1000 {
+            stages.google_token(&ask(number), now).expect("nothing is under way");
+        }
+        assert!(stages.google().len() <= MAX_ASKS);
+        let stage = stages.google_token(&ask(999), now).expect("room");
+        stages.collected(&ask(999), &stage);
+        assert!(!stages.google().contains_key(&ask(999)));
+    }
+
+    #[test]
+    fn what_is_forgotten_begins_anew() {
+        let (kept, now) = (Kept::default(), BootTime::now());
+        let (one, other) = (kept.of(WorkloadId(1), now), kept.of(WorkloadId(2), now));
+        kept.forget(WorkloadId(1));
+        assert!(!Arc::ptr_eq(&kept.of(WorkloadId(1), now), &one));
+        assert!(Arc::ptr_eq(&kept.of(WorkloadId(2), now), &other));
+    }
+}

@@ -1,0 +1,232 @@
+//! [`WorkloadSource`]: each pod's own token, from Google.
+//!
+//! # Steps
+//!
+//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security
+//! Token Service exchanges that for a federated token. For an account that is linked to a Google account, the IAM
+//! Credentials API gives a token of the latter for the former. Without a link, the federated token is the answer.
+//!
+//! What each step gave is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are kept by
+//! the token cache. So the Security Token Service is asked twice an hour for each workload, whatever scopes and
+//! audiences its pods ask for; without a link also for each other set of scopes. Each step is one flight for all that wait for it, and goes on when they have given up: the next request goes on
+//! from there.
+//!
+//! The token that pods ask for first is fetched when a pod is scheduled, so that it is there before the pod's first
+//! container runs (`prefetch.rs`).
+//!
+//! # When something fails
+//!
+//! | what | answer | asked again |
+//! |---|---|---|
+//! | the service account is not known, or was deleted | 503, or 403 | as `workloads` says |
+//! | its annotation is malformed | 403 with Google's text | with the next read of it |
+//! | the API server refuses a token | 503 with the missing right | after 10 s |
+//! | the pod that the token is for is gone | another pod is tried, up to 3 | at once |
+//! | the Security Token Service refuses (400, 401, 403) | 403 with its words | after 10 s |
+//! | IAM refuses | its status, with Google's text | after 5 s, doubling to 60 s |
+//! | 429 of either | 503 with `Retry-After` | after that; doubling from 1 to 60 s while it comes again within a minute |
+//! | no answer, or a server's error | 503 | after 0.6 to 0.9 s |
+//! | a server fails for several workloads | 503 at once | once a second by one of them (`server.rs`) |
+//!
+//! A token that is valid is used in any case, by the token cache and between the steps, and never past its end.
+
+pub mod attempt;
+mod google;
+mod halt;
+mod iam;
+mod kept;
+pub mod metrics;
+mod not_given;
+mod pace;
+mod prefetch;
+mod renew;
+mod rest;
+mod secret;
+mod server;
+mod sources;
+mod stage;
+mod steps;
+mod sts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+pub use google::Google;
+use halt::{no_token, refused};
+use kept::Ask;
+pub use kept::Kept;
+use metrics::ExchangeMetrics;
+pub use not_given::{NotGiven, Said};
+use prefetch::Askers;
+pub use prefetch::prefetch;
+pub use renew::renew;
+use secret::Want;
+pub use sources::Sources;
+use steps::{Means, Servers, Steps};
+
+use crate::cluster::Cluster;
+use crate::pods::Pods;
+use crate::workloads::{Federation, LinkError, Workload, Workloads};
+use base::clock::BootTime;
+use protocol::metadata::query::Param;
+use protocol::metadata::token::AccessToken;
+use protocol::metadata::{Principal, WorkloadId};
+use proxy::failure::{ExchangeFailure, TokenFailure, UPSTREAM_TIMEOUT};
+use proxy::shares::Client;
+use proxy::tokens::{Fetched, NoToken, TokenKey, TokenKind, TokenSource, Urgency};
+use telemetry::Registry;
+
+/// Maximum time of a fetch. A little less than clients of the token cache wait, so that they get the reason.
+const TIMEOUT: Duration = Duration::from_millis(2400);
+
+/// What the steps need of the rest of the proxy.
+#[derive(Debug)]
+pub struct Parts {
+    /// What Google trusts, and where tokens are exchanged.
+    pub federation: Arc<Federation>,
+    /// The accounts of pods.
+    pub workloads: Arc<Workloads>,
+    /// The pods in whose names tokens are asked for.
+    pub pods: Arc<Pods>,
+    /// The API server.
+    pub cluster: Cluster,
+    /// Google's APIs.
+    pub google: Google,
+    /// What is kept for each workload. Whoever forgets a workload deletes it there.
+    pub kept: Arc<Kept>,
+}
+
+/// Each pod's own token, from Google.
+#[derive(Debug)]
+pub struct WorkloadSource {
+    means: Arc<Means>,
+    kept: Arc<Kept>,
+    askers: Askers,
+}
+
+impl WorkloadSource {
+    /// Asks nobody yet.
+    pub fn new(parts: Parts, registry: &Registry) -> Self {
+        let Parts { federation, workloads, pods, cluster, google, kept } = parts;
+        let (servers, metrics) = (Servers::default(), ExchangeMetrics::new(registry));
+        let means = Means { federation, workloads, pods, cluster, google, servers, metrics, lines: steps::lines() };
+        Self { means: Arc::new(means), kept, askers: Askers::default() }
+    }
+
+    /// The steps of a workload, once it is known whom it acts as.
+    async fn steps(&self, number: WorkloadId) -> Result<Steps, NoToken> {
+        let workloads = &self.means.workloads;
+        let workload = workloads.link(number).await.map_err(|error| unknown(&error))?;
+        let link = match &workload.link {
+            Ok(link) => link.clone(),
+            Err(malformed) => return Err(refused(StatusCode::FORBIDDEN, format!("{malformed}\n"))),
+        };
+        let stages = self.kept.of(number, BootTime::now());
+        // It may have been forgotten just before, and nobody would forget it again.
+        if !workloads.has(number) {
+            self.kept.forget(number);
+            return Err(unknown(&LinkError::Outdated));
+        }
+        Ok(Steps { means: Arc::clone(&self.means), stages, number, workload, link })
+    }
+
+    async fn ask(&self, key: &TokenKey, urgency: Urgency) -> Result<Fetched, NoToken> {
+        let Principal::Workload(number) = key.principal else { return Err(TokenFailure::ForeignPrincipal.into()) };
+        let deadline = Instant::now() + TIMEOUT;
+        let steps = self.steps(number).await?;
+        let fetched = self.token(&steps, key, deadline, urgency).await;
+        fetched.map_err(|why| match &why {
+            NoToken::Failed(failure) => match **failure {
+                TokenFailure::Exchange(ExchangeFailure::Slow(None, time)) => {
+                    no_token(ExchangeFailure::Slow(Some(steps.awaited()), time))
+                }
+                _ => why,
+            },
+            NoToken::Refused(_) | NoToken::Overloaded(_) => why,
+        })
+    }
+
+    async fn token(
+        &self,
+        steps: &Steps,
+        key: &TokenKey,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Fetched, NoToken> {
+        steps.stages.asked(BootTime::now());
+        if !self.means.workloads.names().is_some_and(|names| names.is_own(&key.account, &steps.workload)) {
+            return Err(refused(StatusCode::NOT_FOUND, NO_SUCH_ACCOUNT));
+        }
+        let is_linked = steps.link.google_account.is_some();
+        match key.kind {
+            TokenKind::Access => {
+                let scopes = key.param(Param::Scopes).unwrap_or_default();
+                let is_federated = !is_linked && matches!(scopes, "" | sts::CLOUD_PLATFORM);
+                let secret = if is_federated {
+                    self.askers.saw(&steps.workload);
+                    steps.federated(Want::Young, deadline, urgency).await?
+                } else {
+                    steps.google_token(&Ask { kind: key.kind, what: scopes.into() }, deadline, urgency).await?
+                };
+                let source = if is_federated { ExchangeFailure::Sts } else { ExchangeFailure::Iam };
+                let token = AccessToken::bearer(Zeroizing::new(secret.text.as_str().to_owned()))
+                    .map_err(|error| no_token(source(error.to_string())))?;
+                Ok(Fetched::Access(token, secret.seconds_left(BootTime::now())))
+            }
+            TokenKind::Identity => {
+                let audience = key.param(Param::Audience).unwrap_or_default();
+                if audience.is_empty() {
+                    return Err(refused(StatusCode::BAD_REQUEST, NO_AUDIENCE));
+                }
+                if !is_linked {
+                    return Err(refused(StatusCode::NOT_FOUND, not_annotated(&steps.workload)));
+                }
+                let secret =
+                    steps.google_token(&Ask { kind: key.kind, what: audience.into() }, deadline, urgency).await?;
+                let seconds = secret.seconds_left(BootTime::now());
+                Ok(Fetched::Identity(secret::bytes(secret), seconds))
+            }
+        }
+    }
+}
+
+impl TokenSource for WorkloadSource {
+    fn deadline(&self) -> Duration {
+        UPSTREAM_TIMEOUT
+    }
+
+    async fn fetch(&self, key: &TokenKey, _: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
+        self.ask(key, urgency).await
+    }
+}
+
+/// The answer of Google's server to names of other accounts.
+const NO_SUCH_ACCOUNT: &str = "Not Found\n";
+
+const NO_AUDIENCE: &str = "non-empty audience parameter required\n";
+
+/// Google's text.
+fn not_annotated(workload: &Workload) -> String {
+    let Workload { namespace, name, .. } = workload;
+    format!(
+        "Your Kubernetes service account ({namespace}/{name}) is not annotated with a target Google service account, which is \
+         a requirement for retrieving Identity Tokens using Workload Identity.\n\
+         Please add the iam.gke.io/gcp-service-account=[GSA_NAME]@[PROJECT_ID] annotation to your Kubernetes service account.\n\
+         Refer to https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity\n"
+    )
+}
+
+fn unknown(error: &LinkError) -> NoToken {
+    match error {
+        // A retry would not help.
+        LinkError::Deleted { .. } => refused(StatusCode::FORBIDDEN, format!("{error}\n")),
+        LinkError::Unread { .. } | LinkError::Outdated => no_token(ExchangeFailure::Account(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! [`NotGiven`]: why one of Google's servers gave no token.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+
+use super::google::{CallError, quoted};
+use super::secret::Secret;
+use super::server::Fault;
+
+/// Why one of Google's servers gave no token.
+#[derive(Debug, Clone)]
+pub enum NotGiven {
+    /// No answer, a server's error, or an answer that makes no sense.
+    Failed(String),
+    /// Too many requests. Nobody asks again before this time.
+    Throttled(Duration),
+    /// A refusal.
+    Refused(Said),
+}
+
+/// What a server said when it refused. The token that it was sent is not in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// The status.
+    pub status: StatusCode,
+    /// OAuth's word for the error, such as `invalid_grant`, or the `reason` of Google's APIs, such as `SERVICE_DISABLED`. May
+    /// be empty.
+    pub code: String,
+    /// A sentence, or the beginning of an answer in another form.
+    pub message: String,
+    /// The API that `code` is about, such as `iamcredentials.googleapis.com`. May be empty.
+    pub service: String,
+    /// The project that `code` is about, such as `projects/123`. May be empty.
+    pub consumer: String,
+    /// Whether the answer has OAuth's form.
+    is_oauth: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Oauth {
+        error: String,
+        #[serde(default)]
+        error_description: String,
+    },
+    Api {
+        error: ApiError,
+    },
+}
+
+#[derive(Deserialize)]
+struct ApiError {
+    message: String,
+    #[serde(default)]
+    details: Vec<Detail>,
+}
+
+/// An `ErrorInfo`, or another detail, which has no reason.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Detail {
+    reason: String,
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    service: String,
+    consumer: String,
+}
+
+impl NotGiven {
+    /// What came of a request with this token.
+    pub(super) fn new(error: CallError, sent: &Secret) -> Self {
+        match error {
+            CallError::Failed(why) => Self::Failed(why),
+            CallError::Throttled(retry_after) => Self::Throttled(retry_after),
+            CallError::Refused(status, body) => Self::Refused(Said::read(status, &body, sent)),
+        }
+    }
+
+    /// A successful answer without a token.
+    pub(super) fn not_a_token() -> Self {
+        Self::Failed("its answer is not a token".to_owned())
+    }
+}
+
+impl Fault for NotGiven {
+    fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+}
+
+impl Said {
+    fn read(status: StatusCode, body: &Bytes, sent: &Secret) -> Self {
+        let quoted = |text: &str| quoted(text, sent);
+        let said = |message: &str| Self {
+            status,
+            code: String::new(),
+            message: quoted(message),
+            service: String::new(),
+            consumer: String::new(),
+            is_oauth: false,
+        };
+        match serde_json::from_slice(body) {
+            Ok(Written::Oauth { error, error_description }) if !error.is_empty() => {
+                Self { code: quoted(&error), is_oauth: true, ..said(&error_description) }
+            }
+            Ok(Written::Api { error: ApiError { message, details } }) => {
+                let detail = details.into_iter().find(|detail| !detail.reason.is_empty()).unwrap_or_default();
+                let Detail { reason, metadata: Metadata { service, consumer } } = detail;
+                let [code, service, consumer] = [reason, service, consumer].map(|text| quoted(&text));
+                Self { code, service, consumer, ..said(&message) }
+            }
+            _ => said(&String::from_utf8_lossy(body)),
+        }
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_oauth { write!(f, "{}: {}", self.code, self.message) } else { f.write_str(&self.message) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+    use base::clock::BootTime;
+
+    #[test]
+    fn a_refusal_is_read_in_each_form_without_the_token() {
+        let sent = Secret::new(Zeroizing::new("s3cret".to_owned()), BootTime::now(), Duration::from_secs(1));
+        let said = |body: &str| Said::read(StatusCode::FORBIDDEN, &body.to_owned().into(), &sent);
+        let oauth = said(r#"{"error":"invalid_grant","error_description":"s3cret is stale"}"#);
+        assert_eq!(
+            (oauth.code.as_str(), oauth.to_string()),
+            ("invalid_grant", "invalid_grant: [redacted] is stale".to_owned())
+        );
+        let api = said(
+            r#"{"error":{"code":403,"message":"s3cret: it is off.","details":[{"@type":"Help"},{"reason":"SERVICE_DISABLED",
+            "metadata":{"service":"iamcredentials.googleapis.com","consumer":"projects/7"}}]}}"#,
+        );
+        let parts = [&api.code, &api.service, &api.consumer].map(String::as_str);
+        assert_eq!(parts, ["SERVICE_DISABLED", "iamcredentials.googleapis.com", "projects/7"]);
+        assert_eq!(api.to_string(), "[redacted]: it is off.");
+        for (body, text) in
+            [("<html>s3cret</html>", "<html>[redacted]</html>"), ("", ""), (r#"{"error":""}"#, r#"{"error":""}"#)]
+        {
+            assert_eq!((said(body).to_string().as_str(), said(body).code.as_str()), (text, ""));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! [`prefetch`]: fetches the tokens that pods ask for first, before they ask.
+//!
+//! A pod is known from the moment it is scheduled on this node, seconds before its first container runs. Its account is
+//! read then (`workloads`), and if it is likely to ask for a token, the token is fetched for the first request to
+//! collect. At most [`MAX_AT_ONCE`] are fetched at a time. Nobody waits for a place here: a request begins its own
+//! exchange, or joins the one that is under way for its account.
+//!
+//! # Quota
+//!
+//! Google allows 6,000 exchanges a minute for all nodes of a project. So what can wait is spread:
+//!
+//! - Pods that were scheduled before the proxy started, over [`START_SPREAD`]: all proxies of a cluster may be updated at
+//!   once, and such pods are rarely at their first request.
+//! - More than [`BURST`] new accounts within [`BURST_SPREAD`], over that time.
+//! - After a failure of Google's nothing is fetched in advance for a while, for longer each time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::WorkloadSource;
+use crate::workloads::{Prefetch, Workload};
+use base::backoff::{Backoff, Jitter};
+use base::clock::{BootTime, sleep_until};
+use protocol::metadata::WorkloadId;
+use proxy::failure::{ExchangeFailure, TokenFailure};
+use proxy::tokens::NoToken;
+
+/// Maximum accounts for which tokens are fetched at once.
+const MAX_AT_ONCE: usize = 4;
+
+/// Over how long accounts are spread whose pods were scheduled before the proxy started. 1,000 nodes with 50 accounts
+/// each take 5,000 of the 6,000 exchanges that Google allows a minute.
+pub(super) const START_SPREAD: Duration = Duration::from_secs(600);
+
+/// New accounts whose tokens are fetched at once, and over how long others are spread.
+const BURST: usize = 20;
+const BURST_SPREAD: Duration = Duration::from_secs(30);
+
+/// Pause of an account for which the API server issues nothing.
+const OWN_PAUSE: Duration = Duration::from_secs(120);
+
+/// First and longest pauses of all after a failure of Google's.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(600)).with(JITTER);
+
+/// Of pauses: never shorter, and not the same on all nodes.
+const JITTER: Jitter = Jitter(1.0, 1.5);
+
+/// Maximum accounts without a link that are remembered to have asked.
+const MAX_ASKERS: usize = 256;
+
+/// Namespace and name of an account.
+type AccountKey = (Arc<str>, Arc<str>);
+
+/// The accounts without a link whose pods have asked for a token. Most of these never do.
+#[derive(Debug, Default)]
+pub(super) struct Askers(Mutex<HashSet<AccountKey>>);
+
+impl Askers {
+    /// A pod of this account asks.
+    pub(super) fn saw(&self, workload: &Workload) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = key_of(workload);
+        if seen.len() >= MAX_ASKERS && !seen.contains(&key) {
+            // Most are of accounts that are gone. Those in use are seen again.
+            seen.clear();
+        }
+        seen.insert(key);
+    }
+
+    pub(super) fn has(&self, workload: &Workload) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&key_of(workload))
+    }
+}
+
+fn key_of(workload: &Workload) -> AccountKey {
+    (Arc::clone(&workload.namespace), Arc::clone(&workload.name))
+}
+
+/// Fetches tokens before they are asked for, for ever.
+pub async fn prefetch(source: Arc<WorkloadSource>) -> Infallible {
+    if source.means.federation.prefetch == Prefetch::None {
+        return pending().await;
+    }
+    let mut changes = source.means.workloads.subscribe();
+    let running = running(&source).await;
+    let mut plan = Plan::new(running, BootTime::now());
+    let mut fetching = JoinSet::new();
+    loop {
+        plan.take_in(&wanted(&source), BootTime::now(), fastrand::f64);
+        let next = plan.next().filter(|_| fetching.len() < MAX_AT_ONCE);
+        tokio::select! {
+            _ = changes.changed() => {}
+            () = until(next) => {
+                if let Some(number) = plan.begin() {
+                    let source = Arc::clone(&source);
+                    fetching.spawn(async move { (number, source.prepare(number).await) });
+                }
+            }
+            Some(ended) = fetching.join_next() => {
+                // What became of an account that is gone says nothing about the servers.
+                if let Ok((number, outcome)) = ended && source.means.workloads.has(number) {
+                    plan.ended(number, outcome, BootTime::now(), fastrand::f64());
+                }
+            }
+        }
+    }
+}
+
+async fn until(moment: Option<BootTime>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}
+
+/// The accounts of the pods that the API server lists first.
+async fn running(source: &WorkloadSource) -> HashSet<AccountKey> {
+    let pods = &source.means.pods;
+    pods.known().await;
+    let pods = pods.all();
+    pods.iter().filter(|pod| !pod.ended).map(|pod| (Arc::clone(&pod.namespace), Arc::clone(&pod.account))).collect()
+}
+
+/// The accounts whose tokens are to be fetched.
+fn wanted(source: &WorkloadSource) -> Vec<(WorkloadId, AccountKey)> {
+    let is_all = source.means.federation.prefetch == Prefetch::All;
+    let is_wanted = |workload: &Workload| {
+        let link = workload.link.as_ref();
+        link.is_ok_and(|link| is_all || link.google_account.is_some() || source.askers.has(workload))
+    };
+    let known = source.means.workloads.all().into_iter();
+    known.filter(|(_, workload)| is_wanted(workload)).map(|(number, workload)| (number, key_of(&workload))).collect()
+}
+
+/// What is fetched when.
+#[derive(Debug, Default)]
+struct Plan {
+    /// The accounts whose pods were scheduled before the proxy started, for a while after that.
+    running: HashSet<AccountKey>,
+    began: Option<BootTime>,
+    /// Those that are planned, or were.
+    taken_in: HashSet<WorkloadId>,
+    queue: BinaryHeap<Reverse<(BootTime, WorkloadId)>>,
+    /// When the last new accounts were taken in.
+    burst: Vec<BootTime>,
+    /// Nothing is fetched before.
+    paused_until: Option<BootTime>,
+    failures: u32,
+}
+
+impl Plan {
+    fn new(running: HashSet<AccountKey>, now: BootTime) -> Self {
+        Self { running, began: Some(now), ..Self::default() }
+    }
+
+    /// Plans those that are new among `wanted`, which are all there are. `jitter` is between 0 and 1.
+    fn take_in(&mut self, wanted: &[(WorkloadId, AccountKey)], now: BootTime, jitter: impl Fn() -> f64) {
+        let numbers: HashSet<_> = wanted.iter().map(|(number, _)| *number).collect();
+        self.taken_in.retain(|number| numbers.contains(number));
+        self.queue.retain(|Reverse((_, number))| numbers.contains(number));
+        if self.began.is_some_and(|began| now.since(began) >= START_SPREAD) {
+            self.running.clear();
+        }
+        self.burst.retain(|taken| now.since(*taken) < BURST_SPREAD);
+        for (number, account) in wanted {
+            if !self.taken_in.insert(*number) {
+                continue;
+            }
+            // Only once: a changed account has another number, and is fetched at once.
+            let spread = if self.running.remove(account) {
+                START_SPREAD
+            } else {
+                let is_burst = self.burst.len() >= BURST;
+                self.burst.push(now);
+                if is_burst { BURST_SPREAD } else { Duration::ZERO }
+            };
+            self.queue.push(Reverse((now + spread.mul_f64(jitter()), *number)));
+        }
+    }
+
+    /// When to begin the next.
+    fn next(&self) -> Option<BootTime> {
+        let Reverse((due, _)) = self.queue.peek()?;
+        Some(self.paused_until.map_or(*due, |until| until.max(*due)))
+    }
+
+    /// Begins the next.
+    fn begin(&mut self) -> Option<WorkloadId> {
+        self.queue.pop().map(|Reverse((_, number))| number)
+    }
+
+    /// Records how it ended. What failed is tried again; what was refused is left to who asks, and is told why.
+    fn ended(&mut self, number: WorkloadId, outcome: Result<Prepared, NoToken>, now: BootTime, jitter: f64) {
+        match outcome {
+            Ok(Prepared::Fetched) => self.failures = 0,
+            Ok(Prepared::Needless) => {}
+            Err(NoToken::Refused(refused)) if refused.status.is_client_error() => {}
+            Err(NoToken::Failed(failure)) if is_its_own(&failure) => {
+                self.queue.push(Reverse((now + JITTER.of(OWN_PAUSE, jitter), number)));
+            }
+            Err(NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_)) => {
+                // Those that were under way together count once.
+                if self.paused_until.is_none_or(|until| until <= now) {
+                    self.failures = self.failures.saturating_add(1);
+                    self.paused_until = Some(now + BACK_OFF.wait(self.failures, jitter));
+                }
+                self.queue.push(Reverse((now, number)));
+            }
+        }
+    }
+}
+
+/// What became of an account's first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prepared {
+    Fetched,
+    /// Its pods have asked already.
+    Needless,
+}
+
+/// Whether a failure is of one account: of what the API server says about it.
+fn is_its_own(failure: &TokenFailure) -> bool {
+    matches!(failure, TokenFailure::Exchange(ExchangeFailure::Account(_) | ExchangeFailure::Kubernetes(_)))
+}
+
+impl WorkloadSource {
+    /// Has the token fetched that an account's pods ask for first, unless they have asked already.
+    async fn prepare(&self, number: WorkloadId) -> Result<Prepared, NoToken> {
+        let steps = self.steps(number).await?;
+        if steps.stages.were_asked() {
+            return Ok(Prepared::Needless);
+        }
+        steps.prepare().await?;
+        steps.stages.asked(BootTime::now());
+        Ok(Prepared::Fetched)
+    }
+}
+
+#[cfg(test)]
+mod tests;

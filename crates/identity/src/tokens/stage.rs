@@ -1,0 +1,297 @@
+//! [`Stage`]: a token that is kept for the next step, fetched by one flight for all that want it.
+//!
+//! It is no second token cache. The token cache keeps what is given to pods: it charges each token to a pod, evicts it for
+//! another pod, and refreshes it while pods ask for it. A stage keeps a token that no pod gets to see, one for each step of a
+//! workload, and rests after a failure for as long as the answer of the step's server requires. If these tokens were in the token
+//! cache, its source would have to ask the cache that asks it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::TIMEOUT;
+use super::halt::{Halt, no_token, resting};
+use super::secret::{Secret, Want};
+use base::clock::BootTime;
+use proxy::failure::ExchangeFailure;
+use proxy::single_flight::{Landing, Remembered, SingleFlight};
+use proxy::tokens::{NoToken, Urgency};
+
+/// Maximum time of a flight. Each of its requests has a deadline of its own.
+pub(super) const MAX_FLIGHT: Duration = Duration::from_secs(30);
+
+/// Maximum wait for a renewal while there is a valid token.
+const MAX_RENEWAL_WAIT: Duration = Duration::from_secs(1);
+
+/// How long after the end of a rest the next failure still counts as the same trouble, so that the step rests longer.
+const SAME_TROUBLE: Duration = Duration::from_secs(60);
+
+/// The result of a flight.
+type Outcome = Result<Arc<Secret>, NoToken>;
+
+/// A token that is kept, and its flight. A clone is the same.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Stage(SingleFlight<State, Outcome>);
+
+#[derive(Debug, Default)]
+struct State {
+    kept: Option<Arc<Secret>>,
+    failed: Option<Remembered<NoToken>>,
+    /// Consecutive failures: since the last token, none of them long after the rest before it.
+    failures: u32,
+}
+
+/// What there is at once.
+enum Look {
+    Kept(Arc<Secret>),
+    Failed(NoToken),
+    /// A flight, and a token that does if the flight fails.
+    Flying(Landing<Outcome>, Option<Arc<Secret>>),
+}
+
+impl Stage {
+    /// The token. Begins a flight with `work` if that is needed, and waits for it until `deadline`. `work` is told whether
+    /// somebody needs its result: not if there is a valid token.
+    pub(super) async fn get<W, F>(&self, want: Want, (deadline, urgency): (Instant, Urgency), work: W) -> Outcome
+    where
+        W: FnOnce(Urgency) -> F,
+        F: Future<Output = Result<Secret, Halt>> + Send + 'static,
+    {
+        let (mut landing, otherwise) = match self.look(want, urgency, work) {
+            Look::Kept(secret) => return Ok(secret),
+            Look::Failed(why) => return Err(why),
+            Look::Flying(landing, otherwise) => (landing, otherwise),
+        };
+        // Whoever has a valid token does not wait for long.
+        let deadline = otherwise.as_ref().map_or(deadline, |_| deadline.min(Instant::now() + MAX_RENEWAL_WAIT));
+        let outcome = match timeout_at(deadline, landing.result()).await {
+            Ok(Some(outcome)) => outcome,
+            // The deadline, or a panic in the flight.
+            Ok(None) | Err(_) => Err(slow()),
+        };
+        outcome.or_else(|why| otherwise.filter(|kept| kept.is_valid(BootTime::now())).ok_or(why))
+    }
+
+    fn look<W, F>(&self, want: Want, urgency: Urgency, work: W) -> Look
+    where
+        W: FnOnce(Urgency) -> F,
+        F: Future<Output = Result<Secret, Halt>> + Send + 'static,
+    {
+        let now = BootTime::now();
+        let mut state = self.0.lock();
+        state.kept.take_if(|kept| !kept.is_of_use(want, now));
+        let kept = state.kept.clone();
+        if let Some(kept) = kept.as_ref().filter(|kept| kept.is_good(want, now)) {
+            return Look::Kept(Arc::clone(kept));
+        }
+        if let Some(failed) = state.failed.as_ref().filter(|failed| failed.at(now).is_some()) {
+            let resting = || Look::Failed(resting(failed.what.clone(), failed.until.since(now)));
+            return kept.map_or_else(resting, Look::Kept);
+        }
+        let urgency = if kept.is_some() { Urgency::Background } else { urgency };
+        let landing = state.join(
+            || timeout(MAX_FLIGHT, work(urgency)),
+            |state, outcome| state.land(outcome.unwrap_or_else(|_| Err(slow().into()))),
+        );
+        match kept {
+            Some(kept) if want == Want::Valid => Look::Kept(kept),
+            kept => Look::Flying(landing, kept),
+        }
+    }
+
+    /// Drops a token that was refused, unless it was replaced meanwhile.
+    pub(super) fn reject(&self, secret: &Arc<Secret>) {
+        self.0.lock().kept.take_if(|kept| Arc::ptr_eq(kept, secret));
+    }
+
+    /// Drops an expired token, which wipes it from memory. Returns whether there is nothing left to remember.
+    pub(super) fn sweep(&self, want: Want, now: BootTime) -> bool {
+        let mut state = self.0.lock();
+        state.kept.take_if(|kept| !kept.is_of_use(want, now));
+        state.failed.take_if(|failed| now > failed.until + SAME_TROUBLE);
+        state.kept.is_none() && state.flight().is_none() && state.failed.is_none()
+    }
+
+    /// Whether there is a token that can be used.
+    pub(super) fn has_valid(&self, now: BootTime) -> bool {
+        self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now))
+    }
+
+    /// Whether there is a token that should be renewed.
+    pub(super) fn is_aging(&self, now: BootTime) -> bool {
+        self.0.read().kept.as_ref().is_some_and(|kept| kept.is_valid(now) && !kept.is_young(now))
+    }
+
+    /// Waits until no flight is under way.
+    pub(super) async fn settled(&self) {
+        let flight = self.0.read().flight().cloned();
+        if let Some(mut flight) = flight {
+            flight.result().await;
+        }
+    }
+
+    /// Whether a flight is under way.
+    pub(super) fn is_flying(&self) -> bool {
+        self.0.read().flight().is_some()
+    }
+}
+
+impl State {
+    fn land(&mut self, outcome: Result<Secret, Halt>) -> Outcome {
+        match outcome {
+            Ok(secret) => {
+                let secret = Arc::new(secret);
+                *self = Self { kept: Some(Arc::clone(&secret)), ..Self::default() };
+                Ok(secret)
+            }
+            Err(Halt { why, rest }) => {
+                let now = BootTime::now();
+                let is_same = self.failed.as_ref().is_some_and(|failed| now <= failed.until + SAME_TROUBLE);
+                self.failures = if is_same { self.failures.saturating_add(1) } else { 1 };
+                let has_token = self.kept.as_ref().is_some_and(|kept| kept.is_valid(now));
+                let until = now + rest.time(self.failures, has_token, fastrand::f64());
+                self.failed = Some(Remembered::until(why.clone(), until));
+                Err(resting(why, until.since(now)))
+            }
+        }
+    }
+}
+
+/// Who asks for the token knows which server it waits for.
+fn slow() -> NoToken {
+    no_token(ExchangeFailure::Slow(None, TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use tokio::time::sleep;
+    use zeroize::Zeroizing;
+
+    use super::super::rest::Rest;
+    use super::*;
+
+    /// Counts flights, and says what they return and after how many milliseconds.
+    struct Work {
+        begun: Arc<AtomicUsize>,
+        takes: u64,
+        rest: Option<Rest>,
+    }
+
+    impl Work {
+        fn new() -> Self {
+            Self { begun: Arc::default(), takes: 100, rest: None }
+        }
+
+        async fn get(&self, stage: &Stage, want: Want) -> Result<String, String> {
+            let deadline = Instant::now() + Duration::from_secs(2);
+            let (begun, takes, rest) = (Arc::clone(&self.begun), self.takes, self.rest);
+            let work = |_| async move {
+                let number = begun.fetch_add(1, SeqCst) + 1;
+                let asked = BootTime::now();
+                sleep(Duration::from_millis(takes)).await;
+                match rest {
+                    None => Ok(Secret::new(Zeroizing::new(number.to_string()), asked, Duration::from_secs(3600))),
+                    Some(rest) => Err(Halt { why: no_token(ExchangeFailure::Sts(number.to_string())), rest }),
+                }
+            };
+            let got = stage.get(want, (deadline, Urgency::Demanded), work).await;
+            got.map(|secret| secret.text.to_string()).map_err(|why| why.to_string())
+        }
+    }
+
+    const SLOW: &str = "no answer came within 2400 ms; it is still being waited for";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_told_at_its_deadline_and_the_next_one_gets_the_token() {
+        let (stage, mut work) = (Stage::default(), Work::new());
+        work.takes = 2500;
+        let (one, other) = tokio::join!(work.get(&stage, Want::Young), work.get(&stage, Want::Young));
+        assert_eq!((one, other), (Err(SLOW.to_owned()), Err(SLOW.to_owned())));
+        let began = Instant::now();
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
+        assert_eq!(began.elapsed(), Duration::from_millis(500), "it goes on from where it was");
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
+        assert_eq!(work.begun.load(SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_renewed_at_half_of_its_life_and_does_if_that_fails() {
+        let (stage, mut work) = (Stage::default(), Work::new());
+        assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"));
+        sleep(Duration::from_secs(1799)).await;
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("1"));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("1"), "renewed in the background");
+        sleep(Duration::from_millis(101)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await.as_deref(), Ok("2"));
+
+        sleep(Duration::from_secs(1800)).await;
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"), "waited for");
+        sleep(Duration::from_secs(1800)).await;
+        work.takes = 1500;
+        let began = Instant::now();
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("3"));
+        assert_eq!(began.elapsed(), MAX_RENEWAL_WAIT);
+        sleep(Duration::from_secs(1800)).await;
+        (work.takes, work.rest) = (100, Some(Rest::Brief));
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
+        assert_eq!(work.begun.load(SeqCst), 5, "it rests");
+        sleep(Duration::from_secs(1786)).await;
+        work.rest = Some(Rest::None);
+        assert_eq!(work.get(&stage, Want::Young).await.as_deref(), Ok("4"));
+        assert_eq!(work.begun.load(SeqCst), 6);
+        sleep(Duration::from_secs(4)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err(), "never past its end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_the_answer_until_the_step_has_rested() {
+        let (stage, mut work) = (Stage::default(), Work::new());
+        work.rest = Some(Rest::Fixed);
+        let failed = |number| Err(format!("Google's Security Token Service: {number}"));
+        assert_eq!(work.get(&stage, Want::Valid).await, failed(1));
+        sleep(Duration::from_millis(9999)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await, failed(1));
+        sleep(Duration::from_millis(2)).await;
+        assert_eq!(work.get(&stage, Want::Valid).await, failed(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_that_are_far_apart_do_not_make_the_rest_longer() {
+        let (stage, mut work) = (Stage::default(), Work::new());
+        work.rest = Some(Rest::Throttled(Duration::ZERO));
+        for begun in 1..=5 {
+            assert!(work.get(&stage, Want::Young).await.is_err());
+            assert_eq!(work.begun.load(SeqCst), begun);
+            sleep(Duration::from_secs(100)).await;
+        }
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        // The first rest, with its jitter.
+        sleep(Duration::from_millis(1501)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 7, "it asks again");
+        sleep(Duration::from_millis(1999)).await;
+        assert!(work.get(&stage, Want::Young).await.is_err());
+        assert_eq!(work.begun.load(SeqCst), 7, "this one was soon after the one before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_of_no_use_any_more_is_dropped() {
+        let (stage, work) = (Stage::default(), Work::new());
+        assert!(stage.sweep(Want::Young, BootTime::now()));
+        work.get(&stage, Want::Young).await.expect("a token");
+        let kept = stage.0.read().kept.clone().expect("a token");
+        assert!(!stage.sweep(Want::Young, BootTime::now() + Duration::from_secs(3500)));
+        assert_eq!(Arc::strong_count(&kept), 2);
+        assert!(stage.sweep(Want::Young, BootTime::now() + Duration::from_secs(3600)));
+        assert_eq!(Arc::strong_count(&kept), 1);
+        work.get(&stage, Want::Young).await.expect("a token");
+        assert!(!stage.sweep(Want::Recent, BootTime::now()));
+        assert!(stage.sweep(Want::Recent, BootTime::now() + Duration::from_secs(61)));
+    }
+}

@@ -1,0 +1,310 @@
+//! [`Steps`]: each step from a pod's service account to a token of Google's.
+//!
+//! ```text
+//!  service account ── API server ──> Kubernetes token, bound to a pod
+//!                                      │ STS
+//!                                      ├──> federated token for all of Google's APIs ── IAM ──> token of a Google account
+//!                                      └──> federated token with other scopes
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::google::Google;
+use super::halt::Halt;
+use super::iam::{Impersonation, NotIssued, What};
+use super::kept::{Ask, Stages};
+use super::metrics::{ExchangeMetrics, Step};
+use super::pace::{BURST, INTERVAL};
+use super::secret::{Secret, Want};
+use super::server::{Fault, Server, Turn};
+use super::stage::{MAX_FLIGHT, Stage};
+use super::sts::{self, CLOUD_PLATFORM};
+use crate::cluster::{Cluster, Failure, RequestError, TokenRequest, TokenRequestError};
+use crate::pods::Pods;
+use crate::workloads::{Federation, GoogleAccount, Link, Workload, Workloads};
+use base::clock::BootTime;
+use protocol::metadata::WorkloadId;
+use proxy::failure::{ExchangeFailure, TokenServer};
+use proxy::tokens::{NoToken, TokenKind, Urgency};
+use telemetry::labels::Label as _;
+use telemetry::sampled::{Brief, SampledBy};
+
+/// Maximum pods in whose names a token is asked for, one after the other.
+const MAX_SPONSORS: usize = 3;
+
+/// Minimum interval between log lines about one workload for one reason.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Maximum pairs of a workload and a reason that have log lines of their own.
+const MAX_LINES: usize = 512;
+
+/// Why there is no token, for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Reason {
+    /// Its pods asked for too many.
+    Pace,
+    /// A server failed, or refused with this status.
+    Server(&'static str, Option<StatusCode>),
+}
+
+/// The log lines about workloads without tokens.
+pub(super) type Lines = SampledBy<(WorkloadId, Reason)>;
+
+/// No line was written yet.
+pub(super) fn lines() -> Lines {
+    SampledBy::new(LINE_INTERVAL, MAX_LINES)
+}
+
+/// What all steps of all workloads need.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub(super) federation: Arc<Federation>,
+    pub(super) workloads: Arc<Workloads>,
+    pub(super) pods: Arc<Pods>,
+    pub(super) cluster: Cluster,
+    pub(super) google: Google,
+    pub(super) servers: Servers,
+    pub(super) metrics: ExchangeMetrics,
+    pub(super) lines: Lines,
+}
+
+/// The servers that are asked, each with places of its own.
+#[derive(Debug)]
+pub(super) struct Servers {
+    pub(super) kubernetes: Server,
+    pub(super) sts: Server,
+    pub(super) iam: Server,
+}
+
+impl Default for Servers {
+    fn default() -> Self {
+        Self {
+            kubernetes: Server::new(ExchangeFailure::Kubernetes),
+            sts: Server::new(ExchangeFailure::Sts),
+            iam: Server::new(ExchangeFailure::Iam),
+        }
+    }
+}
+
+/// The steps of one workload. A clone is the same.
+#[derive(Debug, Clone)]
+pub(super) struct Steps {
+    pub(super) means: Arc<Means>,
+    pub(super) stages: Arc<Stages>,
+    pub(super) number: WorkloadId,
+    pub(super) workload: Arc<Workload>,
+    pub(super) link: Link,
+}
+
+/// When a step that waits for another one gives up: not before its own flight does.
+pub(super) fn patiently() -> Instant {
+    Instant::now() + MAX_FLIGHT
+}
+
+impl Steps {
+    /// The workload's Kubernetes token.
+    pub(super) async fn subject(&self, urgency: Urgency) -> Result<Arc<Secret>, NoToken> {
+        let steps = self.clone();
+        let work = |urgency| async move {
+            // Annotations are looked at with each renewal. If they have changed, this workload gets another number.
+            steps.means.workloads.recheck(steps.number);
+            let issued = steps.means.servers.kubernetes.ask(steps.turn(urgency), steps.ask_for_subject()).await?;
+            steps.counted(Step::Kubernetes, issued.map_err(|error| error.halt()))
+        };
+        self.stages.subject.get(Want::Young, (patiently(), urgency), work).await
+    }
+
+    async fn ask_for_subject(&self) -> Result<Secret, NotIssuedHere> {
+        let Means { pods, cluster, federation, .. } = &*self.means;
+        let Workload { namespace, name, .. } = &*self.workload;
+        let mut why = format!("no running pod of {namespace}/{name} is known any more");
+        for pod in pods.sponsors(namespace, name).iter().take(MAX_SPONSORS) {
+            let uid = pod.uid.to_string();
+            let audience = federation.token_audience();
+            let request = TokenRequest { namespace, account: name, audience, pod: &pod.name, pod_uid: &uid };
+            let asked = BootTime::now();
+            match cluster.token(&request).await {
+                Ok(token) => return Ok(Secret::new(token.secret, asked, token.life)),
+                Err(error @ TokenRequestError::SponsorGone { .. }) => why = error.to_string(),
+                Err(TokenRequestError::Audience(error) | TokenRequestError::Request(error)) => {
+                    return Err(NotIssuedHere::Request(error));
+                }
+            }
+        }
+        Err(NotIssuedHere::NoPod(why))
+    }
+
+    fn turn(&self, urgency: Urgency) -> Turn {
+        Turn { workload: self.number, urgency }
+    }
+
+    /// The server that a token which is not there yet is waited for.
+    pub(super) fn awaited(&self) -> TokenServer {
+        let now = BootTime::now();
+        if self.link.google_account.is_some() && self.stages.federated.has_valid(now) {
+            TokenServer::Iam
+        } else if self.stages.subject.has_valid(now) {
+            TokenServer::Sts
+        } else {
+            TokenServer::Kubernetes
+        }
+    }
+
+    /// The workload's token for all of Google's APIs, until `deadline`.
+    pub(super) async fn federated(
+        &self,
+        want: Want,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Arc<Secret>, NoToken> {
+        let steps = self.clone();
+        let work = |urgency| async move { steps.exchange(CLOUD_PLATFORM, urgency).await };
+        self.stages.federated.get(want, (deadline, urgency), work).await
+    }
+
+    /// Exchanges the Kubernetes token for one with these scopes, separated by spaces.
+    async fn exchange(&self, scopes: &str, urgency: Urgency) -> Result<Secret, Halt> {
+        // A young one, because what is given for it ends with it.
+        let subject = self.subject(urgency).await?;
+        // Who acts as a Google account names the project when it does.
+        let quota_project = self.link.quota_project.as_ref().filter(|_| self.link.google_account.is_none());
+        let exchange = sts::Exchange { subject: &subject, scopes, quota_project };
+        let Means { servers, google, federation, .. } = &*self.means;
+        let issued = servers.sts.ask(self.turn(urgency), exchange.send(google, federation)).await?;
+        self.counted(Step::Sts, issued.map_err(sts::halt))
+    }
+
+    /// A token that the token cache keeps from now on, until `deadline`.
+    pub(super) async fn google_token(
+        &self,
+        ask: &Ask,
+        deadline: Instant,
+        urgency: Urgency,
+    ) -> Result<Arc<Secret>, NoToken> {
+        let stage = self.stages.google_token(ask, BootTime::now())?;
+        let outcome = self.issue(ask, &stage, (deadline, urgency)).await;
+        if outcome.is_ok() {
+            self.stages.collected(ask, &stage);
+        }
+        outcome
+    }
+
+    /// Has the token issued that pods ask for first, for their first request to collect.
+    pub(super) async fn prepare(&self) -> Result<(), NoToken> {
+        if self.link.google_account.is_none() {
+            return self.federated(Want::Young, patiently(), Urgency::Background).await.map(drop);
+        }
+        let ask = Ask::default_token();
+        let stage = self.stages.google_token(&ask, BootTime::now())?;
+        self.issue(&ask, &stage, (patiently(), Urgency::Background)).await.map(drop)
+    }
+
+    async fn issue(&self, ask: &Ask, stage: &Stage, patience: (Instant, Urgency)) -> Result<Arc<Secret>, NoToken> {
+        let (steps, asked) = (self.clone(), ask.clone());
+        let work = |urgency| async move {
+            let permits = Arc::clone(&steps.stages.permits);
+            let _permit = permits.acquire_owned().await;
+            steps.pace(&asked)?;
+            match steps.link.google_account.clone() {
+                Some(account) => steps.impersonate(&account, &asked, urgency).await,
+                None => steps.exchange(&asked.what.replace(',', " "), urgency).await,
+            }
+        };
+        stage.get(ask.want(), patience, work).await
+    }
+
+    /// Whether Google is asked now. Of the token that pods ask for first there is one, so it is not bounded.
+    fn pace(&self, ask: &Ask) -> Result<(), Halt> {
+        if *ask == Ask::default_token() {
+            return Ok(());
+        }
+        self.stages.pace.take(BootTime::now()).map_err(|wait| {
+            let Workload { namespace, name, .. } = &*self.workload;
+            let text = format!(
+                "Pods of {namespace}/{name} on this node have asked for more than {BURST} tokens with scopes or audiences of their \
+                 own; until they ask for fewer, one more is issued every {} ms. Ask for the same scopes, or for none: known \
+                 tokens and the default one are served at once.\n",
+                INTERVAL.as_millis()
+            );
+            let halt = Halt::throttled(text, wait);
+            self.log(Reason::Pace, &halt);
+            halt
+        })
+    }
+
+    /// A token of a Google account.
+    async fn impersonate(&self, account: &GoogleAccount, ask: &Ask, urgency: Urgency) -> Result<Secret, Halt> {
+        let federated = self.federated(Want::Valid, patiently(), urgency).await?;
+        let what = match ask.kind {
+            TokenKind::Access => What::Access(&ask.what),
+            TokenKind::Identity => What::Identity(&ask.what),
+        };
+        let impersonation = Impersonation { account, link: &self.link, federated: &federated, what };
+        let Means { servers, google, federation, .. } = &*self.means;
+        let issued = servers.iam.ask(self.turn(urgency), impersonation.send(google, &federation.iam)).await?;
+        let result = issued.map_err(|error| match impersonation.not_issued(error) {
+            NotIssued::Halt(halt) => halt,
+            NotIssued::NotAccepted(halt) => {
+                // The next attempt begins with a new one.
+                self.stages.federated.reject(&federated);
+                halt
+            }
+        });
+        self.counted(Step::Iam, result)
+    }
+
+    /// Counts the result of a request to a server, and logs a failure.
+    fn counted(&self, step: Step, result: Result<Secret, Halt>) -> Result<Secret, Halt> {
+        self.means.metrics.count(step, result.as_ref().err().map(|halt| halt.rest));
+        result.inspect_err(|halt| self.log(Reason::Server(step.label(), halt.status()), halt))
+    }
+
+    /// Logs why there is no token, once a minute for each reason.
+    fn log(&self, reason: Reason, halt: &Halt) {
+        let Workload { namespace, name, .. } = &*self.workload;
+        if let Some(count) = self.means.lines.due((self.number, reason), Instant::now()) {
+            tracing::warn!(count, "no token for pods of {namespace}/{name}: {}", Brief(halt.line()));
+        } else {
+            tracing::debug!("no token for pods of {namespace}/{name}: {}", halt.line());
+        }
+    }
+}
+
+/// Why there is no Kubernetes token.
+enum NotIssuedHere {
+    /// No pod in whose name it could be issued.
+    NoPod(String),
+    Request(RequestError),
+}
+
+impl NotIssuedHere {
+    /// Tells a refusal, which stays until somebody changes something, from a failure.
+    fn halt(&self) -> Halt {
+        let (why, stays) = match self {
+            Self::NoPod(why) => (why.clone(), false),
+            Self::Request(error) => {
+                let is_refusal =
+                    |status: StatusCode| status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+                (error.to_string(), matches!(error.failure(), Failure::Refused(status) if is_refusal(status)))
+            }
+        };
+        let failure = ExchangeFailure::Kubernetes(why);
+        if stays { Halt::stays(failure) } else { Halt::failed(failure) }
+    }
+}
+
+impl Fault for NotIssuedHere {
+    fn is_failure(&self) -> bool {
+        match self {
+            Self::NoPod(_) => false,
+            Self::Request(error) => match error.failure() {
+                Failure::Refused(status) => status.is_server_error(),
+                Failure::Cluster | Failure::Connection | Failure::Silent | Failure::Expired | Failure::Invalid => true,
+            },
+        }
+    }
+}

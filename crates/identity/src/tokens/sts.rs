@@ -1,0 +1,142 @@
+//! Google's Security Token Service: a federated token for a Kubernetes token.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::google::{self, Call, Google};
+use super::halt::Halt;
+use super::not_given::NotGiven;
+use super::rest::Rest;
+use super::secret::Secret;
+use crate::workloads::{Federation, QuotaProject};
+use base::clock::BootTime;
+use proxy::failure::ExchangeFailure;
+
+/// The scope of a token for all of Google's APIs.
+pub(super) const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
+
+const GRANT: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
+const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
+
+/// What is asked for.
+pub(super) struct Exchange<'a> {
+    pub(super) subject: &'a Secret,
+    /// Scopes, separated by spaces.
+    pub(super) scopes: &'a str,
+    /// The project that the holder's calls are charged to.
+    pub(super) quota_project: Option<&'a QuotaProject>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Question<'a> {
+    grant_type: &'a str,
+    audience: &'a str,
+    scope: &'a str,
+    requested_token_type: &'a str,
+    subject_token_type: &'a str,
+    subject_token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    options: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    access_token: Zeroizing<String>,
+    expires_in: Option<u32>,
+}
+
+impl Exchange<'_> {
+    /// Exchanges the token.
+    pub(super) async fn send(&self, google: &Google, federation: &Federation) -> Result<Secret, NotGiven> {
+        let asked = BootTime::now();
+        let url = format!("{}/v1/token", federation.sts);
+        let call = Call { url, bearer: None, quota_project: None, body: self.body(&federation.sts_audience()) };
+        let response = google.post(call).await.map_err(|error| NotGiven::new(error, self.subject))?;
+        let body = response.into_body();
+        let answer = serde_json::from_slice::<Answer>(&body);
+        google::wipe(body);
+        let Answer { access_token, expires_in } = answer.map_err(|_| NotGiven::not_a_token())?;
+        if !google::is_token(&access_token) {
+            return Err(NotGiven::not_a_token());
+        }
+        // It ends with the token that it was given for, whatever the answer says.
+        let left = self.subject.expires.since(asked);
+        let life = expires_in.map_or(left, |seconds| Duration::from_secs(seconds.into()).min(left));
+        Ok(Secret::new(access_token, asked, life))
+    }
+
+    fn body(&self, audience: &str) -> Zeroizing<Vec<u8>> {
+        let question = Question {
+            grant_type: GRANT,
+            audience,
+            scope: self.scopes,
+            requested_token_type: ACCESS_TOKEN,
+            subject_token_type: JWT,
+            subject_token: &self.subject.text,
+            options: self.quota_project.map(|project| format!(r#"{{"userProject":"{project}"}}"#)),
+        };
+        // It never grows: that would leave a copy behind which is not wiped. JSON writes a character as up to six.
+        let capacity = 1024 + self.subject.text.len() + 6 * (audience.len() + self.scopes.len());
+        let mut body = Zeroizing::new(Vec::with_capacity(capacity));
+        serde_json::to_writer(&mut *body, &question).expect("texts only");
+        body
+    }
+}
+
+/// What pods are told, and when the exchange is tried again.
+pub(super) fn halt(error: NotGiven) -> Halt {
+    match error {
+        NotGiven::Failed(why) => Halt::failed(ExchangeFailure::Sts(why)),
+        NotGiven::Throttled(retry_after) => Halt::throttled(
+            "Unable to generate access token; STS returned 429 Too Many Requests.\n".to_owned(),
+            retry_after,
+        ),
+        NotGiven::Refused(said) => {
+            let text = format!("Unable to generate access token; STS returned {}: {said}\n", said.status);
+            Halt::refused(StatusCode::FORBIDDEN, text, Rest::Fixed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::google::CallError;
+    use super::*;
+
+    fn subject() -> Secret {
+        Secret::new(Zeroizing::new("head.s3cret.sign".to_owned()), BootTime::now(), Duration::from_secs(3600))
+    }
+
+    #[test]
+    fn the_question_is_that_of_the_reference() {
+        let subject = subject();
+        let exchange = Exchange { subject: &subject, scopes: "a b\"", quota_project: None };
+        let body = exchange.body("audience");
+        assert!(body.capacity() >= body.len() + 500);
+        let expected = json!({
+            "grantType": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "audience": "audience",
+            "scope": "a b\"",
+            "requestedTokenType": "urn:ietf:params:oauth:token-type:access_token",
+            "subjectTokenType": "urn:ietf:params:oauth:token-type:jwt",
+            "subjectToken": "head.s3cret.sign",
+        });
+        assert_eq!(serde_json::from_slice::<Value>(&body).expect("JSON"), expected);
+    }
+
+    #[test]
+    fn a_refusal_is_passed_on_without_the_token() {
+        let refused = CallError::Refused(StatusCode::BAD_REQUEST, "no head.s3cret.sign".into());
+        let halt = halt(NotGiven::new(refused, &subject()));
+        let proxy::tokens::NoToken::Refused(refused) = &halt.why else { panic!("{halt:?}") };
+        assert_eq!((refused.status, halt.rest), (StatusCode::FORBIDDEN, Rest::Fixed));
+        assert_eq!(refused.body, "Unable to generate access token; STS returned 400 Bad Request: no [redacted]\n");
+    }
+}

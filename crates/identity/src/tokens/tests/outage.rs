@@ -1,0 +1,200 @@
+//! Pods whose tokens are kept do not notice when the servers are away for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
+use tokio::time::{Instant, sleep};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use super::lab::{Does, GOOGLE_ACCOUNT, Lab, Script, request_of};
+use crate::tokens::{WorkloadSource, renew};
+use protocol::metadata::Request;
+use proxy::error::Error;
+use proxy::layers::filter;
+use proxy::layers::token_cache::{Audit, DEFAULT_LIMIT_BYTES, Store, TokenCache, Tokens};
+use proxy::reply::Body;
+use proxy::shares::Client;
+use proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
+use telemetry::Registry;
+
+/// The interval between a pod's requests.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+const WARM: [&str; 2] = ["default/token", "default/token?scopes=a"];
+
+/// The lab's source, for a token cache.
+pub(super) struct Source(pub(super) Arc<WorkloadSource>);
+
+impl TokenSource for Source {
+    fn deadline(&self) -> Duration {
+        self.0.deadline()
+    }
+
+    async fn fetch(&self, key: &TokenKey, client: Client, urgency: Urgency) -> Result<Fetched, NoToken> {
+        self.0.fetch(key, client, urgency).await
+    }
+}
+
+/// A pod whose requests go through the token cache.
+struct Pod {
+    lab: Lab,
+    tokens: Tokens<Source>,
+}
+
+impl Pod {
+    /// A pod that has tokens.
+    async fn warm(annotation: &'static str) -> Self {
+        let lab = Lab::new(annotation);
+        let store = Store::new(DEFAULT_LIMIT_BYTES, &Registry::default());
+        let tokens = Tokens::new(store, Source(Arc::clone(&lab.source)));
+        let source = Arc::clone(&lab.source);
+        tokio::spawn(async move { match renew(source).await {} });
+        let pod = Self { lab, tokens };
+        for what in WARM {
+            assert_eq!(pod.ask(what).await.expect("a token").status(), StatusCode::OK);
+        }
+        pod
+    }
+
+    async fn ask(&self, what: &str) -> Result<Response<Body>, Error> {
+        let nothing_else = service_fn(async |request: Box<Request>| -> Result<Response<Body>, Error> {
+            panic!("no token request: {request:?}")
+        });
+        // Without a peer it would be the proxy's own, whose tokens are also renewed when nobody asks for them.
+        let peer = Some(([10, 0, 0, 1], 40_000).into());
+        let request = Box::new(Request { peer, ..request_of(self.lab.number, what) });
+        filter::layer(TokenCache::new(&self.tokens, Audit::default())).layer(nothing_else).oneshot(request).await
+    }
+
+    /// An identity token, or the status.
+    async fn jwt(&self, what: &str) -> Result<String, u16> {
+        let answer = self.ask(what).await.map_err(|error| error.status().as_u16())?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.expect("in memory").to_bytes();
+        if status == StatusCode::OK {
+            Ok(String::from_utf8(body.to_vec()).expect("text"))
+        } else {
+            Err(status.as_u16())
+        }
+    }
+
+    /// Asks for what it has at intervals, for so many minutes. All must be answered, at once.
+    async fn go_on(&self, minutes: u64, when: &str) {
+        let until = Instant::now() + Duration::from_secs(minutes * 60);
+        while Instant::now() < until {
+            for what in WARM {
+                let began = Instant::now();
+                let answer = self.ask(what).await.unwrap_or_else(|error| panic!("{what}, {when}: {error}"));
+                assert_eq!((answer.status(), began.elapsed()), (StatusCode::OK, Duration::ZERO), "{what}, {when}");
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+}
+
+/// Has the servers fail after so many minutes for so many. Returns how long it took after that until tokens with other
+/// scopes were there.
+async fn outage(annotation: &'static str, after: u64, minutes: u64, away: impl FnOnce(&mut Script)) -> Duration {
+    let pod = Pod::warm(annotation).await;
+    pod.go_on(after, "before").await;
+    pod.lab.servers.change(away);
+    pod.go_on(minutes, &format!("minutes {after} to {}", after + minutes)).await;
+    // What is new needs the servers.
+    let _ = pod.ask("default/token?scopes=b").await;
+    pod.lab.servers.change(|script| (script.sts, script.iam) = (Does::Issue(3600), Does::Issue(3600)));
+    let began = Instant::now();
+    while !pod.ask("default/token?scopes=b").await.is_ok_and(|answer| answer.status() == StatusCode::OK) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{annotation:?} after {after} minutes: nothing new");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let recovered = began.elapsed();
+    pod.lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    pod.go_on(60, "afterwards").await;
+    recovered
+}
+
+#[tokio::test(start_paused = true)]
+async fn google_may_be_away_for_ten_minutes() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        // At any time in the life of a token.
+        for after in (1..60).step_by(6) {
+            let away = |script: &mut Script| (script.sts, script.iam) = (Does::Fail, Does::Fail);
+            let recovered = outage(annotation, after, 10, away).await;
+            // A step rests for 0.9 s, the cache for 0.2 s, and the servers take 0.1 s each.
+            assert!(recovered <= Duration::from_millis(1_400), "{annotation:?} after {after} minutes: {recovered:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn identity_tokens_are_served_to_their_end_while_iam_fails() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    for away in [Does::Fail, Does::Stall, Does::Refuse(503, "busy"), Does::Throttle("1")] {
+        let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+        let first = pod.jwt(IDENTITY).await.expect("an identity token");
+        sleep(Duration::from_secs(61)).await;
+        let second = pod.jwt(IDENTITY).await.expect("an identity token");
+        assert_ne!(first, second, "it is served for a minute while IAM answers");
+        pod.lab.servers.change(|script| script.iam = away.clone());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3400) {
+            let got = pod.jwt(IDENTITY).await;
+            assert_eq!(got.as_ref(), Ok(&second), "{away:?} for {:?}", began.elapsed());
+            sleep(Duration::from_secs(7)).await;
+        }
+        pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
+        // The longest rest after 429.
+        sleep(Duration::from_secs(100)).await;
+        assert_ne!(pod.jwt(IDENTITY).await.as_ref(), Ok(&second), "{away:?}: a new one soon after");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_identity_token_is_not_served_past_its_end_or_after_a_refusal() {
+    const IDENTITY: &str = "default/identity?audience=https://a";
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    pod.jwt(IDENTITY).await.expect("an identity token");
+    pod.lab.servers.change(|script| script.iam = Does::Refuse(403, "no"));
+    sleep(Duration::from_secs(61)).await;
+    for _ in 0..20 {
+        assert_eq!(pod.jwt(IDENTITY).await, Err(403), "its binding is gone");
+        sleep(Duration::from_secs(7)).await;
+    }
+    pod.lab.servers.change(|script| script.iam = Does::Issue(3600));
+    sleep(Duration::from_secs(61)).await;
+    pod.jwt(IDENTITY).await.expect("an identity token");
+    pod.lab.servers.change(|script| script.iam = Does::Fail);
+    sleep(Duration::from_secs(3590)).await;
+    pod.jwt(IDENTITY).await.expect("the last seconds");
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(pod.jwt(IDENTITY).await, Err(503));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_absence_of_the_api_server_takes_nothing_from_the_next() {
+    let pod = Pod::warm(GOOGLE_ACCOUNT).await;
+    pod.go_on(29, "before").await;
+    pod.lab.servers.change(|script| script.kubernetes = Does::Fail);
+    pod.go_on(2, "the first").await;
+    pod.lab.servers.change(|script| script.kubernetes = Does::Issue(3600));
+    // What pauses after a failure goes on by then.
+    pod.go_on(5, "between").await;
+    pod.lab.servers.change(|script| script.kubernetes = Does::Fail);
+    pod.go_on(29, "the second").await;
+    let other = pod.ask("default/token?scopes=b").await.expect("its Kubernetes token was renewed between");
+    assert_eq!(other.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_server_may_be_away_for_thirty_minutes() {
+    for annotation in [GOOGLE_ACCOUNT, ""] {
+        for after in (1..60).step_by(6) {
+            // A quarter of a minute less, which is how late a renewal may be.
+            let recovered = outage(annotation, after, 29, |script| script.kubernetes = Does::Fail).await;
+            let what = "other scopes need Google only";
+            assert!(recovered <= Duration::from_millis(300), "{what}, {annotation:?} after {after}: {recovered:?}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! [`Visitor`]: the client of one connection.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{Caller, Identity};
+use crate::pods::owners::NoOwner;
+use protocol::metadata::{Missing, Principal, Sender, Unidentified};
+use proxy::server::Arrival;
+
+/// Maximum wait for a pod to become known. Client libraries give up after 3 s.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
+
+/// First and longest intervals between attempts. A further attempt is by a scan that is not older than the first interval.
+const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The client of one connection, also while it is parked. Without Workload Identity there is none: all clients act as the node.
+#[derive(Debug)]
+pub struct Visitor {
+    pub(super) arrival: Arrival,
+    identity: Arc<Identity>,
+    /// Set when it is identified.
+    caller: OnceLock<Arc<Caller>>,
+}
+
+/// The connection is not that of the pod which now has its address, or its pod has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outdated;
+
+impl Visitor {
+    /// The client of this connection.
+    pub fn new(identity: Arc<Identity>, arrival: Arrival) -> Arc<Self> {
+        Arc::new(Self { arrival, identity, caller: OnceLock::new() })
+    }
+
+    /// Whether pods have accounts of their own.
+    pub fn has_accounts(&self) -> bool {
+        self.identity.workloads.federation().is_some()
+    }
+
+    /// Who sends requests on this connection: [`Principal::Unknown`] if that is not known yet.
+    pub fn sender(&self) -> Result<Sender, Outdated> {
+        if let Some(caller) = self.caller.get() {
+            return self.identity.still(caller);
+        }
+        match self.identity.identify(self.arrival) {
+            Ok(caller) => self.caller.get_or_init(|| caller).sender(),
+            Err(NoOwner::Unidentified(_)) => Ok((Principal::Unknown, None)),
+            Err(NoOwner::Outdated) => Err(Outdated),
+        }
+    }
+
+    /// Waits until the client is known, up to two seconds: for the API server to report its pod, or for its processes.
+    ///
+    /// Any number of requests may wait for the scan that begins after their connection was accepted: it ends soon, and shows
+    /// most clients. Only a few may wait longer.
+    pub async fn wait(&self) -> Result<Result<Sender, Unidentified>, Outdated> {
+        let Self { identity, arrival, .. } = self;
+        let deadline = Instant::now() + MAX_WAIT;
+        if timeout_at(deadline, identity.scans.since(arrival.accepted)).await.is_err() {
+            return Ok(Err(self.unidentified(Missing::Scan)));
+        }
+        let mut waiting = None;
+        let mut changes = identity.pods.subscribe();
+        let mut interval = FIRST_INTERVAL;
+        loop {
+            let why = match identity.identify(*arrival) {
+                Ok(caller) => return self.caller.get_or_init(|| caller).sender().map(Ok),
+                Err(NoOwner::Outdated) => return Err(Outdated),
+                Err(NoOwner::Unidentified(why)) => why,
+            };
+            if matches!(why, Missing::Pod { .. } | Missing::Answer { uid: Some(_), .. }) {
+                identity.pods.missed();
+            }
+            if waiting.is_none() {
+                waiting = identity.let_wait(arrival.addr());
+            }
+            if waiting.is_none() || Instant::now() >= deadline {
+                return Ok(Err(self.unidentified(why)));
+            }
+            // A change of the API server's view, or the time for another scan.
+            let _ = timeout_at(deadline.min(Instant::now() + interval), changes.changed()).await;
+            interval = (interval * 2).min(MAX_INTERVAL);
+            if timeout_at(deadline, identity.scans.within(FIRST_INTERVAL)).await.is_err() {
+                return Ok(Err(self.unidentified(why)));
+            }
+        }
+    }
+
+    fn unidentified(&self, why: Missing) -> Unidentified {
+        self.identity.refused(&why);
+        Unidentified { addr: self.arrival.addr(), why }
+    }
+}
+
+impl Identity {
+    /// The sender on a connection that was identified before, if its pod still runs. Reads the pod's oldest process, so that the
+    /// connection ends with the pod and not at the next check.
+    fn still(&self, caller: &Caller) -> Result<Sender, Outdated> {
+        let runs = caller.pod.as_ref().is_none_or(|pod| self.sandboxes().is_alive(pod.uid));
+        if !runs {
+            caller.is_gone.store(true, Relaxed);
+        }
+        caller.sender()
+    }
+}
+
+impl Caller {
+    fn sender(&self) -> Result<Sender, Outdated> {
+        if self.is_gone.load(Relaxed) {
+            return Err(Outdated);
+        }
+        Ok((self.principal(), self.pod.as_ref().map(|pod| Arc::clone(&pod.calling))))
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Account`]: a service account with running pods here, and what is known of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::Workload;
+use base::backoff::{Backoff, Jitter};
+use base::clock::BootTime;
+use protocol::metadata::{Principal, WorkloadId};
+
+/// An account that is asked for is read again when what is known is older.
+pub(super) const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// First and longest pauses after an account could not be read. The first is short, because the API server grants a
+/// node the right to read an account some milliseconds after the account's first pod was scheduled here.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE).with(Jitter(0.6, 1.0));
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+/// A Kubernetes service account with running pods on this node.
+#[derive(Debug)]
+pub struct Account {
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+    /// The number in `state`, for requests. Written after it.
+    number: AtomicU64,
+    /// Whether a request about it came since it was last read.
+    is_asked: AtomicBool,
+    pub(super) state: watch::Sender<State>,
+}
+
+/// What is known of an account.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Changes when the account does.
+    pub(super) number: WorkloadId,
+    pub(super) known: Known,
+    /// Why it could not be read last, if so.
+    pub(super) failure: Option<Arc<str>>,
+    /// Failures since it was last read.
+    failures: u32,
+    /// When it may be read again, or should be if it is asked for.
+    pub(super) due: BootTime,
+    pub(super) reading: Reading,
+}
+
+/// What was read last.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Known {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// It exists.
+    Workload(Arc<Workload>),
+    /// It does not exist any more.
+    Deleted,
+}
+
+/// Whether it is being read. At most one read is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    Idle,
+    Wanted,
+    UnderWay,
+}
+
+impl Account {
+    pub(super) fn new(namespace: Arc<str>, name: Arc<str>, number: WorkloadId, now: BootTime) -> Self {
+        let state =
+            State { number, known: Known::Nothing, failure: None, failures: 0, due: now, reading: Reading::Wanted };
+        Self {
+            namespace,
+            name,
+            number: AtomicU64::new(number.0),
+            is_asked: AtomicBool::new(false),
+            state: watch::Sender::new(state),
+        }
+    }
+
+    /// As whom its pods act now.
+    pub fn principal(&self) -> Principal {
+        Principal::Workload(self.number())
+    }
+
+    /// Records a request about the account, so that it is read again if that was long ago.
+    pub(super) fn requested(&self) {
+        // Nearly always set already, and then not written: pods on all cores read it.
+        if !self.is_asked.load(Ordering::Relaxed) {
+            self.is_asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn number(&self) -> WorkloadId {
+        WorkloadId(self.number.load(Ordering::Acquire))
+    }
+
+    /// Wants it to be read, unless that is wanted or under way. Returns whether it was not.
+    pub(super) fn want(&self) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_idle = state.reading == Reading::Idle;
+            if is_idle {
+                state.reading = Reading::Wanted;
+            }
+            is_idle
+        })
+    }
+
+    /// Wants it to be read if it is due and was asked for.
+    pub(super) fn want_if_due(&self, now: BootTime) -> bool {
+        let is_due = {
+            let state = self.state.borrow();
+            // What is not known yet is read whether it is asked for or not, so that its pods' first request need not
+            // wait.
+            let is_needed = matches!(state.known, Known::Nothing) || self.is_asked.load(Ordering::Relaxed);
+            state.reading == Reading::Idle && now >= state.due && is_needed
+        };
+        is_due && self.want()
+    }
+
+    /// Wants it to be read if it never could be.
+    pub(super) fn want_if_unread(&self) -> bool {
+        let is_unread = {
+            let state = self.state.borrow();
+            matches!(state.known, Known::Nothing) && state.failure.is_some()
+        };
+        is_unread && self.want()
+    }
+
+    /// Begins to read it, if that is wanted.
+    pub(super) fn begin(&self) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_wanted = state.reading == Reading::Wanted;
+            if is_wanted {
+                state.reading = Reading::UnderWay;
+            }
+            is_wanted
+        })
+    }
+
+    /// Records what was read, and the number for it.
+    pub(super) fn learned(&self, known: Known, number: WorkloadId, now: BootTime) {
+        self.is_asked.store(false, Ordering::Relaxed);
+        let is_deleted = matches!(known, Known::Deleted);
+        // It may be created again at any moment.
+        let until = if is_deleted { MAX_PAUSE } else { MAX_AGE };
+        let due = now + until;
+        self.state.send_replace(State { number, known, failure: None, failures: 0, due, reading: Reading::Idle });
+        self.number.store(number.0, Ordering::Release);
+    }
+
+    /// Records that it could not be read. What is known goes on. Returns the number of failures since it was last read.
+    /// `jitter` is between 0 and 1.
+    pub(super) fn failed(&self, why: &str, now: BootTime, jitter: f64) -> u32 {
+        self.state.send_modify(|state| {
+            state.failures = state.failures.saturating_add(1);
+            state.failure = Some(why.into());
+            state.due = now + BACK_OFF.wait(state.failures, jitter);
+            state.reading = Reading::Idle;
+        });
+        self.state.borrow().failures
+    }
+
+    /// What was read, if its number is this one.
+    pub(super) fn workload_of(&self, number: WorkloadId) -> Option<Arc<Workload>> {
+        self.workload().filter(|(known, _)| *known == number).map(|(_, workload)| workload)
+    }
+
+    /// What was read, and its number.
+    pub(super) fn workload(&self) -> Option<(WorkloadId, Arc<Workload>)> {
+        let state = self.state.borrow();
+        match &state.known {
+            Known::Workload(workload) => Some((state.number, Arc::clone(workload))),
+            Known::Nothing | Known::Deleted => None,
+        }
+    }
+}
+
+/// `NAMESPACE/NAME`.
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

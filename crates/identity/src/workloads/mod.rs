@@ -1,0 +1,341 @@
+//! [`Workloads`]: the Kubernetes service accounts of this node's pods, and how each acts at Google.
+//!
+//! Each account has a number, a [`WorkloadId`], under which everything is kept that belongs to it. A number stands for
+//! one account as it is now: when its annotations change, or it is deleted and created again, it gets another number,
+//! and what was kept under the old one is forgotten. No number is used twice.
+//!
+//! Accounts are read by `follow`: at first sight, again when they are asked for and older than a minute, and at each
+//! renewal of their tokens. While the API server is away, what was read last goes on.
+
+mod account;
+pub(crate) mod federation;
+mod link;
+mod names;
+mod reader;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
+
+pub use account::Account;
+use account::{Known, Reading};
+pub use federation::{ClusterUri, Endpoint, Federation, Prefetch, Provider, Trust, WorkloadPool};
+pub use link::{Annotations, GoogleAccount, Link, Malformed, QuotaProject};
+pub use names::Names;
+pub use reader::follow;
+
+use crate::pods::Pod;
+use base::clock::{BootTime, sleep_until};
+use protocol::metadata::{ServiceAccount, WorkloadId};
+
+/// Maximum wait for what an account is. A little less than clients wait for a token, so that they get the reason.
+const LINK_TIMEOUT: Duration = Duration::from_millis(2300);
+
+/// A Kubernetes service account, and what its annotations say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its UID, which differs when it is deleted and created again.
+    pub uid: Box<str>,
+    /// How it acts at Google.
+    pub link: Result<Link, Malformed>,
+}
+
+/// Why it is not known how an account acts at Google. The text is sent to the pod and logged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// It could not be read yet.
+    #[error("the Kubernetes service account {account} is not known yet: {why}")]
+    Unread {
+        /// Namespace and name.
+        account: String,
+        /// What is missing: the API server, or a right.
+        why: Arc<str>,
+    },
+    /// It does not exist any more.
+    #[error("the Kubernetes service account {account} was deleted")]
+    Deleted {
+        /// Namespace and name.
+        account: String,
+    },
+    /// The number is of an account that has changed meanwhile, or whose last pod has ended.
+    #[error("the pod's service account has changed")]
+    Outdated,
+}
+
+/// The service accounts that have a number.
+#[derive(Debug, Default)]
+pub struct Workloads {
+    /// `None` if accounts have no tokens of their own.
+    federation: Option<Arc<Federation>>,
+    /// `None` likewise.
+    names: Option<Arc<Names>>,
+    inner: Mutex<Inner>,
+    /// Resolves when an account is to be read.
+    wanted: Notify,
+    /// The number of changes of what is known.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Never reused, so that what was kept for a number cannot be taken for another account's.
+    next: u64,
+    /// By namespace and name.
+    accounts: HashMap<(Arc<str>, Arc<str>), Arc<Account>>,
+    by_number: HashMap<WorkloadId, Arc<Account>>,
+    /// Numbers that were replaced, and are still to be forgotten.
+    replaced: Vec<WorkloadId>,
+}
+
+impl Inner {
+    fn number(&mut self) -> WorkloadId {
+        let number = WorkloadId(self.next);
+        self.next += 1;
+        number
+    }
+}
+
+impl Workloads {
+    /// Knows no account yet. Without a federation, accounts have no tokens of their own.
+    pub fn new(federation: Option<Federation>) -> Self {
+        let names = federation.as_ref().map(|federation| Arc::new(Names::of(federation)));
+        Self { federation: federation.map(Arc::new), names, ..Self::default() }
+    }
+
+    /// What Google trusts. `None` if accounts have no tokens of their own.
+    pub fn federation(&self) -> Option<&Arc<Federation>> {
+        self.federation.as_ref()
+    }
+
+    /// What accounts are called. `None` if they have no tokens of their own.
+    pub fn names(&self) -> Option<&Arc<Names>> {
+        self.names.as_ref()
+    }
+
+    /// Whether an account in a path is that of the workload with this number. Without waiting: `None` if that is not known
+    /// yet.
+    pub fn is_own(&self, number: WorkloadId, account: &ServiceAccount) -> Option<bool> {
+        let names = self.names.as_ref()?;
+        if names.is_everybodys(account) {
+            return Some(true);
+        }
+        self.get(number).map(|workload| names.is_own(account, &workload))
+    }
+
+    /// Whether an account is known to be a workload's own, for the token cache.
+    pub fn own_accounts(self: &Arc<Self>) -> impl Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync + use<> {
+        let workloads = Arc::clone(self);
+        move |number, account| workloads.is_own(number, account) == Some(true)
+    }
+
+    /// The account of a pod. A new one is read in the background.
+    pub fn of_pod(&self, pod: &Pod) -> Arc<Account> {
+        let mut inner = self.lock();
+        let key = key_of(pod);
+        if let Some(account) = inner.accounts.get(&key) {
+            return Arc::clone(account);
+        }
+        let number = inner.number();
+        let account = Arc::new(Account::new(Arc::clone(&key.0), Arc::clone(&key.1), number, BootTime::now()));
+        inner.accounts.insert(key, Arc::clone(&account));
+        inner.by_number.insert(number, Arc::clone(&account));
+        drop(inner);
+        self.wanted.notify_one();
+        account
+    }
+
+    /// Like [`Workloads::get`], for a request of one of its pods about the account: it is read again if that was long ago.
+    pub fn requested(&self, number: WorkloadId) -> Option<Arc<Workload>> {
+        let account = self.account(number)?;
+        account.requested();
+        account.workload_of(number)
+    }
+
+    /// What is known of the account with this number, without waiting. `None` if it was not read yet, does not exist
+    /// any more, or has another number now.
+    pub fn get(&self, number: WorkloadId) -> Option<Arc<Workload>> {
+        self.account(number)?.workload_of(number)
+    }
+
+    /// The accounts that are known, and their numbers.
+    pub fn all(&self) -> Vec<(WorkloadId, Arc<Workload>)> {
+        self.lock().accounts.values().filter_map(|account| account.workload()).collect()
+    }
+
+    /// Resolves when an account was read and is not what it was.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Whether an account has this number now.
+    pub fn has(&self, number: WorkloadId) -> bool {
+        self.lock().by_number.contains_key(&number)
+    }
+
+    /// What the account with this number is, and how it acts at Google. Waits until it was read, at most 2.3 s.
+    pub async fn link(&self, number: WorkloadId) -> Result<Arc<Workload>, LinkError> {
+        let account = self.account(number).ok_or(LinkError::Outdated)?;
+        let mut changes = account.state.subscribe();
+        let deadline = Instant::now() + LINK_TIMEOUT;
+        loop {
+            let (due, why, is_idle) = {
+                let state = changes.borrow_and_update();
+                match &state.known {
+                    _ if state.number != number => return Err(LinkError::Outdated),
+                    Known::Workload(workload) => return Ok(Arc::clone(workload)),
+                    Known::Deleted => return Err(LinkError::Deleted { account: account.to_string() }),
+                    Known::Nothing => (state.due, state.failure.clone(), state.reading == Reading::Idle),
+                }
+            };
+            let unread = || LinkError::Unread {
+                account: account.to_string(),
+                why: why.unwrap_or_else(|| "the API server has not answered yet".into()),
+            };
+            let now = BootTime::now();
+            // It will not be read again within this time.
+            if is_idle && due.since(now) > deadline.saturating_duration_since(Instant::now()) {
+                return Err(unread());
+            }
+            let next = async {
+                if is_idle {
+                    sleep_until(due).await;
+                    self.want(&account);
+                } else {
+                    // The sender is in `account`.
+                    let _ = changes.changed().await;
+                }
+            };
+            if timeout_at(deadline, next).await.is_err() {
+                return Err(unread());
+            }
+        }
+    }
+
+    /// Wants the account with this number to be read again, soon. For renewals of its tokens.
+    pub fn recheck(&self, number: WorkloadId) {
+        if let Some(account) = self.account(number) {
+            self.want(&account);
+        }
+    }
+
+    /// Wants the accounts that are due to be read.
+    pub fn tend(&self, now: BootTime) {
+        let due = self.lock().accounts.values().filter(|account| account.want_if_due(now)).count();
+        if due > 0 {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Wants the accounts that could never be read to be read now, because the API server answers again.
+    pub fn retry(&self) {
+        let unread = self.lock().accounts.values().filter(|account| account.want_if_unread()).count();
+        if unread > 0 {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Forgets the accounts that none of these pods has, and returns their numbers and those that were replaced. The
+    /// pods are listed while no account can get a number, so none that is in use is forgotten.
+    pub fn retain(&self, pods: impl FnOnce() -> Vec<Arc<Pod>>) -> Vec<WorkloadId> {
+        let mut inner = self.lock();
+        let live: HashSet<_> = pods().iter().filter(|pod| !pod.ended).map(|pod| key_of(pod)).collect();
+        let Inner { accounts, by_number, replaced, .. } = &mut *inner;
+        let mut forgotten = std::mem::take(replaced);
+        accounts.retain(|key, account| {
+            let is_live = live.contains(key);
+            if !is_live {
+                by_number.remove(&account.number());
+                forgotten.push(account.number());
+            }
+            is_live
+        });
+        forgotten
+    }
+
+    fn want(&self, account: &Account) {
+        if account.want() {
+            self.wanted.notify_one();
+        }
+    }
+
+    fn account(&self, number: WorkloadId) -> Option<Arc<Account>> {
+        self.lock().by_number.get(&number).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while it is locked.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For whoever reads the accounts.
+impl Workloads {
+    /// The accounts to be read now, each once. Waits for the first.
+    pub async fn wanted(&self) -> Vec<Arc<Account>> {
+        loop {
+            let wanted: Vec<_> = self.lock().accounts.values().filter(|account| account.begin()).cloned().collect();
+            if !wanted.is_empty() {
+                return wanted;
+            }
+            self.wanted.notified().await;
+        }
+    }
+
+    /// Records that an account exists. If it differs from what was known, it gets another number.
+    pub fn found(&self, account: &Arc<Account>, uid: &str, annotations: &Annotations<'_>) {
+        let workload = Workload {
+            namespace: Arc::clone(&account.namespace),
+            name: Arc::clone(&account.name),
+            uid: uid.into(),
+            link: Link::parse(annotations),
+        };
+        match account.workload() {
+            Some((number, known)) if *known == workload => {
+                account.learned(Known::Workload(known), number, BootTime::now());
+            }
+            known => self.learned(account, Known::Workload(Arc::new(workload)), known.is_some()),
+        }
+    }
+
+    /// Records that an account does not exist.
+    pub fn missing(&self, account: &Arc<Account>) {
+        self.learned(account, Known::Deleted, account.workload().is_some());
+    }
+
+    /// Records that an account could not be read. What is known of it goes on. Returns the number of failures since it
+    /// was last read.
+    pub fn unread(account: &Account, why: &str) -> u32 {
+        account.failed(why, BootTime::now(), fastrand::f64())
+    }
+
+    /// Records what an account is. If it is a change, it gets another number, and what is kept under the old one is
+    /// forgotten by whoever calls `retain`. At first sight nothing was given out under its number.
+    fn learned(&self, account: &Arc<Account>, known: Known, is_change: bool) {
+        let mut inner = self.lock();
+        let mut number = account.number();
+        // Not an account that was forgotten while it was read.
+        if is_change && inner.by_number.remove(&number).is_some() {
+            inner.replaced.push(number);
+            number = inner.number();
+            inner.by_number.insert(number, Arc::clone(account));
+            tracing::info!(%account, "a service account has changed; its tokens are fetched anew");
+        }
+        account.learned(known, number, BootTime::now());
+        drop(inner);
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+}
+
+fn key_of(pod: &Pod) -> (Arc<str>, Arc<str>) {
+    (Arc::clone(&pod.namespace), Arc::clone(&pod.account))
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,209 @@
+//! Accounts that change, and the API server that says so.
+
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::tests::pod;
+use protocol::metadata::Principal;
+
+const LINKED: Annotations<'static> = Annotations {
+    google_account: Some("app@shop.iam.gserviceaccount.com"),
+    delegates: None,
+    quota_project: None,
+    principal_as_email: None,
+};
+
+/// The account of a pod, and its number.
+fn account(workloads: &Workloads, number: u8, namespace: &str, name: &str) -> (Arc<Account>, WorkloadId) {
+    let account = workloads.of_pod(&pod(number, namespace, name));
+    let number = account.number();
+    (account, number)
+}
+
+/// The only account that is to be read now.
+async fn wanted(workloads: &Workloads) -> Arc<Account> {
+    let mut wanted = timeout(Duration::from_secs(60), workloads.wanted()).await.expect("one");
+    assert_eq!(wanted.len(), 1);
+    wanted.remove(0)
+}
+
+fn is_any_wanted(workloads: &Workloads) -> bool {
+    workloads.lock().accounts.values().any(|account| account.state.borrow().reading == Reading::Wanted)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workloads_own_names_are_its_pools_and_once_it_is_read_its_google_accounts() {
+    let workloads = Arc::new(Workloads::new(Some(super::federation::tests::elsewhere())));
+    let (account, number) = account(&workloads, 1, "a", "app");
+    let is_own = workloads.own_accounts();
+    let names = |name: &str| is_own(number, &ServiceAccount::from_segment(name));
+    let email = "app@shop.iam.gserviceaccount.com";
+    assert!(names("my-pool"));
+    assert!(!names(email), "it is not known yet");
+    workloads.found(&account, "u", &LINKED);
+    assert!(names(email));
+    assert!(!names("other@shop.iam.gserviceaccount.com"));
+    assert!(!is_own(WorkloadId(99), &ServiceAccount::from_segment(email)));
+}
+
+#[test]
+fn pods_of_one_account_share_a_number_and_namespaces_tell_accounts_apart() {
+    let workloads = Workloads::default();
+    let (_, one) = account(&workloads, 1, "a", "app");
+    assert_eq!(account(&workloads, 2, "a", "app").1, one);
+    assert_ne!(account(&workloads, 3, "b", "app").1, one);
+    assert_ne!(account(&workloads, 4, "a", "other").1, one);
+}
+
+#[test]
+fn a_number_is_forgotten_with_the_last_pod_and_never_used_again() {
+    let workloads = Workloads::default();
+    let (app, other) = (pod(1, "a", "app"), pod(2, "a", "other"));
+    let (first, kept) = (workloads.of_pod(&app).number(), workloads.of_pod(&other).number());
+    let ended = Pod { ended: true, ..app.clone() };
+    assert_eq!(workloads.retain(|| vec![Arc::new(other.clone()), Arc::new(ended)]), [first]);
+    assert!(!workloads.has(first) && workloads.has(kept));
+    assert_eq!(workloads.of_pod(&other).number(), kept);
+    let again = workloads.of_pod(&app).number();
+    assert!(![first, kept].contains(&again));
+}
+
+/// With a pass over all accounts for each pod this takes minutes.
+#[test]
+fn thousands_of_accounts_are_checked_against_thousands_of_pods() {
+    let workloads = Workloads::default();
+    let pods: Vec<_> =
+        (0..3_000).map(|number| Arc::new(pod(1, "a-namespace-of-a-tenant", &format!("account-{number}")))).collect();
+    for pod in &pods {
+        workloads.of_pod(pod);
+    }
+    for _ in 0..100 {
+        assert_eq!(workloads.retain(|| pods.clone()), []);
+    }
+    assert_eq!(workloads.retain(|| pods[1..].to_vec()).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_changes_gets_another_number_and_the_old_one_is_forgotten() {
+    let workloads = Workloads::default();
+    let live = || vec![Arc::new(pod(1, "a", "app"))];
+    let (app, first) = account(&workloads, 1, "a", "app");
+    let reading = wanted(&workloads).await;
+    workloads.found(&reading, "u1", &LINKED);
+    assert_eq!(app.principal(), Principal::Workload(first), "nothing was given out under it before");
+    workloads.found(&reading, "u1", &LINKED);
+    assert_eq!((app.number(), workloads.retain(live)), (first, vec![]), "nothing has changed");
+    let linked = workloads.link(first).await.expect("a link");
+    assert_eq!(linked.link, Link::parse(&LINKED));
+
+    workloads.found(&reading, "u1", &Annotations::default());
+    let second = app.number();
+    assert_eq!(app.principal(), Principal::Workload(second));
+    assert_eq!(workloads.retain(live), [first]);
+    assert_eq!((workloads.get(first), workloads.link(first).await), (None, Err(LinkError::Outdated)));
+    assert_eq!(workloads.link(second).await.expect("a link").link, Ok(Link::default()));
+
+    workloads.found(&reading, "u2", &Annotations::default());
+    assert_eq!(workloads.retain(live), [second], "it was deleted and created again");
+    let third = app.number();
+    workloads.missing(&reading);
+    assert_eq!(workloads.retain(live), [third]);
+    let error = workloads.link(app.number()).await.expect_err("deleted");
+    assert_eq!(error.to_string(), "the Kubernetes service account a/app was deleted");
+    assert_eq!(workloads.link(third).await, Err(LinkError::Outdated));
+    let deleted = app.number();
+    workloads.found(&reading, "u3", &LINKED);
+    assert_eq!((app.number(), workloads.retain(live)), (deleted, vec![]), "nothing was given out under it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_until_its_account_was_read_through_a_failure() {
+    let workloads = Arc::new(Workloads::default());
+    let (_, number) = account(&workloads, 1, "a", "app");
+    let asking = tokio::spawn({
+        let workloads = Arc::clone(&workloads);
+        async move { workloads.link(number).await }
+    });
+    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    let began = Instant::now();
+    let again = wanted(&workloads).await;
+    assert!(began.elapsed() <= Duration::from_millis(250), "{:?}", began.elapsed());
+    workloads.found(&again, "u1", &LINKED);
+    assert_eq!(asking.await.expect("no panic").expect("a link").uid, "u1".into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_could_never_be_read_is_read_once_the_api_server_is_back() {
+    let workloads = Workloads::default();
+    let (_, unread) = account(&workloads, 1, "a", "app");
+    for _ in 0..8 {
+        let reading = wanted(&workloads).await;
+        Workloads::unread(&reading, "the API server is away");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        workloads.tend(BootTime::now());
+    }
+    Workloads::unread(&*wanted(&workloads).await, "the API server is away");
+    let began = Instant::now();
+    workloads.retry();
+    let reading = wanted(&workloads).await;
+    workloads.found(&reading, "u1", &LINKED);
+    assert_eq!(began.elapsed(), Duration::ZERO, "not after the pause");
+    assert!(workloads.link(unread).await.is_ok());
+    workloads.retry();
+    assert!(!is_any_wanted(&workloads), "one that is known has time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_wait_for_longer_than_its_deadline() {
+    let workloads = Workloads::default();
+    let (_, number) = account(&workloads, 1, "a", "app");
+    let began = Instant::now();
+    let error = workloads.link(number).await.expect_err("nobody reads");
+    assert_eq!(began.elapsed(), LINK_TIMEOUT);
+    assert_eq!(
+        error.to_string(),
+        "the Kubernetes service account a/app is not known yet: the API server has not answered yet"
+    );
+    for _ in 0..8 {
+        let reading = wanted(&workloads).await;
+        Workloads::unread(&reading, "a right is missing");
+        sleep(Duration::from_secs(10)).await;
+        workloads.tend(BootTime::now());
+    }
+    let reading = wanted(&workloads).await;
+    Workloads::unread(&reading, "a right is missing");
+    let began = Instant::now();
+    let error = workloads.link(number).await.expect_err("it is not read again for seconds");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(error.to_string().ends_with(": a right is missing"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_goes_on_and_is_read_again_after_a_minute_if_it_is_asked_for() {
+    let workloads = Workloads::default();
+    let (app, number) = account(&workloads, 1, "a", "app");
+    workloads.found(&wanted(&workloads).await, "u1", &LINKED);
+    assert!(workloads.requested(number).is_some());
+    sleep(Duration::from_secs(59)).await;
+    workloads.tend(BootTime::now());
+    assert!(!is_any_wanted(&workloads));
+    sleep(Duration::from_secs(2)).await;
+    workloads.tend(BootTime::now());
+    let reading = wanted(&workloads).await;
+    workloads.tend(BootTime::now());
+    assert!(!is_any_wanted(&workloads), "it is under way");
+    Workloads::unread(&reading, "the API server is away");
+    assert_eq!(workloads.link(number).await.expect("a link").uid, "u1".into());
+
+    sleep(Duration::from_secs(1)).await;
+    workloads.tend(BootTime::now());
+    workloads.found(&wanted(&workloads).await, "u1", &LINKED);
+    sleep(Duration::from_secs(600)).await;
+    // Each request of a pod reads it, also one about something else.
+    assert_eq!(app.principal(), Principal::Workload(number));
+    assert!(workloads.get(number).is_some());
+    workloads.tend(BootTime::now());
+    assert!(!is_any_wanted(&workloads), "nobody asked");
+    workloads.recheck(number);
+    assert!(is_any_wanted(&workloads));
+}

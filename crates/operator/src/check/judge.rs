@@ -1,0 +1,319 @@
+//! Interprets observations and suggests fixes. Pure.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::probe::{Exchange, Response};
+use crate::finding;
+use proxy::failure::OWN_TOKEN;
+use proxy::reply;
+use redirect::METADATA_V4;
+use telemetry::labels;
+
+/// Fetching a token should take less. Otherwise it noticeably delays the start of programs.
+const SLOW_TOKEN_TIME: Duration = Duration::from_secs(1);
+
+labels! {
+    /// Meaning of an observation, from good to bad.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    Verdict {
+        /// Passed.
+        Protected = "protected",
+        /// Exposed on purpose (`--redirect-allow`).
+        Allowed = "allowed",
+        /// Not exposed, but not working.
+        Trouble = "trouble",
+        /// Exposed.
+        Unprotected = "unprotected",
+    }
+}
+
+impl Verdict {
+    /// Whether nothing is exposed that should not be, and all works.
+    pub fn is_good(self) -> bool {
+        self <= Self::Allowed
+    }
+}
+
+/// Result of one check, which is named. Without advice if it passed.
+pub type Finding = finding::Finding<&'static str, Verdict>;
+
+const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
+                       node's network bypasses the rules (Cilium with eBPF host routing, Dataplane V2): see \
+                       'Cilium' in deploy/README.md. The node itself and pods with hostNetwork: true cannot be redirected";
+const CLOSE: &str = "if the redirect leaves it open on purpose, let this check know: --redirect-allow, or \
+                     METADATA_PROXY_REDIRECT_ALLOW (Helm: redirect.allow). Otherwise run 'gce-metadata-proxy redirect check' on \
+                     this node: it says which rules are missing. If none is, the node's network bypasses the rules, and a \
+                     network policy must block this";
+const START: &str = "check that the proxy of this node is running and ready (see its log and /readyz); until then pods get \
+                     neither metadata nor the node's secrets";
+const NO_OWN_TOKEN: &str = "do what the sentence says; docs/identity-operations.md#when-pods-get-no-tokens has more";
+const CONCEAL: &str = "check that the proxy answers here (the first line), and which policy it uses";
+
+pub(super) fn proxied(exchange: &Exchange) -> Finding {
+    let (verdict, seen, advice) = match &exchange.outcome {
+        Ok(answer) if is_ours(answer) => (Verdict::Protected, "the proxy answers".to_owned(), None),
+        Ok(answer) => (Verdict::Unprotected, format!("answered by {}, not by the proxy", who(answer)), Some(INSTALL)),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    finding("proxied", exchange, verdict, seen, advice)
+}
+
+pub(super) fn name(found: IpAddr, exchange: &Exchange) -> Finding {
+    let mut finding = Finding { topic: "name", ..proxied(exchange) };
+    if found != IpAddr::V4(METADATA_V4) {
+        finding.seen = format!("the name resolves to {found}; there, {}", finding.seen);
+    }
+    finding
+}
+
+pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
+    Finding::new("name", Verdict::Trouble, format!("look up {name}"), format!("it has no address: {error}")).advising(
+        "check the DNS resolver used here: it must forward this name to the metadata server (169.254.169.254, port 53); \
+         or set GCE_METADATA_HOST=169.254.169.254",
+    )
+}
+
+/// Whether a request is for a directory. A response to it may come without its secrets.
+pub(super) fn is_listing(request: &str) -> bool {
+    request.contains('?')
+}
+
+pub(super) fn secret(exchange: &Exchange) -> Finding {
+    let holds_secrets = |answer: &Response| {
+        !is_listing(&exchange.request) || String::from_utf8_lossy(&answer.body).contains("kube-env")
+    };
+    let (verdict, seen, advice) = match &exchange.outcome {
+        Ok(answer) if answer.status.is_success() && holds_secrets(answer) => {
+            (Verdict::Unprotected, format!("{} returns it", who(answer)), Some(CONCEAL))
+        }
+        Ok(answer) if answer.status.is_success() => {
+            (Verdict::Protected, "answered without the secret values".to_owned(), None)
+        }
+        Ok(answer) => refused(answer),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    finding("concealed", exchange, verdict, seen, advice)
+}
+
+/// Whether the node's identity tokens are issued to pods. Those of the pod's own account may be: with workload identity, the proxy
+/// answers by itself what the aliases of that account are, and forwards those of the node's.
+pub(super) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
+    let is_own = aliases.outcome.as_ref().is_ok_and(|answer| answer.status.is_success() && is_ours(answer));
+    let (verdict, seen, advice) = match &exchange.outcome {
+        Ok(answer) if answer.status.is_success() && is_ours(answer) && is_own => {
+            (Verdict::Protected, "the proxy issues one of the pod's own account, and not the node's".to_owned(), None)
+        }
+        Ok(answer) if answer.status.is_success() => {
+            let seen = format!("{} issues an identity token of the node", who(answer));
+            let advice = "check that the proxy answers here (the first line); if its policy allows identity tokens, \
+                          every pod can impersonate this node: conceal them unless that is intended";
+            (Verdict::Unprotected, seen, Some(advice))
+        }
+        Ok(answer) => refused(answer),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    finding("identity", exchange, verdict, seen, advice)
+}
+
+pub(super) fn token(exchange: &Exchange) -> Finding {
+    /// The only field that is read; the rest is discarded.
+    #[derive(Deserialize)]
+    struct Token {
+        expires_in: u64,
+    }
+    let (verdict, seen, advice) = match &exchange.outcome {
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND => {
+            (Verdict::Protected, "404: this machine has no service account".to_owned(), None)
+        }
+        Ok(answer) if answer.status.is_success() => match serde_json::from_slice::<Token>(&answer.body) {
+            Ok(Token { expires_in }) if exchange.took > SLOW_TOKEN_TIME => {
+                let advice = "check the upstream latency in the proxy's /metrics: the metadata server is slow or refuses requests";
+                (Verdict::Trouble, format!("slow: a token for {expires_in} s"), Some(advice))
+            }
+            Ok(Token { expires_in }) => (Verdict::Protected, format!("a token for {expires_in} s"), None),
+            Err(_) => {
+                let seen = format!("{} answers with something that is not a token", who(answer));
+                (Verdict::Trouble, seen, Some("check who answers at this address (the first line)"))
+            }
+        },
+        Ok(answer) => {
+            let seen = format!("no token: {} from {}", answer.status.as_u16(), who(answer));
+            let server_failed = "check the proxy's log and /readyz for errors of the metadata server";
+            match sentence(answer) {
+                None => (Verdict::Trouble, seen, Some(server_failed)),
+                Some(why) => {
+                    let is_own = answer.status == StatusCode::FORBIDDEN || why.starts_with(OWN_TOKEN);
+                    let advice = if is_own { NO_OWN_TOKEN } else { server_failed };
+                    (Verdict::Trouble, format!("{seen}: {why}"), Some(advice))
+                }
+            }
+        }
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    finding("token", exchange, verdict, seen, advice)
+}
+
+/// Whether a connection could be opened that should be blocked, unless it is allowed. `error` is `None` if it could.
+pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>, is_allowed: bool) -> Finding {
+    let found = |verdict, seen| Finding::new("way_round", verdict, format!("connect to {addr}"), seen);
+    match error {
+        Some(error) => found(Verdict::Protected, &*format!("it is closed: {error}")),
+        None if is_allowed => found(Verdict::Allowed, "it is open, as --redirect-allow says"),
+        None => found(Verdict::Unprotected, "it is open").advising(CLOSE),
+    }
+}
+
+fn finding(
+    check: &'static str,
+    exchange: &Exchange,
+    verdict: Verdict,
+    seen: String,
+    advice: Option<&'static str>,
+) -> Finding {
+    let found = Finding::new(check, verdict, &exchange.request, seen);
+    let took = exchange.outcome.is_ok().then_some(exchange.took);
+    Finding { advice: advice.map(str::to_owned), took, ..found }
+}
+
+fn refused(answer: &Response) -> (Verdict, String, Option<&'static str>) {
+    let status = answer.status.as_u16();
+    match status {
+        403 if is_ours(answer) => (Verdict::Protected, "403: the proxy conceals it".to_owned(), None),
+        401 | 403..=405 => {
+            (Verdict::Protected, format!("{status}: {} does not have it or refuses it", who(answer)), None)
+        }
+        _ => (Verdict::Trouble, format!("{status} from {}", who(answer)), Some(START)),
+    }
+}
+
+fn is_ours(answer: &Response) -> bool {
+    answer.server.as_ref().is_some_and(|server| reply::SERVER == server.as_str())
+}
+
+/// The proxy's own sentence, if it answered with one.
+fn sentence(answer: &Response) -> Option<String> {
+    let line = std::str::from_utf8(&answer.body).ok()?.lines().next()?.trim();
+    (is_ours(answer) && !line.is_empty()).then(|| line.trim_end_matches('.').to_owned())
+}
+
+fn who(answer: &Response) -> String {
+    match &answer.server {
+        _ if is_ours(answer) => "the proxy".to_owned(),
+        Some(server) => format!("{server:?}"),
+        None => "an unnamed server".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange(status: u16, server: Option<&str>, body: &'static str) -> Exchange {
+        let status = StatusCode::from_u16(status).expect("a status");
+        let answer = Response { status, server: server.map(ToOwned::to_owned), body: body.into() };
+        Exchange {
+            request: "GET http://169.254.169.254/".to_owned(),
+            outcome: Ok(answer),
+            took: Duration::from_millis(3),
+        }
+    }
+
+    fn failed() -> Exchange {
+        Exchange { outcome: Err(io::ErrorKind::ConnectionRefused.into()), ..exchange(200, None, "") }
+    }
+
+    const OURS: Option<&str> = Some("gce-metadata-proxy");
+    const REAL: Option<&str> = Some("Metadata Server for VM");
+
+    #[test]
+    fn the_proxy_is_recognised_by_its_server_header() {
+        assert_eq!(proxied(&exchange(200, OURS, "")).verdict, Verdict::Protected);
+        assert_eq!(proxied(&exchange(200, REAL, "")).verdict, Verdict::Unprotected);
+        assert_eq!(proxied(&exchange(200, None, "")).verdict, Verdict::Unprotected);
+        assert_eq!(proxied(&failed()).verdict, Verdict::Trouble);
+    }
+
+    #[test]
+    fn a_secret_is_unprotected_only_if_it_is_returned() {
+        for (status, verdict) in [
+            (200, Verdict::Unprotected),
+            (403, Verdict::Protected),
+            (404, Verdict::Protected),
+            (429, Verdict::Trouble),
+            (503, Verdict::Trouble),
+        ] {
+            assert_eq!(secret(&exchange(status, REAL, "x")).verdict, verdict, "{status}");
+            assert_eq!(identity(&exchange(status, REAL, "x"), &exchange(200, REAL, "")).verdict, verdict, "{status}");
+        }
+        let directory =
+            |body| Exchange { request: "GET http://h/a/?recursive=true".to_owned(), ..exchange(200, OURS, body) };
+        assert_eq!(secret(&directory(r#"{"cluster-name":"a"}"#)).verdict, Verdict::Protected);
+        assert_eq!(secret(&directory(r#"{"kube-env":"a"}"#)).verdict, Verdict::Unprotected);
+    }
+
+    #[test]
+    fn an_identity_token_of_the_pods_own_account_exposes_nothing() {
+        let found = |token, aliases| identity(&exchange(200, token, "ey"), &aliases);
+        for (token, aliases, verdict) in [
+            (OURS, exchange(200, OURS, "default\n"), Verdict::Protected),
+            (OURS, exchange(200, REAL, "default\n"), Verdict::Unprotected),
+            (OURS, exchange(403, OURS, "no\n"), Verdict::Unprotected),
+            (OURS, failed(), Verdict::Unprotected),
+            (REAL, exchange(200, OURS, "default\n"), Verdict::Unprotected),
+        ] {
+            let shown = format!("{aliases:?}");
+            assert_eq!(found(token, aliases).verdict, verdict, "{token:?} {shown}");
+        }
+    }
+
+    #[test]
+    fn why_there_is_no_token_is_said_by_the_proxy() {
+        let why = "Pods of shop/checkout do not get tokens, because this account has no binding.\n";
+        let refusal = token(&exchange(403, OURS, why));
+        assert_eq!(refusal.verdict, Verdict::Trouble);
+        assert_eq!(refusal.seen, format!("no token: 403 from the proxy: {}", why.trim_end_matches(".\n")));
+        assert_eq!(refusal.advice.as_deref(), Some(NO_OWN_TOKEN));
+        let own = token(&exchange(503, OURS, "The pod's own token is not available: Google is slow.\n"));
+        assert_eq!(own.advice.as_deref(), Some(NO_OWN_TOKEN), "{own:?}");
+        let down = token(&exchange(503, OURS, "The metadata server is not available: it is slow.\n"));
+        assert!(down.seen.contains("it is slow") && down.advice.as_deref() != Some(NO_OWN_TOKEN), "{down:?}");
+        let others = token(&exchange(403, REAL, "<html>"));
+        assert!(!others.seen.contains("html"), "{}", others.seen);
+    }
+
+    #[test]
+    fn a_way_round_may_be_open_on_purpose() {
+        let addr = SocketAddr::from(([169, 254, 169, 254], 443));
+        for (is_allowed, verdict) in [(true, Verdict::Allowed), (false, Verdict::Unprotected)] {
+            let found = way_round(addr, None, is_allowed);
+            assert_eq!((found.verdict, found.advice.is_none()), (verdict, is_allowed));
+        }
+        assert_eq!(way_round(addr, Some(&io::ErrorKind::ConnectionRefused.into()), false).verdict, Verdict::Protected);
+    }
+
+    #[test]
+    fn a_token_is_checked_and_never_printed() {
+        let token = |status, body, took| token(&Exchange { took, ..exchange(status, REAL, body) });
+        let whole = r#"{"access_token":"ya29.secret","expires_in":3599,"token_type":"Bearer"}"#;
+        let (soon, late) = (Duration::from_millis(2), Duration::from_millis(1001));
+        assert_eq!(token(200, whole, soon).verdict, Verdict::Protected);
+        assert!(!format!("{:?}", token(200, whole, soon)).contains("ya29"));
+        assert_eq!(token(200, whole, late).verdict, Verdict::Trouble);
+        assert_eq!(token(200, "<html>", soon).verdict, Verdict::Trouble);
+        assert_eq!(token(404, "", soon).verdict, Verdict::Protected);
+        assert_eq!(token(503, "", soon).verdict, Verdict::Trouble);
+    }
+
+    #[test]
+    fn an_unexpected_address_of_the_name_is_reported() {
+        let elsewhere = name(IpAddr::from([10, 0, 0, 1]), &exchange(200, REAL, ""));
+        assert!(elsewhere.seen.contains("10.0.0.1"), "{elsewhere:?}");
+        assert_eq!((elsewhere.topic, elsewhere.verdict), ("name", Verdict::Unprotected));
+    }
+}

@@ -1,0 +1,156 @@
+//! `gce-metadata-proxy check`: checks whether this pod or node is protected.
+//!
+//! Run in a pod, it sends the requests that a program or an intruder would send, and reports the results. It
+//! recognises the proxy by the header `Server: gce-metadata-proxy` in responses to `/` and concealed paths;
+//! forwarded values keep the metadata server's own. It needs no privileges and changes nothing. Of a token it
+//! only checks the format, and then discards it.
+//!
+//! Beside the proxy, it also asks that for what its own credential for the API server allows (`credential.rs`).
+//!
+//! There are four results. *Protected*: all checks passed. *Allowed*: another route to the server is open on purpose
+//! (`--redirect-allow`). *Unprotected*: a secret, or a route that nobody allowed, is open. *Trouble*: no such thing is
+//! open, but something does not work, so that programs get no metadata or the result is uncertain.
+//!
+//! # The canary
+//!
+//! Only a pod can find out whether its node's network takes pods' packets past the redirect (`redirect/dataplane.rs`). So
+//! `check --interval` runs in a pod of each node and checks again and again ([`Canary`]). `check --last`, its readiness probe,
+//! prints what was found last and fails unless this is ready, so that `kubectl describe pod` has the reason. (The kubelet does
+//! not show the body of an HTTP probe.)
+//!
+//! It asks for heads only (`HEAD`), and leaves out what only a body can answer: tokens and listings. So it never has a token
+//! or a secret, also where everything is open. While pods are protected, the proxy answers all of it by itself, and the
+//! metadata server is not asked.
+
+mod canary;
+mod command;
+mod credential;
+mod judge;
+mod pages;
+mod probe;
+mod report;
+mod standing;
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::Method;
+use tokio::task::JoinSet;
+
+use probe::{Client, Exchange, connect, resolve};
+use redirect::{METADATA_V4, METADATA_V6, Routes};
+
+pub use canary::Canary;
+pub use command::{Command, run};
+pub use judge::{Finding, Verdict};
+pub use report::Report;
+
+/// The host name that client libraries use.
+const NAME: &str = "metadata.google.internal";
+
+/// The server's other services: HTTPS, snapshots and workload identities. The last two are known from the guest
+/// agent's configuration.
+const OTHER_PORTS: [u16; 3] = [443, 8081, 8083];
+
+const HTTP: u16 = 80;
+
+/// Paths that a pod must not be able to read. The first holds the credentials of GKE nodes.
+const SECRETS: [&str; 4] = [
+    "/computeMetadata/v1/instance/attributes/kube-env",
+    "/computeMetadata/v1/instance/attributes/ssh-keys",
+    "/computeMetadata/v1/instance/attributes/?recursive=true",
+    "/computeMetadata/v1beta1/instance/attributes/kube-env",
+];
+
+const IDENTITY: &str =
+    "/computeMetadata/v1/instance/service-accounts/default/identity?audience=https%3A%2F%2Fcheck.invalid";
+
+/// A value of the account that the proxy answers by itself only if the account is the pod's own. It forwards the node's.
+const ALIASES: &str = "/computeMetadata/v1/instance/service-accounts/default/aliases";
+
+const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
+
+/// One check.
+#[derive(Debug, Clone, Copy)]
+enum Try {
+    Address,
+    Name,
+    Secret(&'static str),
+    Identity,
+    Token,
+    WayRound(SocketAddr),
+    /// The proxy that serves operators at this address.
+    Credential(SocketAddr),
+}
+
+/// Runs all checks concurrently, in at most 3 s. A proxy on this machine serves operators at `admin`. The redirect leaves these
+/// routes open.
+async fn once(admin: SocketAddr, open: &Routes) -> Report {
+    let tries = [Try::Address, Try::Name].into_iter().chain(at_the_address()).chain(ways_round());
+    run_all(tries.chain([Try::Credential(admin)]), server(), Method::GET, open).await
+}
+
+/// Runs the checks that a response's head answers, in at most 3 s. The redirect leaves these routes open.
+async fn heads(open: &Routes) -> Report {
+    let secrets = SECRETS.into_iter().filter(|path| !judge::is_listing(path)).map(Try::Secret);
+    let tries = [Try::Address, Try::Name].into_iter().chain(secrets).chain(ways_round());
+    run_all(tries, server(), Method::HEAD, open).await
+}
+
+/// Runs the checks that need only the server's address, against another address.
+pub async fn at(server: SocketAddr) -> Report {
+    run_all([Try::Address].into_iter().chain(at_the_address()), server, Method::GET, &Routes::default()).await
+}
+
+fn server() -> SocketAddr {
+    SocketAddr::from((METADATA_V4, HTTP))
+}
+
+fn at_the_address() -> impl Iterator<Item = Try> {
+    SECRETS.map(Try::Secret).into_iter().chain([Try::Identity, Try::Token])
+}
+
+fn ways_round() -> impl Iterator<Item = Try> {
+    let by_v4 = OTHER_PORTS.map(|port| SocketAddr::from((METADATA_V4, port)));
+    let by_v6 = [HTTP, OTHER_PORTS[0]].map(|port| SocketAddr::from((METADATA_V6, port)));
+    by_v4.into_iter().chain(by_v6).map(Try::WayRound)
+}
+
+async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: Method, open: &Routes) -> Report {
+    let (mut running, client) = (JoinSet::new(), Client::new(method));
+    for (place, what) in tries.enumerate() {
+        let (client, open) = (client.clone(), open.clone());
+        running.spawn(async move { (place, what.run(&client, server, &open).await) });
+    }
+    let mut findings = running.join_all().await;
+    findings.sort_by_key(|(place, _)| *place);
+    Report::new(findings.into_iter().filter_map(|(_, finding)| finding).collect())
+}
+
+impl Try {
+    /// `None` if there is nothing to check here.
+    async fn run(self, client: &Client, server: SocketAddr, open: &Routes) -> Option<Finding> {
+        Some(match self {
+            Self::Address => judge::proxied(&ask(client, server, "/").await),
+            Self::Name => match resolve(NAME).await {
+                Ok(found) => judge::name(found.ip(), &client.ask(SocketAddr::new(found.ip(), HTTP), NAME, "/").await),
+                Err(error) => judge::unknown_name(NAME, &error),
+            },
+            Self::Secret(path) => judge::secret(&ask(client, server, path).await),
+            Self::Identity => {
+                let (token, aliases) = tokio::join!(ask(client, server, IDENTITY), ask(client, server, ALIASES));
+                judge::identity(&token, &aliases)
+            }
+            Self::Token => judge::token(&ask(client, server, TOKEN).await),
+            Self::WayRound(addr) => judge::way_round(addr, connect(addr).await.err().as_ref(), open.lead_to(addr)),
+            Self::Credential(admin) => return credential::ask(client, admin).await,
+        })
+    }
+}
+
+async fn ask(client: &Client, server: SocketAddr, path: &'static str) -> Exchange {
+    let host = match server.ip() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    };
+    client.ask(server, &host, path).await
+}

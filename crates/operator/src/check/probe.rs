@@ -1,0 +1,99 @@
+//! Sends the requests of the checks.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout};
+
+use http_client::{ClientError, HttpClient, Limits};
+use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
+
+/// The timeout is the same as in Python's and Node's libraries. Attributes can have 512 KiB.
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 1024 * 1024 };
+
+/// A request and its outcome.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    /// Method and URL.
+    pub(super) request: String,
+    pub(super) outcome: io::Result<Response>,
+    pub(super) took: Duration,
+}
+
+/// The parts of a response that are judged.
+#[derive(Debug)]
+pub(super) struct Response {
+    pub(super) status: StatusCode,
+    /// The `Server` header.
+    pub(super) server: Option<String>,
+    pub(super) body: Bytes,
+}
+
+/// Sends all requests of one run by one method. Each run has its own, because the rules are applied to a connection when it is
+/// opened: one that is kept says nothing about them.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    http: HttpClient,
+    method: Method,
+}
+
+impl Client {
+    pub(super) fn new(method: Method) -> Self {
+        Self { http: HttpClient::plain(LIMITS), method }
+    }
+
+    /// Sends a request as client libraries do.
+    pub(super) async fn ask(&self, addr: SocketAddr, host: &str, path: &str) -> Exchange {
+        let began = Instant::now();
+        let request = Request::builder()
+            .method(self.method.clone())
+            .uri(format!("http://{addr}{path}"))
+            .header(header::HOST, host)
+            .header(METADATA_FLAVOR, GOOGLE)
+            .body(Bytes::new())
+            .expect("host and path are constants");
+        let outcome = self.http.send(request).await.map_err(into_io).map(|response| {
+            let (head, body) = response.into_parts();
+            let server = head.headers.get(header::SERVER);
+            let server = server.map(|server| String::from_utf8_lossy(server.as_bytes()).into_owned());
+            Response { status: head.status, server, body }
+        });
+        Exchange { request: format!("{} http://{host}{path}", self.method), outcome, took: began.elapsed() }
+    }
+
+    /// Asks a process on this machine, which serves operators at this address.
+    pub(super) async fn ask_here(&self, addr: SocketAddr, path: &str) -> Exchange {
+        // One that listens on all addresses listens on loopback, too.
+        let ip = if addr.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { addr.ip() };
+        let addr = SocketAddr::new(ip, addr.port());
+        self.ask(addr, &addr.to_string(), path).await
+    }
+}
+
+/// Opens a connection and closes it.
+pub(super) async fn connect(addr: SocketAddr) -> io::Result<()> {
+    within(TcpStream::connect(addr)).await.map(drop)
+}
+
+/// The first address of a name, from the system's resolver.
+pub(super) async fn resolve(name: &str) -> io::Result<SocketAddr> {
+    let nothing = || io::Error::new(io::ErrorKind::NotFound, "no address found");
+    within(async { lookup_host((name, 0)).await?.next().ok_or_else(nothing) }).await
+}
+
+async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| Err(into_io(ClientError::TimedOut(LIMITS.timeout)));
+    timeout(LIMITS.timeout, work).await.unwrap_or_else(late)
+}
+
+fn into_io(error: ClientError) -> io::Error {
+    match error {
+        ClientError::Connect(error) => error,
+        ClientError::TimedOut(_) => io::Error::new(io::ErrorKind::TimedOut, error),
+        _ => io::Error::other(error),
+    }
+}

@@ -1,0 +1,225 @@
+//! What is asked of Google, and of the issuer's public URL.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::header::DATE;
+use http::{Request, Response, StatusCode, Uri};
+use serde::Deserialize;
+
+use super::claims::Claims;
+use super::judge::google::{self as judge, Seen};
+use super::judge::settings::settings;
+use super::judge::{link, sts, token};
+use super::kubernetes::Kubernetes;
+use super::patient::Patient;
+use super::report::{Finding, Step, Verdict};
+use super::{Deadline, MAX_STEP};
+use http_client::reach::reach as reach_by_steps;
+use http_client::secure::connector;
+use http_client::{HttpClient, Limits};
+use identity::cluster::{AccountObject, Public};
+use identity::tokens::attempt::{self, Federated};
+use identity::tokens::{Google, NotGiven};
+use identity::workloads::{Annotations, Federation, Link, Names, Trust, Workload};
+
+/// Limits of a request to the issuer's URL. A set of keys has some KiB.
+const LIMITS: Limits = Limits { timeout: MAX_STEP, max_body_bytes: 64 << 10 };
+
+/// Whether Google's servers can be reached.
+#[derive(Debug, Default)]
+pub(super) struct Reached {
+    pub(super) findings: Vec<Finding>,
+    sts: bool,
+    iam: bool,
+    /// How far this machine's clock is ahead of Google's, in seconds.
+    pub(super) ahead: Option<i64>,
+}
+
+/// Connects to both of Google's servers.
+pub(super) async fn reach(federation: &Federation, deadline: Deadline) -> Reached {
+    let (sts, iam) = tokio::join!(
+        reach_one(Step::Sts, federation.sts.as_str(), federation, deadline),
+        reach_one(Step::Iam, federation.iam.as_str(), federation, deadline)
+    );
+    let is_reached = |finding: &Finding| finding.verdict < Verdict::Trouble;
+    let ahead = if is_reached(&sts) { deadline.within(ahead(federation)).await.flatten() } else { None };
+    Reached { sts: is_reached(&sts), iam: is_reached(&iam), findings: vec![sts, iam], ahead }
+}
+
+async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Deadline) -> Finding {
+    let uri: Uri = url.parse().expect("it was parsed as one");
+    let reaching = reach_by_steps(&uri, federation.google_ca.as_deref());
+    match tokio::time::timeout_at(deadline.end, reaching).await {
+        Ok(reached) => judge::reached(step, url, &reached),
+        Err(_) => Finding::trouble(step, url, "the time for all steps was over before it was reached"),
+    }
+}
+
+/// How far this machine's clock is ahead of that of the Security Token Service, which says so in any answer.
+async fn ahead(federation: &Federation) -> Option<i64> {
+    let began = SystemTime::now();
+    let response = get(&format!("{}/", federation.sts), federation.google_ca.as_deref()).await.ok()?;
+    let date = httpdate::parse_http_date(response.headers().get(DATE)?.to_str().ok()?).ok()?;
+    Some(token::ahead(began, date))
+}
+
+async fn get(url: &str, ca: Option<&Path>) -> Result<Response<Bytes>, String> {
+    let connector = connector(ca).map_err(|error| error.to_string())?;
+    let request = Request::get(url).body(Bytes::new()).map_err(|error| error.to_string())?;
+    HttpClient::with_connector(connector, LIMITS).send(request).await.map_err(|error| error.to_string())
+}
+
+/// What came of the exchange, and of the token of the Google account.
+#[derive(Debug, Default)]
+pub(super) struct Exchanged {
+    pub(super) findings: Vec<Finding>,
+    /// What pods get tokens of, if they do.
+    pub(super) identity: Option<String>,
+}
+
+/// Exchanges the Kubernetes token, and has the token of the Google account issued.
+pub(super) async fn exchange(
+    federation: &Federation,
+    kubernetes: Kubernetes,
+    reached: &Reached,
+    deadline: Deadline,
+) -> Exchanged {
+    let Kubernetes { patient, account, token, claims, issuer, .. } = kubernetes;
+    let mut findings = Vec::new();
+    let subject = patient.zip(account).map(|(patient, account)| Subject::new(&patient, account, federation));
+    let tried = "annotations";
+    findings.push(match &subject {
+        Some(subject) => subject.finding.clone(),
+        None => Finding::not_tried(Step::Link, tried, "the service account could not be read"),
+    });
+    let google = Google::new(federation).ok().filter(|_| reached.sts);
+    let link = subject.as_ref().and_then(|subject| subject.link.clone());
+    let federated = match (token, &google) {
+        (Some(token), Some(google)) => {
+            let link = link.unwrap_or_default();
+            let exchanging = attempt::exchange(google, federation, token, &link);
+            let federated = deadline.within(exchanging).await.unwrap_or_else(|| Err(silent(deadline)));
+            let life = federated.as_ref().map(Federated::life);
+            findings.push(sts::exchange(federation, claims.as_ref(), life));
+            federated.ok()
+        }
+        (token, _) => {
+            let why = if token.is_none() { "there is no Kubernetes token" } else { NOT_REACHED };
+            findings.push(Finding::not_tried(Step::Exchange, sts::TRIED, why));
+            None
+        }
+    };
+    findings.push(settings(federation, issuer.as_deref(), federated.is_some()));
+    findings.push(match &claims {
+        Some(claims) => {
+            judge::issuer(federation, claims, &seen(federation, claims, deadline).await, federated.is_some())
+        }
+        None => Finding::not_tried(Step::Issuer, "public URL of the issuer", "there is no token that names it"),
+    });
+    let identity = match subject {
+        Some(subject) => subject.act(google.as_ref(), federation, federated, reached, deadline, &mut findings).await,
+        None => None,
+    };
+    Exchanged { findings, identity }
+}
+
+const NOT_REACHED: &str = "the server is not reached";
+
+/// The account whose token is tried.
+struct Subject {
+    /// How IAM names it.
+    member: String,
+    /// `None` if it is malformed.
+    link: Option<Link>,
+    finding: Finding,
+}
+
+impl Subject {
+    fn new(patient: &Patient, account: AccountObject, federation: &Federation) -> Self {
+        let annotations = account.metadata.annotations.unwrap_or_default();
+        let annotations = Annotations::from(&annotations);
+        let workload = Workload {
+            namespace: patient.namespace.as_str().into(),
+            name: patient.account.as_str().into(),
+            uid: account.metadata.uid.into(),
+            link: Link::parse(&annotations),
+        };
+        let member = Names::of(federation).member(&workload).unwrap_or_default();
+        let finding = link::link(patient, &annotations, &workload.link, &member);
+        Self { member, link: workload.link.ok(), finding }
+    }
+
+    /// Has the token issued that pods ask for. Returns whose it is.
+    async fn act(
+        self,
+        google: Option<&Google>,
+        federation: &Federation,
+        federated: Option<Federated>,
+        reached: &Reached,
+        deadline: Deadline,
+        findings: &mut Vec<Finding>,
+    ) -> Option<String> {
+        let link = self.link?;
+        let Some(account) = &link.google_account else { return federated.map(|_| self.member) };
+        let skip = |why| Finding::not_tried(Step::Impersonation, format!("access token of {account}"), why);
+        let (Some(google), Some(federated)) = (google, federated) else {
+            findings.push(skip("there is no federated token"));
+            return None;
+        };
+        if !reached.iam {
+            findings.push(skip(NOT_REACHED));
+            return None;
+        }
+        let issuing = attempt::impersonate(google, federation, &federated, account, &link);
+        let issued = deadline.within(issuing).await.unwrap_or_else(|| Err(silent(deadline)));
+        findings.push(link::impersonation(&link, account, &self.member, issued.as_ref().copied()));
+        issued.is_ok().then(|| account.to_string())
+    }
+}
+
+fn silent(deadline: Deadline) -> NotGiven {
+    NotGiven::Failed(format!("it did not answer within {} s", deadline.step.as_secs()))
+}
+
+/// Looks at the issuer's public URL, if Google does.
+async fn seen(federation: &Federation, claims: &Claims, deadline: Deadline) -> Seen {
+    let Trust::Provider(_) = &federation.trust else { return Seen::Same };
+    let ca = federation.google_ca.as_deref();
+    let looking = async { look(claims, ca).await.unwrap_or_else(Seen::Nothing) };
+    let silent = || Seen::Nothing(format!("no answer within {} s", deadline.step.as_secs()));
+    deadline.within(looking).await.unwrap_or_else(silent)
+}
+
+async fn look(claims: &Claims, ca: Option<&Path>) -> Result<Seen, String> {
+    /// A document of `OpenID` discovery.
+    #[derive(Deserialize)]
+    struct Document {
+        issuer: String,
+        jwks_uri: String,
+    }
+    let url = format!("{}{}", claims.issuer.trim_end_matches('/'), Public::Issuer.path());
+    let uri: Uri = url.parse().map_err(|_| "it is not a URL".to_owned())?;
+    reach_by_steps(&uri, ca).await.map_err(|error| error.to_string())?;
+    let document = public(&url, ca).await?;
+    let Document { issuer, jwks_uri } =
+        serde_json::from_slice(&document).map_err(|_| "what it answers is not a document of OpenID".to_owned())?;
+    if issuer != claims.issuer {
+        return Ok(Seen::Other(issuer));
+    }
+    let keys = public(&jwks_uri, ca).await?;
+    Ok(if token::has_key(&keys, claims) == Some(true) { Seen::Same } else { Seen::OtherKeys })
+}
+
+/// What a public URL has. Google reads `https` only.
+async fn public(url: &str, ca: Option<&Path>) -> Result<Bytes, String> {
+    if !url.starts_with("https://") {
+        return Err(format!("{url} is not an https URL"));
+    }
+    let response = get(url, ca).await?;
+    match response.status() {
+        StatusCode::OK => Ok(response.into_body()),
+        status => Err(format!("{url} answers {status}")),
+    }
+}

@@ -1,0 +1,323 @@
+//! What the API server said about the credential, pods and the account.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::time;
+use crate::doctor::commands;
+use crate::doctor::patient::{Patient, Unfit};
+use crate::doctor::report::{Finding, Step};
+use identity::cluster::{Acting, Credential, Failure, RequestError, Settings, TokenRequestError, User};
+use identity::pods::{ProcError, Scanned};
+
+/// What the name of every service account begins with.
+const ACCOUNT: &str = "system:serviceaccount:";
+
+/// What the name of every node begins with.
+const NODE: &str = "system:node:";
+
+/// What a refusal says that is about acting as the node.
+const IMPERSONATION: &str = "impersonat";
+
+/// What a refusal says of an account that has no pod on the node.
+const NO_POD: &str = "no relationship found between node";
+
+/// What a refusal says where accounts cannot act as their nodes at all.
+const LEGACY_IMPERSONATION: &str = "cannot impersonate resource";
+
+/// Whom the API server takes the credential for.
+pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Result<User, RequestError>) -> Finding {
+    let tried = format!("API server {}", server.trim_end_matches('/')).trim_end().to_owned();
+    let (step, node) = (Step::ApiServer, &settings.node);
+    let error = match user {
+        Ok(user) => return credential(tried, settings, user),
+        Err(error) => error,
+    };
+    match error.failure() {
+        Failure::Refused(StatusCode::UNAUTHORIZED) => {
+            let finding = Finding::trouble(step, tried, "the API server does not accept the credential")
+                .saying(error.to_string());
+            match settings.credential {
+                Credential::Kubeconfig(_) => finding.advising(
+                    "give a kubeconfig whose certificate or token is valid; the kubelet's own is renewed by the kubelet",
+                ),
+                Credential::OwnAccount(_) => finding
+                    .advising("the pod's service account was deleted, or its token has expired: start the pod again")
+                    .running("kubectl rollout restart daemonset/gce-metadata-proxy --namespace=kube-system"),
+            }
+        }
+        // It knows the credential, and does not have this question or does not answer it.
+        Failure::Refused(StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) => {
+            Finding::ok(step, tried, "it answers, and does not say whom it takes the credential for")
+        }
+        Failure::Refused(_) | Failure::Invalid | Failure::Expired => {
+            Finding::trouble(step, tried, "this address is not an API server, or the API server fails")
+                .saying(error.to_string())
+                .looking("kubectl get --raw /readyz")
+        }
+        Failure::Cluster => Finding::trouble(step, tried, error.to_string())
+            .advising("correct the kubeconfig, or the service account of the pod, as it says"),
+        Failure::Connection | Failure::Silent => Finding::trouble(
+            step,
+            tried,
+            format!("the API server is not reached from the node {node}"),
+        )
+        .saying(error.to_string())
+        .advising(
+            "if it answers from elsewhere, the way from this node to it is blocked: a network policy, a firewall, or \
+                 kube-proxy that is not running here",
+        )
+        .looking("kubectl get --raw /readyz"),
+    }
+}
+
+fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
+    let (step, node, name) = (Step::ApiServer, &settings.node, &user.name);
+    let accepted = format!("it accepts the credential, as {name}");
+    match (&settings.credential, &user.node, name.strip_prefix(NODE)) {
+        (_, _, Some(other)) if other != node.as_str() => Finding::trouble(
+            step,
+            tried,
+            format!("the kubeconfig is that of the node {other}, and --node-name is {node}"),
+        )
+        .advising("give the name of the node that this runs on, as its kubelet knows it")
+        .looking("kubectl get nodes"),
+        (Credential::OwnAccount(Acting::AsItsNode), Some(other), _) if other != node.as_str() => {
+            let seen = format!(
+                "this pod runs on the node {other}, and --node-name is {node}; it may act as its own node only"
+            );
+            Finding::trouble(step, tried, seen)
+                .advising("set NODE_NAME in the pod's manifest from spec.nodeName (valueFrom, fieldRef)")
+        }
+        (Credential::OwnAccount(Acting::AsItsNode), None, _) => Finding::warning(
+            step,
+            tried,
+            format!("{accepted}, but does not know of which node: acting as its node needs Kubernetes 1.36"),
+        )
+        .advising("on older clusters, give the kubelet's own kubeconfig (--kubeconfig)"),
+        _ => Finding::ok(step, tried, accepted),
+    }
+}
+
+/// The credential could not be read in this time.
+pub(in crate::doctor) fn slow_credential(waited: Duration) -> Finding {
+    let seen = format!("the credential could not be read within {}", time(waited));
+    Finding::trouble(Step::ApiServer, "API server", seen)
+        .advising("find out why reading the files of the kubeconfig or the service account hangs on the node")
+}
+
+/// Whether this node's pods can be listed. The number of them, or why not.
+pub(in crate::doctor) fn pods(
+    settings: &Settings,
+    user: Option<&User>,
+    listed: Result<usize, &RequestError>,
+) -> Finding {
+    let node = &settings.node;
+    let (step, tried) = (Step::Pods, format!("pods of the node {node}"));
+    match listed {
+        Ok(0) => {
+            Finding::trouble(step, tried, "the API server has none, so no pod can be known; is the node's name right?")
+                .looking("kubectl get nodes")
+        }
+        Ok(pods) => Finding::ok(step, tried, format!("{pods} can be listed")),
+        Err(error) => refused(
+            Finding::trouble(step, tried, format!("the pods of {node} cannot be listed")),
+            settings,
+            "list pods",
+            user,
+            error,
+        ),
+    }
+}
+
+/// Why nobody's token can be tried.
+pub(in crate::doctor) fn nobody(unfit: &Unfit, node: &str) -> Finding {
+    let (step, pods_of) = (Step::Pods, |name: &dyn std::fmt::Display| format!("pods of {name} on {node}"));
+    let on = |namespace: &str, selector: &str| {
+        format!("kubectl get pods --namespace={namespace} --field-selector={selector} --output=wide")
+    };
+    match unfit {
+        Unfit::Nobody => Finding::trouble(step, format!("pods on {node}"), "none has a service account and a network of its own")
+            .advising("run this on a node with such a pod, or name one there (--account, --pod)"),
+        Unfit::NoPodOf(account) => Finding::trouble(
+            step,
+            pods_of(account),
+            format!("no pod of {account} with a network of its own runs here, and the API server gives this node no token for it"),
+        )
+        .advising("run this on a node where one runs; pods with hostNetwork: true act as the node")
+        .looking(on(account.namespace(), &format!("spec.serviceAccountName={}", account.name()))),
+        Unfit::NoPod(pod) => Finding::trouble(step, pods_of(pod), format!("no pod {pod} runs here"))
+            .advising("run this on its node")
+            .looking(on(pod.namespace(), &format!("metadata.name={}", pod.name()))),
+        Unfit::NoNetwork(pod) => Finding::trouble(
+            step,
+            pods_of(pod),
+            format!("the pod {pod} has ended, or has the node's network and acts as the node"),
+        )
+        .advising("remove hostNetwork: true from its manifest, or name another pod"),
+        Unfit::NoAccount(pod) => Finding::trouble(
+            step,
+            pods_of(pod),
+            format!("the pod {pod} has no service account: it is a static pod, which the kubelet reads from a file of the node"),
+        )
+        .advising("run it as a DaemonSet or Deployment if it needs tokens, or name another pod"),
+        Unfit::PassedThrough(account) => {
+            Finding::trouble(step, pods_of(account), format!("{account} is listed with --passthrough and acts as the node"))
+                .advising("remove it from --passthrough, or name another account (--account)")
+        }
+    }
+}
+
+/// Whether the account can be read. `Ok(false)` if there is none.
+pub(in crate::doctor) fn account(
+    settings: &Settings,
+    patient: &Patient,
+    user: Option<&User>,
+    found: Result<bool, &RequestError>,
+) -> Finding {
+    let (step, tried) = (Step::Account, format!("service account {}", patient.name()));
+    let Patient { namespace, account, .. } = patient;
+    match found {
+        Ok(true) => Finding::ok(step, tried, format!("it can be read; the token of its pod {} is tried", patient.pod)),
+        Ok(false) => Finding::trouble(
+            step,
+            tried,
+            format!("the service account {} was deleted, and its pods are left behind", patient.name()),
+        )
+        .running(format!("kubectl create serviceaccount {account} --namespace={namespace}")),
+        Err(error) => refused(
+            Finding::trouble(step, tried, format!("the service account {} cannot be read", patient.name())),
+            settings,
+            "get serviceaccounts",
+            user,
+            error,
+        ),
+    }
+}
+
+/// The Kubernetes token.
+pub(in crate::doctor) fn token(
+    settings: &Settings,
+    patient: &Patient,
+    audience: &str,
+    user: Option<&User>,
+    issued: Result<(), &TokenRequestError>,
+) -> Finding {
+    let name = patient.name();
+    let (step, tried) = (Step::Token, format!("Kubernetes token of {name} for {audience}"));
+    match issued {
+        Ok(()) => Finding::ok(step, tried, format!("issued, bound to the pod {}", patient.pod)),
+        Err(TokenRequestError::Audience(error)) => {
+            let seen = format!("nodes may not ask for tokens with the audience {audience}");
+            Finding::trouble(step, tried, seen).saying(words(error)).running(commands::allow_audience(audience))
+        }
+        Err(TokenRequestError::SponsorGone { message, .. }) => {
+            Finding::trouble(step, tried, format!("the pod {} is gone from this node meanwhile", patient.pod))
+                .saying(message)
+                .advising("try again")
+        }
+        Err(TokenRequestError::Request(error)) => {
+            let finding = Finding::trouble(step, tried, format!("the API server issues no token of {name}"));
+            refused(finding, settings, "create serviceaccounts/token", user, error)
+        }
+    }
+}
+
+/// Names the right that is missing, if that is why.
+fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&User>, error: &RequestError) -> Finding {
+    let said = words(error);
+    let finding = finding.saying(&said);
+    if error.failure() != Failure::Refused(StatusCode::FORBIDDEN) {
+        return finding
+            .advising("the API server or the way to it is at fault; try again, and look at the API server's log");
+    }
+    if said.contains(NO_POD) {
+        return finding.advising(
+            "the API server has not noticed yet that the account has a pod here, or the pod is gone: try again",
+        );
+    }
+    if said.contains(LEGACY_IMPERSONATION) {
+        let seen = format!("{}: this cluster lets no account act as its node", finding.seen);
+        return Finding { seen, ..finding }.advising(
+            "it needs Kubernetes 1.36, or 1.35 with the feature gate ConstrainedImpersonation; on older clusters give the kubelet's \
+             own kubeconfig (--kubeconfig), with the files that it names",
+        );
+    }
+    let name = user.map_or("the credential", |user| user.name.as_str());
+    let account = account_in(name).or_else(|| account_in(&said));
+    let seen = if said.contains(IMPERSONATION) {
+        format!("{}: {name} may not {right} in the name of its node", finding.seen)
+    } else {
+        format!("{}: {name} may not {right}", finding.seen)
+    };
+    let finding = Finding { seen, ..finding };
+    match account {
+        Some((namespace, account)) if settings.credential != Credential::OwnAccount(Acting::AsItself) => {
+            finding.running(commands::act_as_node(namespace, account))
+        }
+        Some(_) => finding.advising(
+            "apply your overlay or the chart with identity-fenced again, which has this right and the policy that bounds it; \
+             with Kubernetes 1.36 use identity-own-node in its place, which needs neither",
+        ),
+        None => finding.advising(
+            "give the kubeconfig of this node's own kubelet (system:node:NODE in the group system:nodes); the API server needs \
+             --authorization-mode=Node,RBAC",
+        ),
+    }
+}
+
+/// Namespace and name of the service account that a user's name or a refusal names.
+fn account_in(text: &str) -> Option<(&str, &str)> {
+    let (_, name) = text.split_once(ACCOUNT)?;
+    name.split(['"', ' ']).next()?.split_once(':')
+}
+
+/// The API server's own words, if it had any.
+fn words(error: &RequestError) -> String {
+    match error {
+        RequestError::Refused { status, message, .. } => format!("{} {message}", status.as_u16()),
+        error => error.to_string(),
+    }
+}
+
+/// The node's processes.
+pub(in crate::doctor) fn proc(
+    dir: &str,
+    node: &str,
+    scanned: Result<Scanned, &ProcError>,
+    pods: Option<usize>,
+) -> Finding {
+    let (step, tried) = (Step::Proc, format!("the node's processes in {dir}"));
+    let mount = "mount the node's /proc read-only, and name that directory: a hostPath volume with path: /proc, a volumeMount \
+                 with readOnly: true, and --host-proc";
+    match scanned {
+        Ok(Scanned { sandboxes: 0, processes, .. }) if pods.is_some_and(|pods| pods > 0) => Finding::warning(
+            step,
+            tried,
+            format!("{processes} processes are seen, and none is of a pod, although pods of this node have networks of their own"),
+        )
+        .advising("if its pods run in gVisor or Kata Containers, this is as it should be; otherwise the directory is another machine's"),
+        Ok(Scanned { sandboxes, processes, .. }) => {
+            Finding::ok(step, tried, format!("{processes} processes are seen, of {sandboxes} pods"))
+        }
+        Err(error) => {
+            let finding = Finding::trouble(step, tried, format!("the proxy does not start, because {error}"));
+            match error {
+                ProcError::Hidden(_) => finding.running(commands::on_node(node, "mount -o remount,hidepid=0 /proc")).advising(
+                    "on the node, and in its /etc/fstab or systemd unit, so that it stays; or run the proxy with the group of the \
+                     option gid",
+                ),
+                ProcError::File { .. } => finding.advising("let the proxy read it: SELinux or AppArmor may forbid it"),
+                ProcError::Directory { .. } | ProcError::NotProc(_) | ProcError::OfContainer(_) => finding.advising(mount),
+            }
+        }
+    }
+}
+
+/// The node's processes could not be read in this time.
+pub(in crate::doctor) fn slow_proc(dir: &str, waited: Duration) -> Finding {
+    let seen = format!("they could not be read within {}, so pods are known late or never", time(waited));
+    Finding::trouble(Step::Proc, format!("the node's processes in {dir}"), seen)
+        .advising("find out why reading /proc hangs on the node (a hung process, or far too few CPUs)")
+}

@@ -1,0 +1,82 @@
+//! Whether Google's servers and the issuer's URL can be reached.
+
+use crate::doctor::claims::Claims;
+use crate::doctor::commands;
+use crate::doctor::report::{Finding, Step};
+use http_client::reach::Unreachable;
+use identity::workloads::{Federation, Trust};
+
+/// Whether one of Google's servers can be reached. `Ok` with the proxy in between.
+pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<String>, Unreachable>) -> Finding {
+    let name = if step == Step::Sts { "Security Token Service" } else { "IAM Credentials API" };
+    let flag = if step == Step::Sts { "--sts-endpoint" } else { "--iam-endpoint" };
+    let tried = format!("{name} at {url}");
+    let error = match reached {
+        Ok(None) => return Finding::ok(step, tried, "it can be reached"),
+        Ok(Some(proxy)) => return Finding::ok(step, tried, format!("it can be reached by the HTTP proxy {proxy}")),
+        Err(error) => error,
+    };
+    let finding = Finding::trouble(step, tried, format!("the {name} cannot be reached: {error}"));
+    match error {
+        Unreachable::Authorities(_) => finding.advising("pass a PEM file of certificates with --google-ca, or omit it"),
+        Unreachable::Name { host, .. } => finding
+            .advising(format!(
+                "the DNS server of this node must know {host}, or {flag} must name an endpoint that it knows; for a pod with \
+                 hostNetwork: true, dnsPolicy: Default asks the node's"
+            ))
+            .looking(commands::on_node("NODE", &format!("nslookup {host}"))),
+        Unreachable::Closed { .. } => finding.advising(
+            "allow egress to it: Private Google Access or Cloud NAT of the subnet, a firewall's egress rule, a network policy; \
+             or set HTTPS_PROXY to a proxy that may",
+        ),
+        Unreachable::Proxy { proxy, .. } => finding.advising(format!(
+            "HTTPS_PROXY names {proxy}: correct it, let the proxy connect there, or name the host in NO_PROXY"
+        )),
+        Unreachable::Untrusted { host } => finding.advising(format!(
+            "if the network inspects TLS, or {host} is a private endpoint, give the certificate of its authority in PEM with \
+             --google-ca; otherwise somebody is between this node and Google"
+        )),
+        Unreachable::Tls { .. } => finding.advising(format!(
+            "see what answers at {url} (a captive portal, or a proxy that inspects TLS), and whether this machine's clock is right"
+        )),
+    }
+}
+
+/// What the issuer's public URL has, as Google sees it who fetches keys there.
+#[derive(Debug)]
+pub(in crate::doctor) enum Seen {
+    /// It does not answer, and why.
+    Nothing(String),
+    /// Another issuer than the token's.
+    Other(String),
+    /// Keys without the one that signed the token.
+    OtherKeys,
+    /// The issuer and the key of the token.
+    Same,
+}
+
+/// The issuer's public URL. `is_exchanged` if Google has accepted the token, and so has its key.
+pub(in crate::doctor) fn issuer(federation: &Federation, claims: &Claims, seen: &Seen, is_exchanged: bool) -> Finding {
+    let (step, issuer) = (Step::Issuer, &claims.issuer);
+    let tried = format!("public URL of the issuer {issuer}");
+    let Trust::Provider(provider) = &federation.trust else {
+        return Finding::ok(step, tried, "not needed: Google has the keys of GKE clusters");
+    };
+    let what = match seen {
+        Seen::Same => return Finding::ok(step, tried, "it has the key that signed the token"),
+        Seen::Nothing(why) => format!("it does not answer from here ({why})"),
+        Seen::Other(other) => format!("it names another issuer, {other}"),
+        Seen::OtherKeys => format!("it does not have the key {} that signed the token", claims.key),
+    };
+    if is_exchanged {
+        return Finding::ok(step, tried, format!("{what}; Google has the keys, because it accepts the token"));
+    }
+    let [fetch, upload] = commands::upload_keys(provider);
+    let seen = format!(
+        "{what}; Google needs it, unless the keys were uploaded to the provider, which cannot be seen from here"
+    );
+    Finding::warning(step, tried, seen)
+        .advising("or make it public; uploaded keys must be uploaded again after each rotation")
+        .running(fetch)
+        .running(upload)
+}

@@ -1,0 +1,143 @@
+//! The account's annotations, and the token of its Google account.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::time;
+use crate::doctor::commands;
+use crate::doctor::patient::Patient;
+use crate::doctor::report::{Finding, Step};
+use identity::tokens::{NotGiven, Said};
+use identity::workloads::{Annotations, GoogleAccount, Link, Malformed};
+
+const GOOGLE_ACCOUNT: &str = "iam.gke.io/gcp-service-account";
+
+/// The account's annotations. `member` is how IAM names the account itself.
+pub(in crate::doctor) fn link(
+    patient: &Patient,
+    annotations: &Annotations<'_>,
+    link: &Result<Link, Malformed>,
+    member: &str,
+) -> Finding {
+    let (step, tried) = (Step::Link, format!("annotations of {}", patient.name()));
+    let Patient { namespace, account, .. } = patient;
+    let annotate = |name: &str, value: &str| {
+        format!("kubectl annotate serviceaccount {account} --namespace={namespace} --overwrite {name}={value}")
+    };
+    match link {
+        Ok(Link { google_account: Some(google), .. }) => Finding::ok(step, tried, format!("it acts as {google}")),
+        Ok(_) => {
+            Finding::ok(step, tried, format!("it has no Google account and acts as itself: grant roles to {member}"))
+        }
+        Err(malformed) => {
+            let (name, value, example) = match malformed {
+                Malformed::GoogleAccount => {
+                    (GOOGLE_ACCOUNT, annotations.google_account, "NAME@PROJECT.iam.gserviceaccount.com")
+                }
+                Malformed::Delegates => (
+                    "iam.gke.io/gcp-service-account-delegates",
+                    annotations.delegates,
+                    r#"'["NAME@PROJECT.iam.gserviceaccount.com"]'"#,
+                ),
+                Malformed::QuotaProject => {
+                    ("iam.gke.io/credential-quota-project", annotations.quota_project, "PROJECT")
+                }
+            };
+            let value: String = value.unwrap_or_default().chars().take(100).collect();
+            Finding::trouble(step, tried, format!("the annotation {name} is malformed: {value:?}"))
+                .saying(malformed.to_string())
+                .running(annotate(name, example))
+        }
+    }
+}
+
+/// The token of a Google account. `Ok` with its lifetime.
+pub(in crate::doctor) fn impersonation(
+    link: &Link,
+    google: &GoogleAccount,
+    member: &str,
+    issued: Result<Duration, &NotGiven>,
+) -> Finding {
+    let (step, tried) = (Step::Impersonation, format!("access token of {google}"));
+    let said = match issued {
+        Ok(life) => return Finding::ok(step, tried, format!("issued, for {}", time(life))),
+        Err(NotGiven::Failed(why)) => {
+            return Finding::trouble(
+                step,
+                tried,
+                format!("the IAM Credentials API gave no answer that makes sense: {why}"),
+            )
+            .advising("try again");
+        }
+        Err(NotGiven::Throttled(after)) => {
+            return Finding::trouble(
+                step,
+                tried,
+                "the quota of IAM is used up: 60,000 tokens in a minute for a project",
+            )
+            .advising(format!("try again after {}", time(*after)));
+        }
+        Err(NotGiven::Refused(said)) => said,
+    };
+    let trouble = |seen: String| Finding::trouble(step, &tried, seen);
+    refused(said, link, google, member, trouble).saying(said.to_string())
+}
+
+fn refused(
+    said: &Said,
+    link: &Link,
+    google: &GoogleAccount,
+    member: &str,
+    trouble: impl Fn(String) -> Finding,
+) -> Finding {
+    match (said.status, said.code.as_str()) {
+        (_, "SERVICE_DISABLED") => {
+            trouble("the IAM Service Account Credentials API is not enabled in the project".to_owned())
+                .running(commands::enable("iamcredentials.googleapis.com", &said.consumer))
+        }
+        (_, "USER_PROJECT_DENIED") => {
+            let project = link.quota_project.as_ref().map_or("PROJECT", |project| project.as_str());
+            trouble(format!("the quota project {project} may not be charged by this account")).running(format!(
+                "gcloud projects add-iam-policy-binding {project} --role=roles/serviceusage.serviceUsageConsumer --member={}",
+                commands::quoted(member)
+            ))
+        }
+        (StatusCode::FORBIDDEN, _) if link.delegates.is_empty() => {
+            trouble(format!("this account has no binding that lets it act as {google}"))
+                .running(commands::bind(google, member))
+                .advising(MEANT)
+        }
+        (StatusCode::FORBIDDEN, _) => chain(link, google, member, trouble),
+        (StatusCode::NOT_FOUND, _) => {
+            let delegates = if link.delegates.is_empty() { "" } else { ", or one of its delegates is missing" };
+            let finding = trouble(format!("there is no Google account {google}{delegates}"))
+                .advising("create it, or correct the annotation iam.gke.io/gcp-service-account");
+            match commands::create(google) {
+                Some(command) => finding.running(command),
+                None => finding,
+            }
+        }
+        (StatusCode::UNAUTHORIZED, _) => trouble("IAM does not accept the federated token".to_owned())
+            .advising("--sts-endpoint and --iam-endpoint must be of the same universe"),
+        _ => trouble("IAM refuses".to_owned()).advising("see its words above"),
+    }
+}
+
+/// Whoever may annotate the service account chooses the Google account, so the operator decides.
+const MEANT: &str = "only if the account is meant to act as that one: its annotation is its own claim. It takes effect within two \
+    minutes";
+
+/// Each of a chain must be allowed to act as the next.
+fn chain(link: &Link, google: &GoogleAccount, member: &str, trouble: impl Fn(String) -> Finding) -> Finding {
+    let finding = trouble(format!("a binding is missing in the chain of delegates that leads to {google}"))
+        .advising(format!("add those that are missing; {MEANT}"));
+    let mut who = member.to_owned();
+    let mut role = "roles/iam.workloadIdentityUser";
+    let mut finding = finding;
+    for account in link.delegates.iter().chain([google]) {
+        finding = finding.running(commands::bind_with(account, &who, role));
+        (who, role) = (format!("serviceAccount:{account}"), "roles/iam.serviceAccountTokenCreator");
+    }
+    finding
+}

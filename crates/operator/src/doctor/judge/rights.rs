@@ -1,0 +1,33 @@
+//! What it means that the credential may do more than the proxy needs.
+
+use crate::doctor::report::{Finding, Step, Verdict};
+use identity::cluster::RequestError;
+use identity::cluster::rights::{Report, Severity};
+
+/// The rights that are too wide. Those that are missing show in the steps that need them. `None` if the API server did not
+/// answer in time.
+pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -> Vec<Finding> {
+    let (step, tried) = (Step::Rights, "rights of the credential");
+    let report = match report {
+        Some(Ok(report)) => report,
+        Some(Err(error)) => return vec![Finding::not_tried(step, tried, error.to_string())],
+        None => {
+            let seen = "the API server did not answer in time, so it is not known whether they are too wide";
+            return vec![Finding::warning(step, tried, seen)];
+        }
+    };
+    let shown = |severity| match severity {
+        Severity::Dangerous => Some(Verdict::Exposed),
+        Severity::Notice => Some(Verdict::Warning),
+        Severity::Missing | Severity::Unknown => None,
+    };
+    let wide: Vec<Finding> = report
+        .findings
+        .iter()
+        .filter_map(|finding| Some(Finding::new(step, shown(finding.severity())?, tried, finding.to_string())))
+        .collect();
+    if wide.is_empty() {
+        return vec![Finding::ok(step, tried, format!("none of the checked rights of {} is too wide", report.user))];
+    }
+    wide
+}

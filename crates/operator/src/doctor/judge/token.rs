@@ -1,0 +1,167 @@
+//! What the Kubernetes token says, the clocks, and the keys that the API server publishes.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+
+use super::time;
+use crate::doctor::claims::Claims;
+use crate::doctor::commands;
+use crate::doctor::report::{Finding, Step};
+use identity::cluster::{Failure, Public, RequestError};
+
+/// A clock that is off by more makes tokens that are not valid yet, or not any more.
+const MAX_OFFSET: u64 = 60;
+
+/// Google's tokens end with the Kubernetes token, and client libraries replace them five minutes before.
+const MIN_LIFE: u64 = 1200;
+
+/// The times of one moment, by several clocks. In whole seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::doctor) struct Clocks {
+    /// How far this machine's clock is ahead of the API server's.
+    pub(in crate::doctor) of_cluster: Option<i64>,
+    /// How far this machine's clock is ahead of Google's.
+    pub(in crate::doctor) of_google: Option<i64>,
+}
+
+/// How far `here` is ahead of `there`, in seconds.
+pub(in crate::doctor) fn ahead(here: SystemTime, there: SystemTime) -> i64 {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    match here.duration_since(there) {
+        Ok(ahead) => seconds(ahead),
+        Err(behind) => -seconds(behind.duration()),
+    }
+}
+
+/// What the token says.
+pub(in crate::doctor) fn claims(claims: Option<&Claims>, audience: &str) -> Finding {
+    let (step, tried) = (Step::Claims, "what that token says");
+    let Some(Claims { issuer, audiences, issued, expires, .. }) = claims else {
+        return Finding::trouble(step, tried, "the token is not a JSON web token, which Google needs").advising(
+            "something changes the API server's answers; look at its admission webhooks and authentication proxy",
+        );
+    };
+    if !audiences.iter().any(|listed| listed == audience) {
+        let seen = format!("the token is for {}, and not for {audience}, which was asked for", audiences.join(", "));
+        return Finding::trouble(step, tried, seen)
+            .advising("a webhook of the cluster changes token requests; exclude this one");
+    }
+    let life = expires.saturating_sub(*issued);
+    let shown = time(Duration::from_secs(life));
+    if life < MIN_LIFE {
+        return Finding::warning(
+            step,
+            tried,
+            format!("it lives for {shown} only, and so do all tokens that Google gives for it"),
+        )
+        .advising("raise --service-account-max-token-expiration of the API server to 1h or more");
+    }
+    Finding::ok(step, tried, format!("issued by {issuer} for {shown}"))
+}
+
+/// The clocks of this machine, the API server and Google. Google's is taken to be right.
+pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
+    let (step, tried) = (Step::Clock, "clocks");
+    let is_off = |seconds: i64| seconds.unsigned_abs() > MAX_OFFSET;
+    let by = |seconds: i64| {
+        let direction = if seconds > 0 { "ahead of" } else { "behind" };
+        format!("{} {direction}", time(Duration::from_secs(seconds.unsigned_abs())))
+    };
+    let set = commands::on_node(node, "chronyc -a makestep || systemctl restart systemd-timesyncd");
+    match (clocks.of_google, clocks.of_cluster) {
+        (None, None) => Finding::not_tried(step, tried, "no server has said what the time is"),
+        (Some(of_google), _) if is_off(of_google) => {
+            let seen = format!("this machine's clock is {} Google's", by(of_google));
+            Finding::trouble(step, tried, seen).advising("set the node's clock, and see why NTP does not").running(set)
+        }
+        (Some(of_google), Some(of_cluster)) if is_off(of_google - of_cluster) => {
+            let seen = format!(
+                "the API server's clock is {} Google's, so Google rejects its tokens",
+                by(of_google - of_cluster)
+            );
+            Finding::trouble(step, tried, seen)
+                .advising(
+                    "set the clock of the control plane's machines (chronyc -a makestep), and see why NTP does not",
+                )
+                .looking("kubectl get nodes --selector=node-role.kubernetes.io/control-plane --output=wide")
+        }
+        (None, Some(of_cluster)) if is_off(of_cluster) => {
+            let seen = format!("this machine's clock is {} the API server's; one of them is wrong", by(of_cluster));
+            Finding::trouble(step, tried, seen)
+                .advising("compare both with a clock that is right; if it is this machine's, set it")
+                .running(set)
+        }
+        _ => Finding::ok(step, tried, format!("they agree to {MAX_OFFSET} s")),
+    }
+}
+
+/// What the API server publishes.
+#[derive(Deserialize)]
+struct Issuer {
+    issuer: String,
+}
+
+/// Keys that sign tokens.
+#[derive(Deserialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    #[serde(default)]
+    kid: String,
+}
+
+/// Whether a set of keys has the one that signed a token. `None` if it is no set of keys.
+pub(in crate::doctor) fn has_key(keys: &[u8], claims: &Claims) -> Option<bool> {
+    let Keys { keys } = serde_json::from_slice(keys).ok()?;
+    Some(keys.iter().any(|key| key.kid == claims.key))
+}
+
+/// The issuer in a document of `OpenID` discovery.
+pub(in crate::doctor) fn issuer_in(document: &[u8]) -> Option<String> {
+    serde_json::from_slice(document).ok().map(|Issuer { issuer }| issuer)
+}
+
+/// The issuer and the keys that the API server publishes, against those of the token.
+pub(in crate::doctor) fn keys(
+    claims: Option<&Claims>,
+    issuer: &Result<Vec<u8>, RequestError>,
+    keys: &Result<Vec<u8>, RequestError>,
+) -> Finding {
+    let (step, tried) = (Step::Keys, "issuer and keys that the API server publishes");
+    let by_hand = |what: Public| format!("kubectl get --raw {}", what.path());
+    let (issuer, keys) = match (issuer, keys) {
+        (Ok(issuer), Ok(keys)) => (issuer, keys),
+        (Err(error), _) | (_, Err(error)) => {
+            let is_refused = matches!(error.failure(), Failure::Refused(_));
+            let why = if is_refused {
+                "this credential may not read them, as nodes may not"
+            } else {
+                "they could not be read"
+            };
+            return Finding::not_tried(step, tried, why).saying(error.to_string());
+        }
+    };
+    let Some(published) = issuer_in(issuer) else {
+        return Finding::warning(step, tried, "what it publishes is not a document of OpenID")
+            .looking(by_hand(Public::Issuer));
+    };
+    let Some(claims) = claims else {
+        return Finding::ok(step, tried, format!("the issuer is {published}; there is no token to compare it with"));
+    };
+    if published != claims.issuer {
+        let seen = format!("it publishes the issuer {published}, and its tokens are of {}", claims.issuer);
+        return Finding::warning(step, tried, seen)
+            .advising("the first --service-account-issuer of every API server must be the same")
+            .looking(by_hand(Public::Issuer));
+    }
+    match has_key(keys, claims) {
+        Some(true) => Finding::ok(step, tried, "they are those of the token"),
+        _ => Finding::warning(step, tried, format!("the key {} that signed the token is not among them", claims.key))
+            .advising("every API server needs the same --service-account-signing-key-file, and its public part among the keys")
+            .looking(by_hand(Public::Keys)),
+    }
+}

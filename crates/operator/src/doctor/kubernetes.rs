@@ -1,0 +1,227 @@
+//! What is asked of the API server, and of the node's processes.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::Handle;
+
+use super::claims::Claims;
+use super::judge::{cluster as judge, token};
+use super::patient::{Patient, Whose};
+use super::report::{Finding, Step};
+use super::{Deadline, rights};
+use identity::Settings;
+use identity::cluster::{
+    AccountObject, Cluster, ClusterError, OwnCluster, PodObject, PodToken, Public, Published, RequestError,
+    TokenRequest, TokenRequestError, User,
+};
+use identity::pods::{ProcError, Sandboxes, Scanned, read};
+
+/// What Kubernetes gave.
+#[derive(Default)]
+pub(super) struct Kubernetes {
+    pub(super) findings: Vec<Finding>,
+    /// Whose token is tried.
+    pub(super) patient: Option<Patient>,
+    pub(super) account: Option<AccountObject>,
+    pub(super) token: Option<PodToken>,
+    /// What the token says.
+    pub(super) claims: Option<Claims>,
+    /// Who issues tokens: what the token says, or else what the API server publishes.
+    pub(super) issuer: Option<String>,
+    /// How far this machine's clock is ahead of the API server's, in seconds.
+    pub(super) ahead: Option<i64>,
+}
+
+/// Asks the API server, and looks at the node's processes.
+pub(super) async fn ask(settings: &Settings, whose: &Whose, deadline: Deadline) -> Kubernetes {
+    let (scanned, (mut asked, pods)) = tokio::join!(scan(settings, deadline), ask_server(settings, whose, deadline));
+    asked.skip_missing(settings);
+    let networked = pods.map(|pods| {
+        let is_networked = |pod: &&PodObject| read(pod, &settings.cluster.node).is_some_and(|pod| pod.has_network());
+        pods.iter().filter(is_networked).count()
+    });
+    let (dir, node) = (settings.host_proc.display().to_string(), settings.cluster.node.as_str());
+    asked.findings.push(match scanned {
+        Some(scanned) => judge::proc(&dir, node, scanned.as_ref().copied(), networked),
+        None => judge::slow_proc(&dir, deadline.step),
+    });
+    asked
+}
+
+/// Asks the API server. Also the pods of this node, if it lists them.
+async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (Kubernetes, Option<Vec<PodObject>>) {
+    let mut asked = Kubernetes::default();
+    let Some((cluster, own)) = connect(settings, &mut asked, deadline).await else {
+        asked.skip(Step::Rights, "rights of the credential");
+        asked.skip_server();
+        return (asked, None);
+    };
+    let go = async {
+        let Ok(user) = who(settings, &cluster, &own, &mut asked, deadline).await else {
+            asked.skip_server();
+            return None;
+        };
+        let pods = patient(settings, whose, &cluster, user.as_ref(), &mut asked, deadline).await;
+        credentials(settings, &cluster, &own, user.as_ref(), &mut asked, deadline).await;
+        pods
+    };
+    let (pods, rights) = tokio::join!(go, rights::ask(settings, &cluster, deadline));
+    asked.findings.extend(rights);
+    (asked, pods)
+}
+
+/// Reads the credential's files, and runs the program that a kubeconfig may name. Both can block.
+async fn connect(settings: &Settings, asked: &mut Kubernetes, deadline: Deadline) -> Option<(Cluster, OwnCluster)> {
+    let (of_cluster, runtime) = (settings.cluster.clone(), Handle::current());
+    let connecting = async move {
+        Ok::<_, ClusterError>((Cluster::connect(&of_cluster).await?, OwnCluster::connect(&of_cluster).await?))
+    };
+    match deadline.aside(move || runtime.block_on(connecting)).await {
+        Some(Ok(connected)) => Some(connected),
+        Some(Err(error)) => {
+            let error = RequestError::Cluster(error);
+            asked.findings.push(judge::api_server("", &settings.cluster, &Err(error)));
+            None
+        }
+        None => {
+            asked.findings.push(judge::slow_credential(deadline.step));
+            None
+        }
+    }
+}
+
+/// Who the credential is, if the API server says so. An error if the API server is not reached.
+async fn who(
+    settings: &Settings,
+    cluster: &Cluster,
+    own: &OwnCluster,
+    asked: &mut Kubernetes,
+    deadline: Deadline,
+) -> Result<Option<User>, ()> {
+    let began = SystemTime::now();
+    let silent = || Published { answer: Err(RequestError::Silent(deadline.step)), date: None };
+    let Published { answer, date } = deadline.within(own.user()).await.unwrap_or_else(silent);
+    asked.ahead = date.map(|date| token::ahead(began, date));
+    let finding = judge::api_server(&cluster.server(), &settings.cluster, &answer);
+    let is_reached = match &answer {
+        Ok(_) => true,
+        Err(error) => {
+            finding.verdict < super::Verdict::Trouble && error.failure() != identity::cluster::Failure::Cluster
+        }
+    };
+    asked.findings.push(finding);
+    if is_reached { Ok(answer.ok()) } else { Err(()) }
+}
+
+/// Lists this node's pods, chooses one, and reads its account.
+async fn patient(
+    settings: &Settings,
+    whose: &Whose,
+    cluster: &Cluster,
+    user: Option<&User>,
+    asked: &mut Kubernetes,
+    deadline: Deadline,
+) -> Option<Vec<PodObject>> {
+    let listed = or_silent(deadline.within(cluster.list()).await, deadline).map(|(pods, _)| pods);
+    asked.findings.push(judge::pods(&settings.cluster, user, listed.as_ref().map(Vec::len)));
+    let pods = listed.ok().filter(|pods| !pods.is_empty())?;
+    let patient = match Patient::choose(&pods, &settings.cluster.node, whose, &settings.passthrough) {
+        Ok(patient) => patient,
+        Err(unfit) => {
+            asked.findings.push(judge::nobody(&unfit, settings.cluster.node.as_str()));
+            return Some(pods);
+        }
+    };
+    let account = cluster.service_account(&patient.namespace, &patient.account);
+    let account = or_silent(deadline.within(account).await, deadline);
+    let found = account.as_ref().map(Option::is_some);
+    asked.findings.push(judge::account(&settings.cluster, &patient, user, found));
+    asked.account = account.ok().flatten();
+    asked.patient = Some(patient);
+    Some(pods)
+}
+
+/// Asks for the token, and for what the API server publishes.
+async fn credentials(
+    settings: &Settings,
+    cluster: &Cluster,
+    own: &OwnCluster,
+    user: Option<&User>,
+    asked: &mut Kubernetes,
+    deadline: Deadline,
+) {
+    let published = async {
+        let (issuer, keys) = tokio::join!(own.published(Public::Issuer), own.published(Public::Keys));
+        (issuer.answer, keys.answer)
+    };
+    let issued = async {
+        let (patient, federation) = (asked.patient.as_ref()?, settings.federation.as_ref()?);
+        let request = TokenRequest {
+            namespace: &patient.namespace,
+            account: &patient.account,
+            audience: federation.token_audience(),
+            pod: &patient.pod,
+            pod_uid: &patient.pod_uid,
+        };
+        let silent = || Err(TokenRequestError::Request(RequestError::Silent(deadline.step)));
+        let began = SystemTime::now();
+        let issued = deadline.within(cluster.token(&request)).await.unwrap_or_else(silent);
+        let finding = judge::token(&settings.cluster, patient, request.audience, user, issued.as_ref().map(drop));
+        Some((finding, issued.ok(), began))
+    };
+    let (published, issued) = tokio::join!(deadline.within(published), issued);
+    if let Some((finding, token, began)) = issued {
+        asked.findings.push(finding);
+        asked.claims = token.as_ref().and_then(|token| Claims::read(&token.secret));
+        if let (Some(_), Some(federation)) = (&token, &settings.federation) {
+            asked.findings.push(token::claims(asked.claims.as_ref(), federation.token_audience()));
+        }
+        // A token says when it was issued, whatever stands in front of the API server says of the time.
+        let claims = asked.claims.as_ref();
+        let date = claims.and_then(|claims| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(claims.issued)));
+        asked.ahead = date.map(|date| token::ahead(began, date)).or(asked.ahead);
+        asked.token = token;
+    }
+    let silent = || (Err(RequestError::Silent(deadline.step)), Err(RequestError::Silent(deadline.step)));
+    let (document, keys) = published.unwrap_or_else(silent);
+    asked.findings.push(token::keys(asked.claims.as_ref(), &document, &keys));
+    let of_token = asked.claims.as_ref().map(|claims| claims.issuer.clone());
+    asked.issuer = of_token.or_else(|| token::issuer_in(document.as_ref().ok()?));
+}
+
+impl Kubernetes {
+    /// Reports the steps that need the API server.
+    fn skip_server(&mut self) {
+        self.skip(Step::Pods, "pods of this node");
+        self.skip(Step::Keys, "issuer and keys that the API server publishes");
+    }
+
+    fn skip(&mut self, step: Step, tried: &str) {
+        self.findings.push(Finding::not_tried(step, tried, "the API server is not reached"));
+    }
+
+    /// Reports the steps that something was missing for.
+    fn skip_missing(&mut self, settings: &Settings) {
+        if self.patient.is_none() {
+            let because = "it is not known whose";
+            self.findings.push(Finding::not_tried(Step::Account, "service account", because));
+            self.findings.push(Finding::not_tried(Step::Token, "Kubernetes token", because));
+        } else if settings.federation.is_none() {
+            let because = "it is not known for which audience";
+            self.findings.push(Finding::not_tried(Step::Token, "Kubernetes token", because));
+        }
+        if self.token.is_none() {
+            self.findings.push(Finding::not_tried(Step::Claims, "what that token says", "there is no token"));
+        }
+    }
+}
+
+fn or_silent<T>(answer: Option<Result<T, RequestError>>, deadline: Deadline) -> Result<T, RequestError> {
+    answer.unwrap_or(Err(RequestError::Silent(deadline.step)))
+}
+
+/// Looks for the processes of pods. `None` if that takes too long.
+async fn scan(settings: &Settings, deadline: Deadline) -> Option<Result<Scanned, ProcError>> {
+    let dir = settings.host_proc.clone();
+    deadline.aside(move || Sandboxes::open(&dir).map(|sandboxes| sandboxes.scan())).await
+}

@@ -1,0 +1,166 @@
+//! [`Finding`]: what a command for operators found about one topic, and what to do. [`Format`] renders a report of findings.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use strum::{Display, EnumString, VariantNames};
+
+/// What was found about one topic. Texts have no control characters, which could come from an annotation or a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding<T, V> {
+    /// A name for scripts.
+    pub topic: T,
+    /// What it means.
+    pub verdict: V,
+    /// What was tried.
+    pub tried: String,
+    /// What was observed, in plain words.
+    pub seen: String,
+    /// The message of the server that refused.
+    pub said: Option<String>,
+    /// What to do, if it needs an explanation.
+    pub advice: Option<String>,
+    /// The commands that show more. They change nothing in the cluster, on the node and at Google.
+    pub looks: Vec<String>,
+    /// The commands that fix it, in order.
+    pub commands: Vec<String>,
+    /// Time until the response. `None` without one, and if it does not matter.
+    pub took: Option<Duration>,
+}
+
+/// The meaning of a finding. A greater one is worse.
+pub trait Verdict: Copy + Ord {
+    /// What the finding's line begins with: a word, and blanks after it.
+    fn mark(self) -> &'static str;
+}
+
+impl<T, V> Finding<T, V> {
+    /// A finding without advice.
+    pub fn new(topic: T, verdict: V, tried: impl AsRef<str>, seen: impl AsRef<str>) -> Self {
+        Self {
+            topic,
+            verdict,
+            tried: clean(tried.as_ref()),
+            seen: clean(seen.as_ref()),
+            said: None,
+            advice: None,
+            looks: Vec::new(),
+            commands: Vec::new(),
+            took: None,
+        }
+    }
+
+    /// With a server's message.
+    #[must_use]
+    pub fn saying(self, said: impl AsRef<str>) -> Self {
+        Self { said: Some(clean(said.as_ref())), ..self }
+    }
+
+    /// With an explanation of what to do.
+    #[must_use]
+    pub fn advising(self, advice: impl AsRef<str>) -> Self {
+        Self { advice: Some(clean(advice.as_ref())), ..self }
+    }
+
+    /// With one more command that shows what is wrong, and changes nothing.
+    #[must_use]
+    pub fn looking(mut self, command: impl AsRef<str>) -> Self {
+        self.looks.push(clean(command.as_ref()));
+        self
+    }
+
+    /// With one more command that fixes it.
+    #[must_use]
+    pub fn running(mut self, command: impl AsRef<str>) -> Self {
+        self.commands.push(clean(command.as_ref()));
+        self
+    }
+}
+
+/// Maximum characters of a text: a server's message, or what it publishes, can be long.
+const MAX_TEXT: usize = 4000;
+
+/// What could move a terminal's cursor, or change the order of what it shows, becomes visible.
+pub fn clean(text: &str) -> String {
+    let is_hidden = |char: char| {
+        char.is_control() || matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
+    };
+    let visible = |char: char| if is_hidden(char) { '\u{fffd}' } else { char };
+    text.trim_end().chars().take(MAX_TEXT).map(visible).collect()
+}
+
+/// One line, and others for a server's message and for what to do.
+impl<T, V: Verdict> fmt::Display for Finding<T, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}: {}", self.verdict.mark(), self.tried, self.seen)?;
+        if let Some(took) = self.took {
+            write!(f, " ({} ms)", took.as_millis())?;
+        }
+        writeln!(f)?;
+        let advice = if self.commands.is_empty() { "fix" } else { "note" };
+        let lines = (self.said.iter().map(|said| ("it said", said)))
+            .chain(self.looks.iter().map(|command| ("look", command)))
+            .chain(self.commands.iter().map(|command| ("fix", command)))
+            .chain(self.advice.iter().map(|text| (advice, text)));
+        for (label, text) in lines {
+            writeln!(f, "        {label}: {text}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Format of a report. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Format {
+    /// Lines of text.
+    #[default]
+    Text,
+    /// JSON, for scripts.
+    Json,
+}
+
+impl Format {
+    /// Renders a report, with a trailing newline.
+    pub fn render(self, report: &(impl fmt::Display + Serialize)) -> String {
+        match self {
+            Self::Text => report.to_string(),
+            Self::Json => serde_json::to_string_pretty(report).expect("texts and numbers are always JSON") + "\n",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    struct Bad;
+
+    impl Verdict for Bad {
+        fn mark(self) -> &'static str {
+            "BAD     "
+        }
+    }
+
+    #[test]
+    fn it_is_a_line_and_what_to_do() {
+        let finding = Finding::new((), Bad, "GET /", "it failed");
+        assert_eq!(finding.to_string(), "BAD     GET /: it failed\n");
+        let timed = Finding { took: Some(Duration::from_micros(3999)), ..finding.clone() }.advising("try again");
+        assert_eq!(timed.to_string(), "BAD     GET /: it failed (3 ms)\n        fix: try again\n");
+        let whole = finding.running("c1").running("c2").advising("why").looking("l").saying("no");
+        let lines = ["BAD     GET /: it failed", "it said: no", "look: l", "fix: c1", "fix: c2", "note: why"];
+        assert_eq!(whole.to_string(), lines.join("\n        ") + "\n");
+    }
+
+    #[test]
+    fn hostile_texts_are_cut_and_cannot_move_the_cursor() {
+        let hostile = "\u{1b}[2K\u{202e}ok\n";
+        let finding = Finding::new((), Bad, hostile, hostile).saying(hostile).advising(hostile);
+        let finding = finding.looking(hostile).running(hostile);
+        assert!(finding.to_string().lines().all(|line| line.ends_with("\u{fffd}[2K\u{fffd}ok")), "{finding}");
+        assert_eq!(finding.saying("é".repeat(9999)).said.map(|said| said.chars().count()), Some(MAX_TEXT));
+    }
+}

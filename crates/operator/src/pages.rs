@@ -1,0 +1,70 @@
+//! Pages for operators of a command that keeps running and is not the proxy: `check --interval`, `redirect install --keep`.
+
+use std::future::ready;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+
+use proxy::reply::PLAIN_TEXT;
+use proxy::server::TIMEOUTS;
+use proxy::server::{self, Arrival, Connections, Door, Drain, Server};
+use telemetry::Registry;
+
+/// Maximum connections on the admin listener. Its clients are few: a scraper, the kubelet and operators.
+pub const MAX_ADMIN_CONNECTIONS: usize = 32;
+
+/// The address for operators cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {addr} ({flag}): {error}; choose another address")]
+pub struct ListenError {
+    addr: SocketAddr,
+    flag: &'static str,
+    error: io::Error,
+}
+
+/// Listens on the address that this flag specifies. `share`: another process may listen there too, as in a rolling update on
+/// the node's network.
+pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, ListenError> {
+    server::bind(addr, share).map_err(|error| ListenError { addr, flag, error })
+}
+
+/// Serves the page of each path, while polled. Pods may reach it, so the limits are those of the proxy's own listener for
+/// operators.
+pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + Send + Sync + 'static) {
+    let connections =
+        Connections::new(MAX_ADMIN_CONNECTIONS, usize::MAX, Arc::default(), Arc::default(), &Registry::default());
+    let answer = Arc::new(answer);
+    let stacks = Arc::new(move |_: Arrival| {
+        let answer = Arc::clone(&answer);
+        tower::service_fn(move |request: Request<Incoming>| ready(Ok(answer(request.uri().path()))))
+    });
+    Server { stacks, timeouts: TIMEOUTS, connections, drain: Drain::default() }.run(0, door).await;
+}
+
+/// Serves `/metrics`, while polled.
+pub async fn serve_metrics(door: Door, registry: Registry) {
+    serve(door, move |path| match path {
+        "/metrics" => metrics(&registry),
+        _ => page(StatusCode::NOT_FOUND, PLAIN_TEXT, "not found; there is /metrics"),
+    })
+    .await;
+}
+
+/// The metrics of this process.
+pub fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
+    page(StatusCode::OK, Registry::CONTENT_TYPE, registry.render().trim_end())
+}
+
+/// A page with this text.
+pub fn page(status: StatusCode, content_type: HeaderValue, text: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(format!("{text}\n").into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}

@@ -1,0 +1,157 @@
+//! [`StartupTaint`]: no pod runs on a new node before it is protected.
+//!
+//! Nodes register with a taint that only the proxy's pod tolerates. `redirect install --keep` removes it once the rules are
+//! installed and the proxy is ready. It does so once: a node that is registered again gets a new pod of the proxy.
+
+mod key;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use tokio::time::{Instant, sleep};
+
+use base::backoff::Backoff;
+use http_client::{HttpClient, Limits};
+use identity::cluster::{self, Cluster, Failure, NodeName, RequestError};
+use telemetry::sampled::Sampled;
+
+pub use key::{TaintKey, TaintKeyError};
+
+/// How often the proxy is asked whether it is ready.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it is logged that the proxy is not ready.
+const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Time until the next attempt to remove the taint.
+const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 4096 };
+
+/// A taint to remove from this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartupTaint {
+    /// Its key. All taints with this key are removed.
+    pub key: TaintKey,
+    /// This node, and how to prove it.
+    pub cluster: cluster::Settings,
+    /// Where the proxy says whether it is ready.
+    pub admin: SocketAddr,
+}
+
+impl StartupTaint {
+    /// Waits until the proxy is ready and the rules are installed, and removes the taint. Tries until it is gone: pods must
+    /// not be kept off the node because the API server was away for a moment.
+    pub async fn remove(self, is_redirected: impl AsyncFn() -> bool) {
+        loop {
+            proxy_is_ready(self.admin).await;
+            // Something else may have flushed them at the node's start, while the proxy's image was pulled.
+            if is_redirected().await {
+                break;
+            }
+            tracing::warn!(
+                "the redirect was changed since it was installed; the startup taint stays until it is restored"
+            );
+            sleep(REMINDER_INTERVAL).await;
+        }
+        let Self { key, cluster: settings, .. } = self;
+        let mut retry = Retry::new(&settings.node, &key);
+        // The files of the credential may come later.
+        let cluster = loop {
+            match Cluster::connect(&settings).await {
+                Ok(cluster) => break cluster,
+                Err(error) => retry.after(&error.into()).await,
+            }
+        };
+        remove_from(&cluster, &key).await;
+    }
+}
+
+/// Removes the taint from this cluster's node.
+async fn remove_from(cluster: &Cluster, key: &TaintKey) {
+    let node = cluster.node();
+    let mut retry = Retry::new(node, key);
+    loop {
+        match try_remove(cluster, key).await {
+            Ok(Found::Removed) => {
+                tracing::info!(%node, taint = %key, "the redirect and the proxy work: removed the startup taint");
+                return;
+            }
+            Ok(Found::Absent) => {
+                tracing::info!(%node, taint = %key, "the node has no startup taint");
+                return;
+            }
+            Err(error) => retry.after(&error).await,
+        }
+    }
+}
+
+enum Found {
+    Removed,
+    Absent,
+}
+
+/// Fails with a conflict if the node has changed since it was read, as it does when its kubelet reports.
+async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<Found, RequestError> {
+    match cluster.taints().await?.without(key.as_str()) {
+        None => Ok(Found::Absent),
+        Some(rest) => cluster.set_taints(&rest).await.map(|()| Found::Removed),
+    }
+}
+
+/// When to try again.
+struct Retry<'a> {
+    node: &'a NodeName,
+    key: &'a TaintKey,
+    failures: u32,
+}
+
+impl<'a> Retry<'a> {
+    fn new(node: &'a NodeName, key: &'a TaintKey) -> Self {
+        Self { node, key, failures: 0 }
+    }
+
+    /// Says what failed, and waits longer each time.
+    async fn after(&mut self, error: &RequestError) {
+        if error.failure() == Failure::Refused(StatusCode::CONFLICT) {
+            tracing::info!(node = %self.node, "the node has changed since it was read; trying again");
+            return sleep(BACK_OFF.wait(1, 0.0)).await;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let wait = BACK_OFF.wait(self.failures, 0.0);
+        tracing::error!(
+            node = %self.node, taint = %self.key, %error,
+            "cannot remove the startup taint, so no pod is scheduled on this node; trying again in {} s",
+            wait.as_secs()
+        );
+        sleep(wait).await;
+    }
+}
+
+/// Waits until the proxy says that it is ready.
+async fn proxy_is_ready(admin: SocketAddr) {
+    let client = HttpClient::plain(LIMITS);
+    let url = format!("http://{admin}/readyz");
+    let reminders = Sampled::new(REMINDER_INTERVAL);
+    while let Err(why) = is_ready(&client, &url).await {
+        if reminders.due(Instant::now()).is_some() {
+            tracing::info!(%why, "waiting for the proxy at {url}; the startup taint stays until it is ready");
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Asks whether the proxy is ready. Otherwise says why not.
+async fn is_ready(client: &HttpClient, url: &str) -> Result<(), String> {
+    let request = Request::get(url).body(Bytes::new()).map_err(|error| error.to_string())?;
+    let response = client.send(request).await.map_err(|error| error.to_string())?;
+    match response.status() {
+        StatusCode::OK => Ok(()),
+        status => Err(format!("{status}: {}", String::from_utf8_lossy(response.body()).trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

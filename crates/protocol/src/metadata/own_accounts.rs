@@ -1,0 +1,287 @@
+//! [`Asked`] and [`Shown`]: the directory `service-accounts/` of a pod that has one account.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::query::Param;
+use super::{MetadataPath, Query, ServiceAccount};
+
+/// The scopes that are shown: what the account may do is decided by IAM, not by scopes.
+const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
+
+/// The alias of a pod's own account.
+const DEFAULT: &str = "default";
+
+/// What an account's directory has, in order.
+const LISTING: &str = "aliases\nemail\nidentity\nscopes\ntoken\n";
+
+/// The format of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// As the server writes it by default.
+    Json,
+    /// Lines of `path value`.
+    Text,
+}
+
+/// What a path below `service-accounts` names.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The directory of all accounts.
+    Accounts {
+        /// Whether the path ends with one.
+        has_slash: bool,
+    },
+    /// The directory of an account.
+    Account {
+        /// As requested.
+        name: ServiceAccount,
+        /// Whether the path ends with one.
+        has_slash: bool,
+    },
+    /// A value of an account.
+    Value {
+        /// As requested.
+        name: ServiceAccount,
+        /// Which.
+        value: Value,
+    },
+    /// Nothing that exists.
+    Nothing,
+}
+
+/// The values of an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
+pub enum Value {
+    /// Its other names.
+    Aliases,
+    /// Its name at Google.
+    Email,
+    /// What its tokens may be used for.
+    Scopes,
+    /// Not answered here.
+    Token,
+    /// Not answered here.
+    Identity,
+}
+
+impl Asked {
+    /// Parses a path of v1. `None` if it is not below `service-accounts`.
+    pub fn parse(path: &MetadataPath) -> Option<Self> {
+        let below = path.as_str().strip_prefix("/computeMetadata/v1/instance/service-accounts")?;
+        let mut names = below.split('/');
+        if names.next() != Some("") {
+            return None;
+        }
+        let account = ServiceAccount::from_segment;
+        Some(match (names.next(), names.next(), names.next()) {
+            (None, ..) => Self::Accounts { has_slash: false },
+            (Some(""), None, _) => Self::Accounts { has_slash: true },
+            (Some(name), None, _) => Self::Account { name: account(name), has_slash: false },
+            (Some(name), Some(""), None) => Self::Account { name: account(name), has_slash: true },
+            (Some(name), Some(value), None) => match value.parse() {
+                Ok(value) => Self::Value { name: account(name), value },
+                Err(_) => Self::Nothing,
+            },
+            _ => Self::Nothing,
+        })
+    }
+
+    /// The account that it is about.
+    pub fn account(&self) -> Option<&ServiceAccount> {
+        match self {
+            Self::Account { name, .. } | Self::Value { name, .. } => Some(name),
+            Self::Accounts { .. } | Self::Nothing => None,
+        }
+    }
+}
+
+/// What is shown of a directory or value.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// As text.
+    Text(String),
+    /// As JSON.
+    Json(String),
+    /// A directory without its final slash.
+    Redirect,
+    /// There is no such thing.
+    Missing,
+    /// A listing has only one format.
+    NoFormat,
+    /// A value that never changes cannot be waited for.
+    NoChange,
+    /// Not answered here.
+    Elsewhere,
+}
+
+/// An account, as the server shows it.
+#[derive(Debug, Serialize)]
+struct Account<'a> {
+    aliases: [&'a str; 1],
+    email: &'a str,
+    scopes: [&'a str; 1],
+}
+
+/// Shows what is asked for, of an account with this e-mail.
+pub fn show(asked: &Asked, query: &Query, email: &str) -> Shown {
+    let format = query.value(Param::Alt);
+    let is_recursive = query.is_recursive();
+    let account = Account::of(email);
+    match asked {
+        Asked::Value { value: Value::Token | Value::Identity, .. } => Shown::Elsewhere,
+        Asked::Nothing => Shown::Missing,
+        _ if query.waits_for_change() => Shown::NoChange,
+        Asked::Accounts { has_slash: false } | Asked::Account { has_slash: false, .. } => Shown::Redirect,
+        Asked::Accounts { .. } | Asked::Account { .. } if !is_recursive && format.is_some() => Shown::NoFormat,
+        Asked::Accounts { .. } if !is_recursive => {
+            Shown::Text(accounts(email).map(|name| format!("{name}/\n")).concat())
+        }
+        Asked::Account { .. } if !is_recursive => Shown::Text(LISTING.to_owned()),
+        Asked::Accounts { .. } if is_text(format) => Shown::Text(lines(email, "")),
+        Asked::Account { .. } if is_text(format) => Shown::Text(account.lines("")),
+        Asked::Accounts { .. } => Shown::Json(tree(email)),
+        Asked::Account { .. } => json(&account),
+        Asked::Value { value, .. } => account.value(*value, format == Some("json")),
+    }
+}
+
+/// The entry of a pod's accounts in the tree of the directory above them. `email`: none if the pod has no account. `path` is
+/// that of the accounts, relative to the tree.
+pub fn entry(email: Option<&str>, format: Format, path: &str) -> String {
+    match format {
+        Format::Json => format!("\"serviceAccounts\":{}", email.map_or_else(|| "{}".to_owned(), tree)),
+        Format::Text => email.map(|email| lines(email, &format!("{path}/"))).unwrap_or_default(),
+    }
+}
+
+/// The directory of all accounts, as JSON.
+fn tree(email: &str) -> String {
+    let account = Account::of(email);
+    to_json(&BTreeMap::from(accounts(email).map(|name| (name, &account))))
+}
+
+/// The directory of all accounts, as lines. `path` precedes each.
+fn lines(email: &str, path: &str) -> String {
+    let account = Account::of(email);
+    accounts(email).map(|name| account.lines(&format!("{path}{name}/"))).concat()
+}
+
+/// The names of the account's directories, sorted.
+fn accounts(email: &str) -> [&str; 2] {
+    let mut names = [DEFAULT, email];
+    names.sort_unstable();
+    names
+}
+
+/// Whether a recursive read is answered as text. It is JSON by default.
+fn is_text(format: Option<&str>) -> bool {
+    format == Some("text")
+}
+
+impl<'a> Account<'a> {
+    fn of(email: &'a str) -> Self {
+        Self { aliases: [DEFAULT], email, scopes: [SCOPE] }
+    }
+
+    /// Everything as lines of `path value`.
+    fn lines(&self, path: &str) -> String {
+        let Self { aliases: [alias], email, scopes: [scope] } = self;
+        format!("{path}aliases {alias}\n{path}email {email}\n{path}scopes {scope}\n")
+    }
+
+    fn value(&self, value: Value, is_json: bool) -> Shown {
+        let lines = |items: &[&str; 1]| if is_json { json(items) } else { Shown::Text(format!("{}\n", items[0])) };
+        match value {
+            Value::Aliases => lines(&self.aliases),
+            Value::Scopes => lines(&self.scopes),
+            Value::Email if is_json => json(&self.email),
+            Value::Email => Shown::Text(self.email.to_owned()),
+            Value::Token | Value::Identity => Shown::Elsewhere,
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> Shown {
+    Shown::Json(to_json(value))
+}
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMAIL: &str = "my-project1.svc.id.goog";
+    const ROOT: &str = "/computeMetadata/v1/instance/service-accounts";
+
+    fn shown(below: &str) -> Shown {
+        let target: http::uri::PathAndQuery = format!("{ROOT}{below}").parse().expect("a target");
+        let path = MetadataPath::parse(&target).expect("a path");
+        let query = Query::parse(target.query()).expect("a query");
+        show(&Asked::parse(&path).expect("an account's"), &query, EMAIL)
+    }
+
+    #[test]
+    fn the_tree_is_that_of_the_server() {
+        let account = r#"{"aliases":["default"],"email":"my-project1.svc.id.goog","scopes":["https://www.googleapis.com/auth/cloud-platform"]}"#;
+        let scope = "https://www.googleapis.com/auth/cloud-platform";
+        let text = |text: &str| Shown::Text(text.to_owned());
+        for (below, expected) in [
+            ("", Shown::Redirect),
+            ("/", text("default/\nmy-project1.svc.id.goog/\n")),
+            ("/?recursive=true", Shown::Json(format!(r#"{{"default":{account},"{EMAIL}":{account}}}"#))),
+            (
+                "/?recursive=true&alt=text",
+                text(
+                    &["default/", "my-project1.svc.id.goog/"]
+                        .map(|path| format!("{path}aliases default\n{path}email {EMAIL}\n{path}scopes {scope}\n"))
+                        .concat(),
+                ),
+            ),
+            ("/?alt=json", Shown::NoFormat),
+            ("/default", Shown::Redirect),
+            ("/default/", text("aliases\nemail\nidentity\nscopes\ntoken\n")),
+            ("/default/?alt=text", Shown::NoFormat),
+            ("/default/?recursive=true", Shown::Json(account.to_owned())),
+            ("/default/?recursive=true&alt=json", Shown::Json(account.to_owned())),
+            ("/default/?recursive=true&alt=text", text(&format!("aliases default\nemail {EMAIL}\nscopes {scope}\n"))),
+            ("/default/email", text(EMAIL)),
+            ("/default/email?recursive=true", text(EMAIL)),
+            ("/default/email?alt=json", Shown::Json(format!("\"{EMAIL}\""))),
+            ("/default/aliases", text("default\n")),
+            ("/default/aliases?alt=json", Shown::Json(r#"["default"]"#.to_owned())),
+            ("/default/scopes", text(&format!("{scope}\n"))),
+            ("/default/scopes?alt=json", Shown::Json(format!("[\"{scope}\"]"))),
+            ("/default/token", Shown::Elsewhere),
+            ("/default/identity?audience=a", Shown::Elsewhere),
+            ("/default/email?wait_for_change=true", Shown::NoChange),
+            ("/default/email/", Shown::Missing),
+            ("/default/token/", Shown::Missing),
+            ("/default/nothing", Shown::Missing),
+        ] {
+            assert_eq!(shown(below), expected, "{below}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_below_is_parsed() {
+        for path in ["/computeMetadata/v1/instance/", "/computeMetadata/v1/instance/service-accountsx", "/"] {
+            assert_eq!(
+                Asked::parse(&MetadataPath::parse(&path.parse().expect("a target")).expect("a path")),
+                None,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn accounts_are_sorted() {
+        assert_eq!(accounts("a@b"), ["a@b", "default"]);
+        assert_eq!(accounts("z@b"), ["default", "z@b"]);
+    }
+}

@@ -1,0 +1,236 @@
+//! [`Error`]: every reason to refuse or fail a request.
+//!
+//! A layer that refuses or fails a request returns an [`Error`]; only `layers::rescue` turns it into a
+//! response. The text of a variant is sent to the client: one sentence that says what was refused and why. Its
+//! reason, status and outcome are chosen below, in matches that the compiler keeps complete.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use crate::failure::{Failure, TokenFailure};
+use crate::policy::Concealed;
+use protocol::metadata::{CallingPod, RequestError, Unidentified};
+use telemetry::latency::RequestOutcome;
+
+/// Why a request was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not a valid HTTP/1.1 or metadata request.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The policy conceals the requested path.
+    #[error(transparent)]
+    Concealed(#[from] Concealed),
+    /// It is not known which pod sent the request.
+    #[error("Unavailable: {0}; try again in a second.")]
+    Unidentified(#[from] Unidentified),
+    /// The connection is of a pod that has ended, or older than the pod that has its address. It is reset.
+    #[error("Refused: the pod that opened this connection has ended.")]
+    Outdated,
+    /// A pod asks for an account, and its own has none here.
+    #[error(
+        "Refused: the service account {}/{} has no Google account here, and the node's is not its own (--passthrough lists \
+         accounts that may use the node's).", .0.namespace, .0.service_account
+    )]
+    NoAccount(Arc<CallingPod>),
+    /// The pod's service account cannot be used, or is not known.
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    /// A pod reads a tree that may include the node's accounts, which cannot be removed.
+    #[error(
+        "Refused: a recursive read of this directory may include the node's service accounts; read /computeMetadata/v1/ instead."
+    )]
+    IncludesAccounts,
+    /// A response larger than this many bytes, which cannot be buffered as a whole.
+    #[error(
+        "Refused: the response is larger than {0} bytes and cannot be redacted or watched; request its directories or \
+         values one by one."
+    )]
+    TooLarge(usize),
+    /// The request was shed under overload.
+    #[error("Refused: {0}; try again in a second.")]
+    Overloaded(#[from] Overload),
+    /// A panic in the proxy.
+    #[error("Internal error: the proxy failed to handle this request; its log says why.")]
+    Panicked,
+    /// The metadata server returned no complete response.
+    #[error("The metadata server is not available: {0}; try again in a second.")]
+    Upstream(Arc<Failure>),
+    /// The token source returned no token. Shared, because all requests that waited for the token get it.
+    #[error("{what} is not available: {0}{advice}; try again in a second.", what = .0.what(), advice = .0.advice())]
+    Token(Arc<TokenFailure>),
+}
+
+/// Why a pod's service account cannot be used. The text is sent to the pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// Its configuration is malformed. The text is Google's.
+    #[error("{0}")]
+    Malformed(Box<str>),
+    /// It does not exist any more.
+    #[error("Refused: {0}.")]
+    Deleted(Box<str>),
+    /// It is not known yet, or has just changed.
+    #[error("Unavailable: {0}; try again in a second.")]
+    Unknown(Box<str>),
+}
+
+/// Which limit was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Overload {
+    /// Requests that wait for the metadata server.
+    #[error("too many requests are waiting for the metadata server (--max-in-flight)")]
+    InFlight,
+    /// Memory for buffered responses: redacted trees, and values seen by watches.
+    #[error("all memory for large answers is in use")]
+    LargeAnswers,
+    /// Values that are being watched.
+    #[error("too many wait_for_change requests are waiting (--max-hanging)")]
+    Hanging,
+    /// Tokens of one pod: cached or being fetched, beyond its share.
+    #[error("this pod requests too many different tokens at once")]
+    Tokens,
+    /// Watched values: this request was waiting and was ended, because its client has the most watches.
+    #[error(
+        "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
+    )]
+    HangingGaveWay,
+}
+
+impl Error {
+    /// A label from a fixed set, for metrics and logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Request(error) => error.reason(),
+            Self::Concealed(_) => "concealed",
+            Self::Unidentified(_) => "unidentified",
+            Self::Outdated => "outdated",
+            Self::NoAccount(_) | Self::IncludesAccounts => "no_account",
+            Self::Account(AccountError::Malformed(_)) => "malformed_account",
+            Self::Account(AccountError::Deleted(_) | AccountError::Unknown(_)) => "unknown_account",
+            Self::TooLarge(_) => "too_large",
+            Self::Overloaded(Overload::InFlight) => "in_flight",
+            Self::Overloaded(Overload::Hanging | Overload::HangingGaveWay) => "hanging",
+            Self::Overloaded(Overload::LargeAnswers) => "large_answers",
+            Self::Overloaded(Overload::Tokens) => "tokens",
+            Self::Panicked => "panic",
+            Self::Upstream(failure) => failure.label(),
+            Self::Token(failure) => failure.label(),
+        }
+    }
+
+    /// The path that was asked for, if it is known.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Concealed(concealed) => Some(concealed.path().as_str()),
+            _ => None,
+        }
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Request(error) => status_of_request(error),
+            // Not 503, because a retry would not help.
+            Self::TooLarge(_)
+            | Self::NoAccount(_)
+            | Self::Account(AccountError::Malformed(_) | AccountError::Deleted(_))
+            | Self::IncludesAccounts
+            | Self::Outdated => StatusCode::FORBIDDEN,
+            Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            // The policy chooses between forbidden and not found.
+            Self::Concealed(concealed) => concealed.status(),
+            // Never 502: Python's library retries 503 and gives up on 502.
+            Self::Overloaded(_)
+            | Self::Upstream(_)
+            | Self::Token(_)
+            | Self::Unidentified(_)
+            | Self::Account(AccountError::Unknown(_)) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The request's outcome in metrics.
+    pub fn outcome(&self) -> RequestOutcome {
+        match self {
+            Self::Request(_)
+            | Self::Concealed(_)
+            | Self::TooLarge(_)
+            | Self::NoAccount(_)
+            | Self::Account(_)
+            | Self::IncludesAccounts
+            | Self::Outdated
+            | Self::Unidentified(_) => RequestOutcome::Refused,
+            Self::Overloaded(_) => RequestOutcome::Shed,
+            Self::Upstream(_) | Self::Token(_) | Self::Panicked => RequestOutcome::Failed,
+        }
+    }
+}
+
+fn status_of_request(error: &RequestError) -> StatusCode {
+    match error {
+        RequestError::Malformed(_) => StatusCode::BAD_REQUEST,
+        RequestError::TargetTooLong { .. } => StatusCode::URI_TOO_LONG,
+        RequestError::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+        // A path that two servers may parse differently is forbidden, because it may be meant to evade the policy. A
+        // name that cannot exist is not found.
+        RequestError::Path(error) if !error.is_evasion() => StatusCode::NOT_FOUND,
+        RequestError::BoundToken => StatusCode::NOT_FOUND,
+        RequestError::Host(_)
+        | RequestError::Forwarded(_)
+        | RequestError::Flavor
+        | RequestError::Path(_)
+        | RequestError::Query(_) => StatusCode::FORBIDDEN,
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Upstream(Arc::new(failure))
+    }
+}
+
+/// Why there is no answer, for all requests that waited for the same.
+#[derive(Debug, Clone)]
+pub enum SharedError {
+    /// The metadata server returned none.
+    Failed(Arc<Failure>),
+    /// The request for it was shed.
+    Overloaded(Overload),
+    /// It is larger than this many bytes.
+    TooLarge(usize),
+}
+
+impl From<Failure> for SharedError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Arc::new(failure))
+    }
+}
+
+impl From<Overload> for SharedError {
+    fn from(overload: Overload) -> Self {
+        Self::Overloaded(overload)
+    }
+}
+
+impl From<Error> for SharedError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Upstream(failure) => Self::Failed(failure),
+            Error::Overloaded(overload) => Self::Overloaded(overload),
+            Error::TooLarge(largest) => Self::TooLarge(largest),
+            // The layers below return no other error.
+            _ => Failure::Closed.into(),
+        }
+    }
+}
+
+impl From<SharedError> for Error {
+    fn from(error: SharedError) -> Self {
+        match error {
+            SharedError::Failed(failure) => Self::Upstream(failure),
+            SharedError::Overloaded(overload) => overload.into(),
+            SharedError::TooLarge(largest) => Self::TooLarge(largest),
+        }
+    }
+}

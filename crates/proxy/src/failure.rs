@@ -1,0 +1,182 @@
+//! [`Failure`]: why an upstream request failed. [`TokenFailure`]: why a source returned no token.
+
+use std::io;
+use std::time::Duration;
+
+use protocol::metadata::token::TokenError;
+
+/// Timeout of an upstream response (its head, and its body if it is buffered). Python's and Node's libraries give up
+/// after 3 s, and a 503 is clearer to them than a timeout.
+pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// Why the upstream returned no complete response. The text is sent to the client and logged.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// No connection was made.
+    #[error("cannot connect to {address} ({error})")]
+    Connect {
+        /// Host and port, as configured.
+        address: String,
+        /// The operating system's error.
+        error: io::Error,
+    },
+    /// No complete response within this time.
+    #[error("it did not answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// The response began, but was not read to its end within this time.
+    #[error("its response was not read to its end within {} ms", .0.as_millis())]
+    Slow(Duration),
+    /// The connection was closed before the response head.
+    #[error("it closed the connection without a response")]
+    Closed,
+    /// The connection was closed within the response.
+    #[error("its response was cut short")]
+    CutShort,
+    /// The response is not HTTP/1.
+    #[error("its response is not HTTP")]
+    NotHttp,
+    /// A body larger than this many bytes where only a small one is valid.
+    #[error("its response is larger than {0} bytes")]
+    TooLarge(usize),
+    /// A request for the node's accounts in another name.
+    #[error("the node's accounts are requested only for the node")]
+    Foreign,
+    /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
+    #[error("its response lacks `Metadata-Flavor: Google`, so a different server answers at its address")]
+    NoFlavor,
+}
+
+impl Failure {
+    /// A label from a fixed set, for metrics and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Connect { .. } => "upstream_connect",
+            Self::TimedOut(_) | Self::Slow(_) => "upstream_timeout",
+            Self::Closed => "upstream_closed",
+            Self::CutShort => "upstream_cut_short",
+            Self::NotHttp => "upstream_not_http",
+            Self::TooLarge(_) => "upstream_too_large",
+            Self::NoFlavor => "upstream_no_flavor",
+            Self::Foreign => "foreign_principal",
+        }
+    }
+
+    /// Maps an error of the HTTP client before the response head.
+    pub fn before_head(error: &hyper::Error) -> Self {
+        if error.is_parse() { Self::NotHttp } else { Self::Closed }
+    }
+}
+
+/// How a sentence begins that says why a pod has no token of its own.
+pub const OWN_TOKEN: &str = "The pod's own token";
+
+/// Why a source returned no token. The text is sent to the client and logged.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFailure {
+    /// The source's server returned no complete response.
+    #[error(transparent)]
+    Upstream(#[from] Failure),
+    /// A successful response that is not a token.
+    #[error("its response is not a token: {0}")]
+    NotAToken(#[from] TokenError),
+    /// A token without any of its life left, or one that a request found too late.
+    #[error("it had expired when it arrived")]
+    Expired,
+    /// The server failed several times in a row and is not asked for a short time.
+    #[error("it failed several times in a row and will be retried shortly")]
+    Resting,
+    /// The source has no tokens for this caller.
+    #[error("it has no tokens for this caller")]
+    ForeignPrincipal,
+    /// A step on the way to a pod's own token failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeFailure),
+}
+
+/// Which step on the way to a pod's own token failed, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ExchangeFailure {
+    /// The pod's service account is not known.
+    #[error("{0}")]
+    Account(String),
+    /// The API server issued no token for it.
+    #[error("no Kubernetes token for the pod's service account: {0}")]
+    Kubernetes(String),
+    /// Google's Security Token Service did not exchange that token.
+    #[error("Google's Security Token Service: {0}")]
+    Sts(String),
+    /// Google's IAM Service Account Credentials API issued no token.
+    #[error("Google's IAM Credentials API: {0}")]
+    Iam(String),
+    /// A step is still under way, at this server if that is known. The next request waits for it.
+    #[error("{}", slow(*.0, *.1))]
+    Slow(Option<TokenServer>, Duration),
+}
+
+/// A server on the way to a pod's own token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+pub enum TokenServer {
+    /// It issues Kubernetes tokens.
+    #[strum(serialize = "the API server")]
+    Kubernetes,
+    /// It exchanges them for federated tokens.
+    #[strum(serialize = "Google's Security Token Service")]
+    Sts,
+    /// It issues tokens of Google accounts for these.
+    #[strum(serialize = "Google's IAM Credentials API")]
+    Iam,
+}
+
+fn slow(server: Option<TokenServer>, time: Duration) -> String {
+    let millis = time.as_millis();
+    match server {
+        Some(server) => format!("{server} did not answer within {millis} ms; its answer is still being waited for"),
+        None => format!("no answer came within {millis} ms; it is still being waited for"),
+    }
+}
+
+impl TokenFailure {
+    /// A label from a fixed set, for metrics and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Upstream(failure) => failure.label(),
+            Self::NotAToken(_) => "upstream_not_a_token",
+            Self::Expired => "token_expired",
+            Self::Resting => "upstream_resting",
+            Self::ForeignPrincipal => "foreign_principal",
+            Self::Exchange(failure) => failure.label(),
+        }
+    }
+
+    /// What an operator can do, as the end of a sentence, or nothing.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::Exchange(failure) if !matches!(failure, ExchangeFailure::Account(_)) => {
+                "; `gce-metadata-proxy identity doctor` on this node says which step fails"
+            }
+            _ => "",
+        }
+    }
+
+    /// What is not available.
+    pub fn what(&self) -> &'static str {
+        match self {
+            Self::Exchange(_) => OWN_TOKEN,
+            Self::Expired => "The token",
+            Self::Upstream(_) | Self::NotAToken(_) | Self::Resting | Self::ForeignPrincipal => "The metadata server",
+        }
+    }
+}
+
+impl ExchangeFailure {
+    /// A label from a fixed set, for metrics and logs.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Account(_) => "exchange_account",
+            Self::Kubernetes(_) => "exchange_kubernetes",
+            Self::Sts(_) => "exchange_sts",
+            Self::Iam(_) => "exchange_iam",
+            Self::Slow(..) => "exchange_slow",
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! classify: parses a request once, refuses one that is invalid or ambiguous, and looks up who sent it.
+//!
+//! It precedes every other decision, so that all later layers and metrics use
+//! [`metadata::Request`](protocol::metadata::Request).
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http_body::Body;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::latency::Timeline;
+use super::outcome::Outcome;
+use crate::error::Error;
+use protocol::metadata::host::AllowedHosts;
+use protocol::metadata::{Principal, Request, Sender};
+
+/// Knows who sends the requests of a connection.
+pub trait Identify {
+    /// Who sends a request now: [`Principal::Unknown`] if that is not known yet.
+    fn sender(&self) -> Result<Sender, Error>;
+}
+
+/// All clients act as the node.
+impl Identify for () {
+    fn sender(&self) -> Result<Sender, Error> {
+        Ok((Principal::Node, None))
+    }
+}
+
+impl<I: Identify> Identify for Arc<I> {
+    fn sender(&self) -> Result<Sender, Error> {
+        I::sender(self)
+    }
+}
+
+/// Without one, all clients act as the node.
+impl<I: Identify> Identify for Option<I> {
+    fn sender(&self) -> Result<Sender, Error> {
+        self.as_ref().map_or_else(|| ().sender(), I::sender)
+    }
+}
+
+/// Accepts requests under these host names from this client.
+pub fn layer<S, I: Clone>(
+    hosts: &Arc<AllowedHosts>,
+    client: I,
+    timeline: &Arc<Timeline>,
+) -> impl Layer<S, Service = Classify<S, I>> + Clone + use<S, I> {
+    let (hosts, timeline) = (Arc::clone(hosts), Arc::clone(timeline));
+    layer_fn(move |inner| Classify {
+        inner,
+        hosts: Arc::clone(&hosts),
+        client: client.clone(),
+        timeline: Arc::clone(&timeline),
+    })
+}
+
+/// The service of this layer: [`http::Request`] in, [`Request`] out.
+#[derive(Debug, Clone)]
+pub struct Classify<S, I> {
+    inner: S,
+    hosts: Arc<AllowedHosts>,
+    client: I,
+    timeline: Arc<Timeline>,
+}
+
+impl<S, I: Identify> Classify<S, I> {
+    fn read<B: Body>(&self, request: http::Request<B>) -> Result<Box<Request>, Error> {
+        let (head, body) = request.into_parts();
+        let mut request = Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts)?;
+        (request.principal, request.pod) = self.client.sender()?;
+        Ok(request)
+    }
+}
+
+impl<S, B, I> Service<http::Request<B>> for Classify<S, I>
+where
+    I: Identify,
+    S: Service<Box<Request>, Error = Error>,
+    B: Body,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<S::Response, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        match self.read(request) {
+            Ok(request) => {
+                self.timeline.asks_for((&request.endpoint).into());
+                Outcome::passed(self.inner.call(request))
+            }
+            Err(error) => Outcome::decided(Err(error)),
+        }
+    }
+}

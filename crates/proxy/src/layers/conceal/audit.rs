@@ -1,0 +1,79 @@
+//! Audit mode: logs what a policy would refuse, without refusing it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use strum::{Display, EnumString, VariantNames};
+use tokio::time::Instant;
+
+use crate::policy::{Decision, Policy};
+use protocol::metadata::Request;
+use telemetry::sampled::{Brief, SampledBy};
+
+/// Whether a policy is enforced. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Mode {
+    /// Refuse requests that the policy conceals.
+    #[default]
+    Enforce,
+    /// Serve them, and log what would have been refused.
+    Audit,
+}
+
+/// Minimum interval between log lines about the same topic.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Maximum topics that have log lines of their own; a node has 110 pods.
+const MAX_TOPICS: usize = 1024;
+
+/// Logs what the policy would refuse, once a minute for each client and rule.
+#[derive(Debug)]
+pub(super) struct AuditLog(SampledBy<Topic>);
+
+/// Client, kind of cause, and rule: its number in the policy, or 0 if no rule decided.
+type Topic = (IpAddr, &'static str, usize);
+
+impl Default for AuditLog {
+    fn default() -> Self {
+        Self(SampledBy::new(LOG_INTERVAL, MAX_TOPICS))
+    }
+}
+
+impl AuditLog {
+    /// Logs what the policy would do with a request, if a line is due.
+    pub(super) fn note(&self, policy: &Policy, request: &Request, decision: Decision<'_>) {
+        let (cause, rule) = match decision {
+            Decision::Allow | Decision::Flat | Decision::Redirect => return,
+            Decision::Redact => ("redaction", 0),
+            Decision::Conceal(cause) => (cause.kind(), policy.place_of(cause)),
+        };
+        let Some(client) = request.client() else { return };
+        let Some(count) = self.0.due((client, cause, rule), Instant::now()) else { return };
+        let what = match decision {
+            Decision::Conceal(cause) => format!("would be refused: {cause}"),
+            _ => "would be answered without the concealed values".to_owned(),
+        };
+        let (policy, path) = (policy.name(), Brief(&request.path));
+        tracing::info!(%client, %path, policy, cause, rule, count, "audit: this request {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_and_rule_is_logged_once_a_minute() {
+        let log = AuditLog::default();
+        let start = Instant::now();
+        let client = IpAddr::from([10, 0, 0, 9]);
+        assert_eq!(log.0.due((client, "rule", 1), start), Some(1));
+        assert_eq!(log.0.due((client, "rule", 1), start + LOG_INTERVAL - Duration::from_secs(1)), None);
+        assert_eq!(log.0.due((client, "rule", 2), start), Some(1));
+        assert_eq!(log.0.due(([10, 0, 0, 10].into(), "rule", 1), start), Some(1));
+        assert_eq!(log.0.due((client, "recursive", 0), start), Some(1));
+        assert_eq!(log.0.due((client, "unmatched", 0), start), Some(1));
+        assert_eq!(log.0.due((client, "rule", 1), start + LOG_INTERVAL), Some(2));
+    }
+}

@@ -1,0 +1,45 @@
+//! discovery: answers requests that detect the metadata server, without an upstream request.
+//!
+//! Client libraries ping `/` when a process starts; Go's and gsutil's send no header with it. Node's requests
+//! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached from the
+//! start. All of them remember a failure for the life of the process, so the response must not depend on an upstream
+//! that is slow or busy. The listings contain only what the proxy serves: the real server's legacy entries beside
+//! `computeMetadata/` and beside `v1/` are left out.
+
+use http::{Response, StatusCode};
+
+use super::filter::{Decide, Decision};
+use crate::reply::{self, Body};
+use protocol::metadata::{Endpoint, Request};
+
+/// The path that Node's library requests.
+const INSTANCE_PATH: &str = "/computeMetadata/v1/instance";
+
+/// Answers discovery requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Discovery;
+
+impl Decide for Discovery {
+    fn decide(&self, request: Box<Request>) -> Decision {
+        match answer(&request) {
+            Some(answer) => Decision::Answer(Ok(answer)),
+            None => Decision::Pass(request),
+        }
+    }
+
+    fn answers_from_memory(&self, request: &Request) -> bool {
+        answer(request).is_some()
+    }
+}
+
+fn answer(request: &Request) -> Option<Response<Body>> {
+    let listing = |text: &'static str| reply::local(StatusCode::OK, reply::APPLICATION_TEXT, text);
+    match request.endpoint {
+        // A request with a query is not a ping. The layers below handle it.
+        _ if !request.query.is_empty() => None,
+        Endpoint::Root => Some(listing("computeMetadata/\n")),
+        Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
+        Endpoint::Leaf if request.path.as_str() == INSTANCE_PATH => Some(reply::directory_redirect(request)),
+        _ => None,
+    }
+}

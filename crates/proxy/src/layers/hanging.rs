@@ -1,0 +1,97 @@
+//! hanging: clients that wait for the same change share one upstream request.
+//!
+//! A hanging GET (`wait_for_change=true`) waits until a value changes, possibly for hours. Agents on a node
+//! watch the same few values. Watchers that send the same request (path, parameters, last known value, `Host`)
+//! share one upstream request, a *watch*. It runs in a task and ends with its last watcher; a watcher that
+//! leaves does not affect the others. A watch is over when its answer is there. A later request begins another.
+//!
+//! # Who may begin a watch
+//!
+//! Watchers hold no seat, because they would occupy all of them. Instead, the number of watches is limited and
+//! [shared fairly](crate::shares). A watch is charged to the client that began it, or, when that client has
+//! left, to another that still waits. Joining a watch is always allowed: watchers are limited by their
+//! connections. If all watches are taken, a client that has clearly fewer than the largest client replaces the
+//! oldest watch of that client, whose watchers get 503. Only a watch for which no other client waits can be
+//! replaced. All other clients get 503, after ten seconds: a pod with hundreds of addresses that repeats its requests
+//! at once would take the processor from others. They hold a connection meanwhile, as watchers do.
+//!
+//! # What a watch costs
+//!
+//! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent
+//! upstream. The answer takes [`Room`](crate::room::Room), which is released when the last watcher has read it.
+
+mod result;
+mod table;
+mod watches;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Response;
+use tokio::time::sleep;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::outcome::Outcome;
+use crate::error::Error;
+use crate::reply::Body;
+use protocol::metadata::Request;
+use table::Key;
+pub use watches::Watches;
+
+/// How long a watch is not refused, unless its own time-out is shorter. Agents watch with time-outs of a minute or more.
+const REFUSAL_DELAY: Duration = Duration::from_secs(10);
+
+/// Lets clients that wait for the same change share these watches.
+pub fn layer<S>(watches: &Arc<Watches>) -> impl Layer<S, Service = Hanging<S>> + Clone + use<S> {
+    let watches = Arc::clone(watches);
+    layer_fn(move |inner| Hanging { inner, watches: Arc::clone(&watches) })
+}
+
+/// The service of this layer.
+#[derive(Debug, Clone)]
+pub struct Hanging<S> {
+    inner: S,
+    watches: Arc<Watches>,
+}
+
+impl<S> Service<Box<Request>> for Hanging<S>
+where
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+{
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = Outcome<S::Future, Result<Response<Body>, Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Box<Request>) -> Self::Future {
+        if !request.hangs() {
+            return Outcome::passed(self.inner.call(request));
+        }
+        let key = Key {
+            method: request.method,
+            principal: request.principal,
+            host: request.host.as_ref().map(ToString::to_string),
+            target: format!("{}{}", request.path, request.query),
+        };
+        let account = self.watches.room.account(request.peer);
+        let patience = request.query.timeout_seconds().map(|seconds| Duration::from_secs(seconds.into()));
+        let delay = patience.unwrap_or(REFUSAL_DELAY).min(REFUSAL_DELAY);
+        // A request that joins a watch is dropped here. A request that begins one is detached from its buffer by
+        // `Forward`.
+        match self.watches.join(key, &account, || self.inner.call(request)) {
+            Ok(watcher) => Outcome::pending(async move { watcher.answer().await }),
+            Err(full) => Outcome::pending(async move {
+                sleep(delay).await;
+                Err(full.into())
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

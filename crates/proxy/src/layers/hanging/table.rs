@@ -1,0 +1,130 @@
+//! [`WatchTable`]: which watches are under way, who holds each, and which gives way to another.
+//!
+//! It decides and keeps count. `watches.rs` starts the tasks and waits for them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::task::AbortHandle;
+
+use super::result::WatchResult;
+use crate::error::{Overload, SharedError};
+use crate::shares::{self, Client, Shares};
+use crate::single_flight::Publisher;
+use protocol::metadata::{Method, Principal};
+
+/// The watches under way.
+#[derive(Debug)]
+pub(super) struct WatchTable {
+    pub(super) shares: Shares,
+    last_number: u64,
+    pub(super) watches: HashMap<Arc<Key>, Watch>,
+}
+
+/// Two hanging GETs with equal keys share a watch.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) method: Method,
+    pub(super) principal: Principal,
+    pub(super) host: Option<String>,
+    pub(super) target: String,
+}
+
+/// One upstream request. It exists until it is answered or its last watcher leaves.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Later watches have greater numbers.
+    pub(super) number: u64,
+    /// The client that is charged for it, one of those that wait.
+    holder: Client,
+    /// Who waits, and on how many connections.
+    watchers: Shares,
+    pub(super) publisher: Arc<Publisher<WatchResult>>,
+    task: AbortHandle,
+}
+
+impl WatchTable {
+    /// Creates a table of at most this many watches.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new() }
+    }
+
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Ends another client's watch if the table is full and this client has clearly fewer.
+    pub(super) fn make_room_for(&mut self, client: Client) -> Result<(), Overload> {
+        match self.shares.room_for(client, 1) {
+            shares::Availability::Free => Ok(()),
+            shares::Availability::From(largest) => self.end_oldest_of(largest),
+            // If clients replaced their own watches, one that has too many would do so for ever.
+            shares::Availability::FromItself | shares::Availability::None => Err(Overload::Hanging),
+        }
+    }
+
+    /// Ends the client's oldest watch for which no other client waits.
+    fn end_oldest_of(&mut self, client: Client) -> Result<(), Overload> {
+        let alone = self.watches.iter().filter(|(_, watch)| watch.holder == client && watch.watchers.holders() == 1);
+        let (key, _) = alone.min_by_key(|(_, watch)| watch.number).ok_or(Overload::Hanging)?;
+        if let Some(watch) = self.remove(&Arc::clone(key)) {
+            watch.publisher.publish(Err(SharedError::Overloaded(Overload::HangingGaveWay)));
+            watch.task.abort();
+        }
+        Ok(())
+    }
+
+    /// Adds a watch that has no watchers yet.
+    pub(super) fn insert(
+        &mut self,
+        key: Arc<Key>,
+        number: u64,
+        holder: Client,
+        publisher: Arc<Publisher<WatchResult>>,
+        task: AbortHandle,
+    ) {
+        self.shares.take(holder, 1);
+        let watchers = Shares::new(usize::MAX);
+        self.watches.insert(key, Watch { number, holder, watchers, publisher, task });
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Watch> {
+        let watch = self.watches.remove(key)?;
+        self.shares.give_back(watch.holder, 1);
+        Some(watch)
+    }
+
+    /// Whether the watch with this number is under way. Another with the same key may have replaced it.
+    pub(super) fn is_under_way(&self, key: &Key, number: u64) -> bool {
+        self.watches.get(key).is_some_and(|watch| watch.number == number)
+    }
+
+    /// Removes a watcher. The watch passes to another client, or ends with its last watcher.
+    pub(super) fn leave(&mut self, key: &Key, client: Client) {
+        let Some(watch) = self.watches.get_mut(key) else { return };
+        watch.watchers.give_back(client, 1);
+        if watch.watchers.held_by(watch.holder) > 0 {
+            return;
+        }
+        match watch.watchers.largest() {
+            Some((heir, _)) => {
+                self.shares.give_back(watch.holder, 1);
+                self.shares.take(heir, 1);
+                watch.holder = heir;
+            }
+            None => {
+                if let Some(watch) = self.remove(key) {
+                    watch.task.abort();
+                }
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// Adds a watcher.
+    pub(super) fn join(&mut self, client: Client) {
+        self.watchers.take(client, 1);
+    }
+}

@@ -1,0 +1,268 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep};
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::error::Overload;
+use crate::room::Room;
+use base::hook::Hook;
+use protocol::metadata::{Endpoint, Principal, Query};
+
+/// A server that answers a watch when the test says so, and counts pending watches.
+#[derive(Debug)]
+struct Server {
+    changes: Semaphore,
+    asked: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+struct Waiting(Arc<Server>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+fn start(limit: usize) -> (Arc<Server>, Arc<Watches>) {
+    let server = Server { changes: Semaphore::new(0), asked: AtomicUsize::new(0), waiting: AtomicUsize::new(0) };
+    (Arc::new(server), Arc::new(Watches::new(limit, Room::new(1024 * 1024, Hook::new(Arc::new(|_| false))))))
+}
+
+type Watching = JoinHandle<Result<Response<Body>, Error>>;
+
+fn ask(server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
+    ask_from(1, server, watches, target)
+}
+
+/// Sends a request from the pod with this number.
+fn ask_from(pod: u8, server: &Arc<Server>, watches: &Arc<Watches>, target: &str) -> Watching {
+    let server = Arc::clone(server);
+    let inner = service_fn(move |_: Box<Request>| {
+        let server = Arc::clone(&server);
+        async move {
+            server.asked.fetch_add(1, Relaxed);
+            server.waiting.fetch_add(1, Relaxed);
+            let waiting = Waiting(server);
+            waiting.0.changes.acquire().await.expect("open").forget();
+            Ok::<_, Error>(Response::new(Body::Whole(Bytes::from_static(b"changed"))))
+        }
+    });
+    let (path, query) = target.split_once('?').expect("a query");
+    let query = Query::parse(Some(query)).expect("a query");
+    let peer = Some(([10, 0, 0, pod], 40000).into());
+    let request = Request { peer, ..Request::own(Endpoint::Leaf, path, query, Principal::Node) };
+    tokio::spawn(layer(watches).layer(inner).oneshot(request.into()))
+}
+
+const ZONE: &str = "/computeMetadata/v1/instance/zone?wait_for_change=true";
+
+async fn settle() {
+    for _ in 0..10 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn watchers_of_the_same_value_share_one_request() {
+    let (server, watches) = start(1);
+    let crowd: Vec<_> = (0..100).map(|_| ask(&server, &watches, ZONE)).collect();
+    settle().await;
+    assert_eq!((server.asked.load(Relaxed), watches.count()), (1, 1));
+    server.changes.add_permits(1);
+    for watcher in crowd {
+        assert_eq!(watcher.await.expect("no panic").expect("an answer").status(), StatusCode::OK);
+    }
+    assert_eq!(watches.count(), 0, "the watch is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_last_etag_is_another_watch_and_watches_are_limited() {
+    let (server, watches) = start(2);
+    let _one = ask(&server, &watches, ZONE);
+    let _other = ask(&server, &watches, &format!("{ZONE}&last_etag=0123456789abcdef"));
+    settle().await;
+    assert_eq!((server.asked.load(Relaxed), watches.count()), (2, 2));
+    let asked = Instant::now();
+    let third = ask(&server, &watches, &format!("{ZONE}&timeout_sec=5")).await.expect("no panic");
+    assert!(matches!(third, Err(Error::Overloaded(Overload::Hanging))), "{third:?}");
+    assert_eq!(asked.elapsed(), Duration::from_secs(5), "the client waits for so long anyway");
+    let third = ask(&server, &watches, &another(1)).await.expect("no panic");
+    assert!(matches!(third, Err(Error::Overloaded(Overload::Hanging))), "{third:?}");
+    assert_eq!(asked.elapsed(), Duration::from_secs(5) + REFUSAL_DELAY);
+    let joins = ask(&server, &watches, ZONE);
+    settle().await;
+    assert!(!joins.is_finished(), "joining a watch is always allowed");
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_last_watcher() {
+    let (server, watches) = start(1);
+    let first = ask(&server, &watches, ZONE);
+    let second = ask(&server, &watches, ZONE);
+    settle().await;
+    first.abort();
+    settle().await;
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (1, 1), "the client that began it may leave");
+    second.abort();
+    settle().await;
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (0, 0));
+    let _again = ask(&server, &watches, ZONE);
+    settle().await;
+    assert_eq!(server.asked.load(Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ordinary_request_passes_through() {
+    let (server, watches) = start(0);
+    let ordinary = ask(&server, &watches, "/computeMetadata/v1/instance/zone?alt=json");
+    server.changes.add_permits(1);
+    sleep(Duration::from_millis(1)).await;
+    assert!(ordinary.await.expect("no panic").is_ok());
+}
+
+/// A request that begins a watch of its own, because its `last_etag` is unique.
+fn another(number: usize) -> String {
+    format!("{ZONE}&last_etag={number:016x}")
+}
+
+async fn ended(watcher: Watching) -> Overload {
+    match watcher.await.expect("no panic") {
+        Err(Error::Overloaded(overload)) => overload,
+        other => panic!("not ended: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_all_watches_gives_way_to_others_up_to_their_share() {
+    let (server, watches) = start(4);
+    let mut hostile: Vec<_> = (0..4).map(|number| ask_from(1, &server, &watches, &another(number))).collect();
+    settle().await;
+    assert_eq!(
+        ended(ask_from(1, &server, &watches, &another(4))).await,
+        Overload::Hanging,
+        "a pod does not replace its own watches"
+    );
+    let first = ask_from(2, &server, &watches, &another(5));
+    assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay, "the oldest watch ends");
+    let second = ask_from(2, &server, &watches, &another(6));
+    assert_eq!(ended(hostile.remove(0)).await, Overload::HangingGaveWay);
+    assert_eq!(ended(ask_from(2, &server, &watches, &another(7))).await, Overload::Hanging, "both pods have two");
+    settle().await;
+    assert_eq!((server.waiting.load(Relaxed), watches.count()), (4, 4));
+    server.changes.add_permits(4);
+    for watcher in hostile.into_iter().chain([first, second]) {
+        assert!(watcher.await.expect("no panic").is_ok());
+    }
+    assert_eq!(watches.count(), 0);
+}
+
+#[tokio::test]
+async fn a_watch_that_others_wait_for_does_not_give_way() {
+    let (server, watches) = start(2);
+    let shared = [1, 3].map(|pod| ask_from(pod, &server, &watches, &another(0)));
+    let alone = ask_from(1, &server, &watches, &another(1));
+    settle().await;
+    let newcomer = ask_from(2, &server, &watches, &another(2));
+    assert_eq!(ended(alone).await, Overload::HangingGaveWay, "although it is younger");
+    settle().await;
+    assert!(!newcomer.is_finished() && shared.iter().all(|watcher| !watcher.is_finished()));
+    assert_eq!(server.waiting.load(Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_watch_passes_to_a_remaining_watcher_when_its_holder_leaves() {
+    let (server, watches) = start(2);
+    let began = ask_from(1, &server, &watches, &another(0));
+    let other = ask_from(1, &server, &watches, &another(1));
+    settle().await;
+    let _joined = ask_from(2, &server, &watches, &another(0));
+    settle().await;
+    began.abort();
+    settle().await;
+    // Each pod holds one watch now.
+    assert_eq!(ended(ask_from(3, &server, &watches, &another(2))).await, Overload::Hanging);
+    assert!(!other.is_finished());
+}
+
+#[tokio::test]
+async fn a_request_after_the_answer_begins_another_watch() {
+    let (server, watches) = start(1);
+    let first = ask(&server, &watches, ZONE);
+    settle().await;
+    // A watcher that has not read its answer yet.
+    let key = watches.lock().watches.keys().next().cloned().expect("a watch");
+    let account = watches.room.account(None);
+    let slow = {
+        let Key { method, principal, .. } = *key;
+        let key = Key { method, principal, host: key.host.clone(), target: key.target.clone() };
+        watches.join(key, &account, std::future::pending).expect("a watcher")
+    };
+    server.changes.add_permits(1);
+    assert!(first.await.expect("no panic").is_ok());
+    let again = ask(&server, &watches, ZONE);
+    settle().await;
+    assert!(!again.is_finished(), "the new watch waits for the next change");
+    assert_eq!((server.asked.load(Relaxed), watches.count()), (2, 1));
+    assert!(slow.answer().await.is_ok());
+    assert_eq!(watches.count(), 1);
+}
+
+#[tokio::test]
+async fn a_panic_in_an_inner_service_is_a_failure_and_frees_the_watch() {
+    let watches = Arc::new(Watches::new(1, Room::new(1024, Hook::new(Arc::new(|_| false)))));
+    let request = Request::own(
+        Endpoint::Leaf,
+        "/computeMetadata/v1/instance/zone",
+        Query::parse(Some("wait_for_change=true")).expect("a query"),
+        Principal::Node,
+    );
+    let panics = service_fn(|_: Box<Request>| async { panic!("on purpose") });
+    let outcome = layer(&watches).layer(panics).oneshot(request.into()).await;
+    assert!(matches!(outcome, Err(Error::Upstream(_))));
+    assert_eq!(watches.count(), 0);
+}
+
+/// A response of 3,000 bytes.
+fn large() -> Response<Body> {
+    Response::new(Body::Whole(vec![b'x'; 3000].into()))
+}
+
+#[tokio::test]
+async fn an_answer_is_charged_until_the_last_watcher_has_read_it() {
+    let room = Room::new(8000, Hook::new(Arc::new(|_| false)));
+    let watches = Arc::new(Watches::new(1, Arc::clone(&room)));
+    let change = Arc::new(Semaphore::new(0));
+    let both = [1, 2].map(|pod| {
+        let change = Arc::clone(&change);
+        let service = service_fn(move |_: Box<Request>| {
+            let change = Arc::clone(&change);
+            async move {
+                change.acquire().await.expect("open").forget();
+                Ok(large())
+            }
+        });
+        let query = Query::parse(Some("wait_for_change=true")).expect("a query");
+        let own = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
+        let peer = Some(([10, 0, 0, pod], 40000).into());
+        tokio::spawn(layer(&watches).layer(service).oneshot(Box::new(Request { peer, ..own })))
+    });
+    settle().await;
+    change.add_permits(1);
+    let mut answers = Vec::new();
+    for watcher in both {
+        answers.push(watcher.await.expect("no panic").expect("an answer"));
+    }
+    assert_eq!(room.used(), 3000, "charged once for both watchers");
+    answers.pop();
+    assert_eq!(room.used(), 3000, "one watcher has not read it");
+    answers.pop();
+    assert_eq!(room.used(), 0);
+}

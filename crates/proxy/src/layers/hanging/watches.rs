@@ -1,0 +1,137 @@
+//! [`Watches`]: starts watches, waits for their answers, and ends them when no client waits any more.
+//!
+//! Each watch runs in a task. `table.rs` decides which clients may have one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::Response;
+
+use super::result::{SharedAnswer, WatchResult};
+use super::table::{Key, WatchTable};
+use crate::error::{Error, Overload};
+use crate::failure::Failure;
+use crate::reply::Body;
+use crate::room::{Account, Room};
+use crate::single_flight::{Landing, Publisher};
+
+/// The watches under way.
+#[derive(Debug)]
+pub struct Watches {
+    pub(super) room: Arc<Room>,
+    table: Mutex<WatchTable>,
+}
+
+/// A client that waits. Dropped when the client has left or has its answer.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    watches: Arc<Watches>,
+    key: Arc<Key>,
+    number: u64,
+    account: Account,
+    landing: Landing<WatchResult>,
+}
+
+/// The task of a watch. The watch ends when this is dropped, however the task ended.
+struct WatchTask {
+    watches: Arc<Watches>,
+    key: Arc<Key>,
+    number: u64,
+    publisher: Arc<Publisher<WatchResult>>,
+}
+
+impl Watches {
+    /// Creates a set of at most this many watches. Their answers are charged to the room.
+    pub fn new(limit: usize, room: Arc<Room>) -> Self {
+        Self { room, table: Mutex::new(WatchTable::new(limit)) }
+    }
+
+    /// Maximum number of watches.
+    pub fn limit(&self) -> usize {
+        self.lock().shares.limit()
+    }
+
+    /// Number of watches under way.
+    pub fn count(&self) -> usize {
+        self.lock().shares.used()
+    }
+
+    /// Waits for the watch of a request. If there is none, `ask` begins one, provided that there is room for it.
+    pub(super) fn join<F>(
+        self: &Arc<Self>,
+        key: Key,
+        account: &Account,
+        ask: impl FnOnce() -> F,
+    ) -> Result<Watcher, Overload>
+    where
+        F: Future<Output = Result<Response<Body>, Error>> + Send + 'static,
+    {
+        let mut table = self.lock();
+        let known = table.watches.get_key_value(&key).map(|(key, _)| Arc::clone(key));
+        let key = match known {
+            Some(key) => key,
+            None => self.begin(&mut table, key, account, ask)?,
+        };
+        let Some(watch) = table.watches.get_mut(&key) else { return Err(Overload::Hanging) };
+        watch.join(account.client());
+        let (number, landing) = (watch.number, watch.publisher.landing());
+        drop(table);
+        Ok(Watcher { watches: Arc::clone(self), key, number, account: account.clone(), landing })
+    }
+
+    fn begin<F>(
+        self: &Arc<Self>,
+        table: &mut WatchTable,
+        key: Key,
+        account: &Account,
+        ask: impl FnOnce() -> F,
+    ) -> Result<Arc<Key>, Overload>
+    where
+        F: Future<Output = Result<Response<Body>, Error>> + Send + 'static,
+    {
+        let holder = account.client();
+        table.make_room_for(holder)?;
+        let (key, number, publisher) = (Arc::new(key), table.next_number(), Arc::new(Publisher::default()));
+        let task = tokio::spawn({
+            let (watches, key, publisher, account) =
+                (Arc::clone(self), Arc::clone(&key), Arc::clone(&publisher), account.clone());
+            let answer = ask();
+            async move {
+                // Created when the task first runs, because dropping it takes the lock that is held now.
+                let task = WatchTask { watches, key, number, publisher };
+                task.publisher.publish(SharedAnswer::read(answer.await, &account).await);
+            }
+        });
+        table.insert(Arc::clone(&key), number, holder, publisher, task.abort_handle());
+        Ok(key)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, WatchTable> {
+        // Entries are inserted and removed whole, so a panic elsewhere leaves the table consistent.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watcher {
+    pub(super) async fn answer(mut self) -> Result<Response<Body>, Error> {
+        let answer = self.landing.result().await.unwrap_or_else(|| Err(Failure::Closed.into()))?;
+        Ok(answer.response(&self.account))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut table = self.watches.lock();
+        if table.is_under_way(&self.key, self.number) {
+            table.leave(&self.key, self.account.client());
+        }
+    }
+}
+
+impl Drop for WatchTask {
+    fn drop(&mut self) {
+        let mut table = self.watches.lock();
+        if table.is_under_way(&self.key, self.number) {
+            table.remove(&self.key);
+        }
+    }
+}

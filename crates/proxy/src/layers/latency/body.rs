@@ -1,0 +1,61 @@
+//! [`TimedBody`]: a response body that records when it ends.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::underway::Underway;
+use crate::reply::AtHand;
+use telemetry::Moment;
+
+pin_project! {
+    /// The body of an answer whose time is taken. If it is dropped before its end, the answer was cut.
+    #[derive(Debug)]
+    pub struct TimedBody<B> {
+        #[pin]
+        inner: B,
+        underway: Option<Underway>,
+    }
+}
+
+impl<B: AtHand> TimedBody<B> {
+    /// The answer's first byte is there now.
+    pub(super) fn new(inner: B, underway: Underway, now: Moment) -> Self {
+        // Nobody asks for a frame of an answer to HEAD, and hyper takes what is at hand at once.
+        if underway.is_head() || inner.at_hand().is_some() {
+            underway.end(now);
+            return Self { inner, underway: None };
+        }
+        Self { inner, underway: Some(underway) }
+    }
+}
+
+impl<B: Body> Body for TimedBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.inner.as_mut().poll_frame(cx));
+        match &frame {
+            Some(Err(_)) => drop(this.underway.take()),
+            Some(Ok(_)) if !this.inner.is_end_stream() => {}
+            Some(Ok(_)) | None => {
+                if let Some(underway) = this.underway.take() {
+                    underway.end(Moment::now());
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,123 @@
+//! leaves: keeps the few values that every client library requests, with one upstream request for any number of
+//! concurrent clients.
+//!
+//! Client libraries request the project, the zone or the universe before they request a token, and some remember a
+//! failure for the life of the process. Python first requests everything about its account, and does so again before
+//! every token. gcloud lists the accounts. Node.js follows the redirect of its ping to the list of `instance/`, and
+//! without that list concludes that it is not on Google Cloud. Cloud Logging takes a GKE node for a plain machine if it
+//! cannot read the cluster's name. So these values are kept (`leaf.rs` lists them), and fetched before the proxy reports
+//! readiness.
+//!
+//! # Flights
+//!
+//! A value that is not known is fetched by a *flight*: one upstream request, in a task of its own. Concurrent requests
+//! wait for the same flight, and its result is kept, whether the proxy's warmup or a client asked first. A client that
+//! disconnects cancels nothing. The flight sends the proxy's own request, without the headers of any client.
+//!
+//! - A value is kept until a refresh replaces it. If a refresh fails, the old value stays.
+//! - A 404 is kept for a minute where the value may be missing. It never replaces a value, unless an operator can remove
+//!   that value while the machine runs.
+//! - Any other result is the answer to all requests that waited for it and to those of the next 750 ms. So a failing
+//!   server gets at most about one request per second and value.
+//! - A response that is too large to be buffered is not kept. Requests for it go to the server until a
+//!   refresh finds it smaller.
+//!
+//! Answers from memory carry `Age`.
+//!
+//! # Trees
+//!
+//! Detectors read trees (`?recursive=true`) once per process. A tree is kept as the policy redacts it, which is small, and without
+//! the node's accounts where pods have identities. `conceal` redacts it again for each client, and puts a pod's own accounts in,
+//! so a stricter policy applies at once, and no tree of one pod is another's. A tree that cannot be kept goes to the server
+//! for each request, as in audit mode.
+//!
+//! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
+//! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
+//! time.
+
+mod leaf;
+mod slot;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use tokio::time::timeout;
+
+use super::filter::{Decide, Decision};
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::reply::{self, Body};
+use crate::upstream::MAX_BUFFERED_BYTES;
+use base::clock::BootTime;
+use protocol::metadata::{CommonPath, Request};
+use slot::{Landed, Lookup};
+
+pub use leaf::{Leaf, Lifetime};
+pub use values::{LeafRow, Leaves};
+
+/// Timeout of a request for the universe domain while it is unknown: half of what Go's library allows.
+const UNIVERSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Decide for Arc<Leaves> {
+    fn decide(&self, request: Box<Request>) -> Decision {
+        let Some(leaf) = self.leaf(&request) else { return Decision::Pass(request) };
+        let now = BootTime::now();
+        match self.find(leaf, now) {
+            Lookup::Known(Landed::Kept(answer)) => Decision::Answer(Ok(answer.response_from_memory(now))),
+            Lookup::Known(Landed::TooLarge) => Decision::Pass(request),
+            Lookup::Known(landed) => Decision::Answer(answer(leaf, landed)),
+            Lookup::Unknown if leaf.is_tree() => Decision::undecided(self.clone().tree(leaf, request)),
+            Lookup::Unknown => Decision::wait(waiting(leaf, self.landing(leaf))),
+        }
+    }
+
+    /// Each leaf has at most one flight, so there are never more flights than leaves.
+    fn answers_from_memory(&self, request: &Request) -> bool {
+        self.leaf(request)
+            .is_some_and(|leaf| !matches!(self.find(leaf, BootTime::now()), Lookup::Known(Landed::TooLarge)))
+    }
+}
+
+impl Leaves {
+    /// Waits for the flight of a tree. The request goes to the server if that is not kept.
+    async fn tree(self: Arc<Self>, leaf: Leaf, mut request: Box<Request>) -> Result<Decision, Error> {
+        request.detach();
+        Ok(match self.landing(leaf).await {
+            Landed::TooLarge => Decision::Pass(request),
+            landed => Decision::Answer(answer(leaf, landed)),
+        })
+    }
+}
+
+/// Waits for a flight, and answers with its result.
+async fn waiting(leaf: Leaf, landing: impl Future<Output = Landed>) -> Result<Response<Body>, Error> {
+    if leaf.path() != CommonPath::UniverseDomain {
+        return answer(leaf, landing.await);
+    }
+    match timeout(UNIVERSE_TIMEOUT, landing).await {
+        Ok(landed) => answer(leaf, landed),
+        Err(_) => Ok(unknown_universe()),
+    }
+}
+
+/// The answer to a client that asked for a leaf when, or shortly before, its flight ended.
+fn answer(leaf: Leaf, landed: Landed) -> Result<Response<Body>, Error> {
+    match landed {
+        Landed::Kept(answer) => Ok(answer.response()),
+        _ if leaf.path() == CommonPath::UniverseDomain => Ok(unknown_universe()),
+        Landed::Refused(answer) => Ok(answer.response()),
+        // The client's next attempt is streamed.
+        Landed::TooLarge => Err(Failure::TooLarge(MAX_BUFFERED_BYTES).into()),
+        Landed::Failed(failure) => Err(failure.into()),
+    }
+}
+
+fn unknown_universe() -> Response<Body> {
+    let sentence = "The universe domain is not known here; the usual one, googleapis.com, is meant.\n";
+    reply::sentence(StatusCode::NOT_FOUND, sentence)
+}

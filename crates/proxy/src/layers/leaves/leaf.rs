@@ -1,0 +1,152 @@
+//! [`Leaf`]: which values are kept, and for how long.
+
+use std::fmt;
+use std::time::Duration;
+
+use protocol::metadata::query::Param;
+use protocol::metadata::{CommonPath, Query, Request};
+
+/// A value that is kept: a common path, requested in one form.
+///
+/// Listings and accounts are directories of the server's tree, but clients request them just as often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    path: CommonPath,
+    is_recursive: bool,
+}
+
+/// How often a value can change, and so how often it is refreshed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// It belongs to the machine, and changes only while the machine is stopped. A 404 does not remove it.
+    Machine,
+    /// An operator can set or remove it while the machine runs. A 404 removes it.
+    Attribute,
+}
+
+impl Lifetime {
+    /// All lifetimes.
+    pub const ALL: [Self; 2] = [Self::Machine, Self::Attribute];
+
+    /// Interval between refreshes.
+    ///
+    /// Attributes are polled each minute. The server could report their changes (`wait_for_change`), but that would
+    /// hold an upstream connection for each of them and does not work for an attribute that is missing.
+    pub fn refresh_interval(self) -> Duration {
+        match self {
+            Self::Machine => Duration::from_secs(10 * 60),
+            Self::Attribute => Duration::from_secs(60),
+        }
+    }
+}
+
+/// The forms in which a path's value is kept: plain, and recursive.
+fn forms(path: CommonPath) -> [bool; 2] {
+    match path {
+        // In the token cache.
+        CommonPath::DefaultToken => [false, false],
+        CommonPath::DefaultAccount | CommonPath::Project => [false, true],
+        CommonPath::Accounts | CommonPath::Instance | CommonPath::Version => [true, true],
+        CommonPath::UniverseDomain
+        | CommonPath::ProjectId
+        | CommonPath::NumericProjectId
+        | CommonPath::InstanceId
+        | CommonPath::Zone
+        | CommonPath::Hostname
+        | CommonPath::DefaultEmail
+        | CommonPath::ClusterName
+        | CommonPath::ClusterLocation
+        | CommonPath::MachineType => [true, false],
+    }
+}
+
+impl Leaf {
+    /// The leaf at a path, in this form. `None` if it is not kept here.
+    pub fn new(path: CommonPath, is_recursive: bool) -> Option<Self> {
+        forms(path)[usize::from(is_recursive)].then_some(Self { path, is_recursive })
+    }
+
+    /// The leaf at a path, in the form that a query asks for. `None` for a query with any parameter but `recursive`, or but
+    /// `alt` of a tree: all formats of a tree are made of the kept one.
+    pub(super) fn from_query(path: CommonPath, query: &Query) -> Option<Self> {
+        let leaf = Self::new(path, query.is_recursive())?;
+        let is_form =
+            |param| param == Param::Recursive || param == Param::Alt && leaf.is_tree() && query.is_format_of_tree();
+        (query.unknown().is_none() && query.params().all(|(param, _)| is_form(param))).then_some(leaf)
+    }
+
+    /// All leaves.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let both = |path| [Self::new(path, false), Self::new(path, true)];
+        CommonPath::ALL.into_iter().flat_map(both).flatten()
+    }
+
+    /// The path of this leaf.
+    pub fn path(self) -> CommonPath {
+        self.path
+    }
+
+    /// Whether a request is for a tree that may be kept.
+    pub fn is_kept_tree(request: &Request) -> bool {
+        let leaf = request.path.common().and_then(|path| Self::from_query(path, &request.query));
+        leaf.is_some_and(Self::is_tree)
+    }
+
+    /// Whether it is a tree of values that pods may not all see. It is kept as the policy redacts it. Trees of an account are
+    /// single values to clients.
+    pub fn is_tree(self) -> bool {
+        self.is_recursive && matches!(self.path, CommonPath::Instance | CommonPath::Project | CommonPath::Version)
+    }
+
+    /// The request that fetches this leaf.
+    pub fn request(self) -> Request {
+        Request::get(self.path.into(), Query::from_params(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
+    }
+
+    /// How often its value can change.
+    pub fn lifetime(self) -> Lifetime {
+        match self.path {
+            CommonPath::ClusterName | CommonPath::ClusterLocation => Lifetime::Attribute,
+            // It contains attributes.
+            _ if self.is_tree() => Lifetime::Attribute,
+            _ => Lifetime::Machine,
+        }
+    }
+
+    /// Whether the server may not have it: 404 is an answer then. Otherwise 404 comes from a server that is not ready,
+    /// or is not the metadata server.
+    pub fn may_be_missing(self) -> bool {
+        match self.path {
+            // A machine may have no account, no universe and no cluster. GKE's own metadata server has no machine type.
+            CommonPath::UniverseDomain
+            | CommonPath::DefaultToken
+            | CommonPath::DefaultEmail
+            | CommonPath::DefaultAccount
+            | CommonPath::Accounts
+            | CommonPath::ClusterName
+            | CommonPath::ClusterLocation
+            | CommonPath::MachineType
+            | CommonPath::Version => true,
+            CommonPath::ProjectId
+            | CommonPath::NumericProjectId
+            | CommonPath::InstanceId
+            | CommonPath::Zone
+            | CommonPath::Hostname
+            | CommonPath::Instance
+            | CommonPath::Project => false,
+        }
+    }
+
+    /// Its place in a table of the plain and the recursive form of each path.
+    pub(super) fn place(self) -> (usize, usize) {
+        (self.path as usize, usize::from(self.is_recursive))
+    }
+}
+
+/// The path and query that a client requests.
+impl fmt::Display for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.path.as_str())?;
+        f.write_str(if self.is_recursive { "?recursive=true" } else { "" })
+    }
+}

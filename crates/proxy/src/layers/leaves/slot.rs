@@ -1,0 +1,191 @@
+//! [`Slot`]: what is known about one leaf, and what a flight that fetches it changes.
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Response, StatusCode};
+
+use super::leaf::{Leaf, Lifetime};
+use crate::error::SharedError;
+use crate::reply::Body;
+use crate::single_flight::{Remembered, SingleFlight};
+use base::clock::BootTime;
+
+/// How long a 404 is kept where a value may be missing.
+const MISSING_TTL: Duration = Duration::from_secs(60);
+
+/// How long a failure is the answer. Less than a second, so that recovery is noticed within one.
+const FAILURE_TTL: Duration = Duration::from_millis(750);
+
+/// A response of the server, without the headers that belong to one response only.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    headers: RwLock<Aged>,
+    body: Bytes,
+    /// When the server was asked.
+    asked: BootTime,
+}
+
+/// Headers with the `Age` of one second, so that it is formatted once a second at most.
+#[derive(Debug)]
+struct Aged {
+    seconds: u64,
+    headers: HeaderMap,
+}
+
+/// The result of a flight, for all clients that wait for it.
+#[derive(Debug, Clone)]
+pub(super) enum Landed {
+    /// The value, or 404 where the value may be missing.
+    Kept(Arc<Answer>),
+    /// Another response, which is passed on.
+    Refused(Arc<Answer>),
+    /// A response that is not kept: it is too large to be buffered, or a tree that cannot be kept.
+    TooLarge,
+    /// No response.
+    Failed(SharedError),
+}
+
+/// What is known about a leaf at a moment.
+#[derive(Debug)]
+pub(super) enum Lookup {
+    /// This is the answer.
+    Known(Landed),
+    /// A flight is needed, or under way.
+    Unknown,
+}
+
+/// What is known about a leaf, and the flight that fetches it.
+pub(super) type Slot = SingleFlight<Known, Landed>;
+
+/// What is known about a leaf.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The value, or 404 for a while.
+    kept: Option<Remembered<Arc<Answer>>>,
+    /// The result of a flight that fetched no value. It is the answer if there is no value.
+    failed: Option<Remembered<Landed>>,
+}
+
+impl Answer {
+    /// Copies headers and body, because slices would keep the whole read buffer.
+    pub(super) fn copied(status: StatusCode, mut headers: HeaderMap, body: &Bytes, asked: BootTime) -> Self {
+        for name in [header::DATE, header::CONTENT_LENGTH] {
+            headers.remove(name);
+        }
+        for value in headers.values_mut() {
+            *value = HeaderValue::from_bytes(value.as_bytes()).expect("a copy of a valid value");
+        }
+        headers.insert(header::AGE, HeaderValue::from_static("0"));
+        let headers = RwLock::new(Aged { seconds: 0, headers });
+        Self { status, headers, body: Bytes::copy_from_slice(body), asked }
+    }
+
+    /// The response for a client, as the server gave it.
+    pub(super) fn response(&self) -> Response<Body> {
+        let mut headers = self.aged().headers.clone();
+        headers.remove(header::AGE);
+        self.with_headers(headers)
+    }
+
+    /// The response for a client, from memory: with `Age` (RFC 9111, section 5.1), in seconds since the server was asked.
+    pub(super) fn response_from_memory(&self, now: BootTime) -> Response<Body> {
+        let seconds = self.age(now).as_secs();
+        let aged = self.aged();
+        if aged.seconds == seconds {
+            return self.with_headers(aged.headers.clone());
+        }
+        drop(aged);
+        let mut aged = self.headers.write().unwrap_or_else(PoisonError::into_inner);
+        aged.seconds = seconds;
+        aged.headers.insert(header::AGE, seconds.into());
+        self.with_headers(aged.headers.clone())
+    }
+
+    fn with_headers(&self, headers: HeaderMap) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(self.body.clone()));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = headers;
+        response
+    }
+
+    fn aged(&self) -> RwLockReadGuard<'_, Aged> {
+        // Nothing panics between the two writes.
+        self.headers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time since the server was asked.
+    pub(super) fn age(&self, now: BootTime) -> Duration {
+        now.since(self.asked)
+    }
+
+    /// The body, if this is a value.
+    pub(super) fn value(&self) -> Option<&Bytes> {
+        (self.status == StatusCode::OK).then_some(&self.body)
+    }
+}
+
+impl Landed {
+    /// Judges the response to a request for a leaf.
+    pub(super) fn new(leaf: Leaf, response: Result<Response<Body>, SharedError>, asked: BootTime) -> Self {
+        let (head, body) = match response {
+            Ok(response) => response.into_parts(),
+            Err(SharedError::TooLarge(_)) => return Self::TooLarge,
+            Err(failure) => return Self::Failed(failure),
+        };
+        let Body::Whole(body) = body else { return Self::TooLarge };
+        let answer = Arc::new(Answer::copied(head.status, head.headers, &body, asked));
+        match answer.status {
+            StatusCode::OK => Self::Kept(answer),
+            StatusCode::NOT_FOUND if leaf.may_be_missing() => Self::Kept(answer),
+            _ => Self::Refused(answer),
+        }
+    }
+
+    /// Whether the server has answered as it should, so that the leaf need not be fetched again before it is due.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Kept(_) | Self::TooLarge)
+    }
+}
+
+impl Known {
+    /// What is known now.
+    pub(super) fn find(&self, now: BootTime) -> Lookup {
+        if let Some(answer) = self.kept.as_ref().and_then(|kept| kept.at(now)) {
+            return Lookup::Known(Landed::Kept(Arc::clone(answer)));
+        }
+        let failed = self.failed.as_ref().and_then(|failed| failed.at(now));
+        failed.map_or(Lookup::Unknown, |failed| Lookup::Known(failed.clone()))
+    }
+
+    /// What is kept, also if it is a 404 that has ended.
+    pub(super) fn kept(&self) -> Option<&Arc<Answer>> {
+        self.kept.as_ref().map(|kept| &kept.what)
+    }
+
+    /// Records the result of a flight. Only a value, or a 404 for an attribute, replaces a value.
+    pub(super) fn land(&mut self, leaf: Leaf, landed: &Landed, now: BootTime) {
+        let has_value = self.kept().is_some_and(|kept| kept.value().is_some());
+        match landed {
+            Landed::Kept(answer) if answer.value().is_some() => self.keep(Remembered::always(Arc::clone(answer))),
+            Landed::Kept(_) if has_value && leaf.lifetime() == Lifetime::Machine => {}
+            Landed::Kept(missing) => self.keep(Remembered::until(Arc::clone(missing), now + MISSING_TTL)),
+            // What was kept of a tree is not what it is any more. Other values of this size are none.
+            Landed::TooLarge if leaf.is_tree() => {
+                *self = Self { kept: None, failed: Some(Remembered::always(Landed::TooLarge)) };
+            }
+            // Until the next refresh: otherwise a client's request would begin a flight in vain now and then.
+            Landed::TooLarge => self.failed = Some(Remembered::always(Landed::TooLarge)),
+            Landed::Refused(_) | Landed::Failed(_) => {
+                self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));
+            }
+        }
+    }
+
+    fn keep(&mut self, answer: Remembered<Arc<Answer>>) {
+        *self = Self { kept: Some(answer), failed: None };
+    }
+}

@@ -1,0 +1,154 @@
+//! [`Leaves`]: all kept values. Fetches each of them at most once at a time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::leaf::Leaf;
+use super::slot::{Answer, Landed, Lookup, Slot};
+use crate::error::SharedError;
+use crate::failure::Failure;
+use crate::reply::Body;
+use base::clock::BootTime;
+use base::hook::Hook;
+use protocol::metadata::{CommonPath, Endpoint, Principal, Request};
+
+/// Requests a leaf from the server, within the upstream timeout.
+type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, SharedError>> + Send>> + Send + Sync;
+
+/// The kept values.
+#[derive(Debug)]
+pub struct Leaves {
+    /// By path, and then by form: plain and recursive.
+    slots: [[Slot; 2]; CommonPath::ALL.len()],
+    fetch: Hook<Fetch>,
+    /// Whether kept trees are without the node's accounts.
+    trees_are_of_pods: bool,
+}
+
+/// What operators see of a kept value.
+#[derive(Debug, Clone, Copy)]
+pub struct LeafRow {
+    /// Its path and form.
+    pub leaf: Leaf,
+    /// 200, or 404 if the server does not have it.
+    pub status: StatusCode,
+    /// Time since the server was asked.
+    pub age: Duration,
+}
+
+impl Leaves {
+    /// Keeps nothing yet. `fetch` requests a leaf from the server, and must give up after the upstream timeout.
+    pub fn new<F, E>(fetch: impl Fn(Leaf) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
+        E: Into<SharedError>,
+    {
+        let fetch = Arc::new(fetch);
+        let fetch = move |leaf| {
+            let answer = fetch(leaf);
+            Box::pin(async move { answer.await.map_err(Into::into) }) as Pin<Box<dyn Future<Output = _> + Send>>
+        };
+        Self { slots: Default::default(), fetch: Hook::new(Arc::new(fetch)), trees_are_of_pods: false }
+    }
+
+    /// Trees are fetched without the node's accounts, so they are kept for pods with identities, and not for the node.
+    #[must_use]
+    pub fn with_trees_of_pods(self) -> Self {
+        Self { trees_are_of_pods: true, ..self }
+    }
+
+    /// Keeps a response that was fetched just now.
+    pub fn keep(&self, leaf: Leaf, status: StatusCode, headers: HeaderMap, body: &Bytes) {
+        let now = BootTime::now();
+        let answer = Answer::copied(status, headers, body, now);
+        self.slot(leaf).lock().land(leaf, &Landed::Kept(Arc::new(answer)), now);
+    }
+
+    /// Fetches a leaf now, or joins the flight under way. Returns whether the server has answered as it should: with
+    /// the value, or with 404 where it may be missing.
+    pub async fn refresh(self: &Arc<Self>, leaf: Leaf) -> bool {
+        self.landing(leaf).await.is_final()
+    }
+
+    /// Fetches all trees, one after the other.
+    pub async fn refresh_trees(self: &Arc<Self>) {
+        for leaf in Leaf::all().filter(|leaf| leaf.is_tree()) {
+            self.refresh(leaf).await;
+        }
+    }
+
+    /// Fetches a leaf unless it is kept. Returns as [`Leaves::refresh`].
+    pub async fn warm(self: &Arc<Self>, leaf: Leaf) -> bool {
+        match self.find(leaf, BootTime::now()) {
+            Lookup::Known(landed) if landed.is_final() => true,
+            _ => self.refresh(leaf).await,
+        }
+    }
+
+    /// The value of a leaf, if it is known.
+    pub fn value(&self, leaf: Leaf) -> Option<Bytes> {
+        self.slot(leaf).read().kept()?.value().cloned()
+    }
+
+    /// What is kept, as of now.
+    pub fn rows(&self, now: BootTime) -> Vec<LeafRow> {
+        let row = |leaf| {
+            let known = self.slot(leaf).read();
+            let answer = known.kept()?;
+            Some(LeafRow { leaf, status: answer.status, age: answer.age(now) })
+        };
+        Leaf::all().filter_map(row).collect()
+    }
+
+    /// The leaf that a request asks for in a kept form. Any other parameter leaves the request to the server.
+    ///
+    /// Of accounts, only the node's requests qualify, because the kept responses were given to the node, and other principals
+    /// have other accounts. A tree is kept for pods or for the node. All other values are everybody's. Python requests its account by the alias first, and then by the email in that response.
+    pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
+        let is_of_an_account = request.endpoint == Endpoint::ServiceAccounts;
+        if request.principal == Principal::Unknown || is_of_an_account && request.principal != Principal::Node {
+            return None;
+        }
+        let path = match request.path.common() {
+            Some(path) => path,
+            None => self.default_account(request)?,
+        };
+        let is_of_node = request.principal == Principal::Node;
+        Leaf::from_query(path, &request.query).filter(|leaf| !leaf.is_tree() || is_of_node != self.trees_are_of_pods)
+    }
+
+    /// [`CommonPath::DefaultAccount`], if a request names that account by its e-mail.
+    fn default_account(&self, request: &Request) -> Option<CommonPath> {
+        let email = request.path.as_str().strip_prefix(CommonPath::Accounts.as_str())?.strip_suffix('/')?;
+        let known = self.value(Leaf::new(CommonPath::DefaultEmail, false)?)?;
+        (known == email).then_some(CommonPath::DefaultAccount)
+    }
+
+    pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
+        self.slot(leaf).read().find(now)
+    }
+
+    /// Waits for the flight of a leaf, which begins now unless it is under way.
+    pub(super) fn landing(self: &Arc<Self>, leaf: Leaf) -> impl Future<Output = Landed> + Send + use<> {
+        let leaves = Arc::clone(self);
+        let work = move || async move {
+            let asked = BootTime::now();
+            Landed::new(leaf, (leaves.fetch)(leaf).await, asked)
+        };
+        let mut landing = self.slot(leaf).lock().join(work, move |known, landed| {
+            known.land(leaf, &landed, BootTime::now());
+            landed
+        });
+        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Failure::Closed.into())) }
+    }
+
+    fn slot(&self, leaf: Leaf) -> &Slot {
+        let (path, form) = leaf.place();
+        &self.slots[path][form]
+    }
+}

@@ -1,0 +1,17 @@
+//! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
+//!
+//! Most are a function that decides about a request, and `filter` makes a layer of it; `discovery` is the shortest example. A
+//! service of its own needs no future of its own; `outcome` has one.
+
+pub mod catch_panic;
+pub mod classify;
+pub mod conceal;
+pub mod discovery;
+pub mod filter;
+pub mod hanging;
+pub mod in_flight;
+pub mod latency;
+pub mod leaves;
+mod outcome;
+pub mod rescue;
+pub mod token_cache;

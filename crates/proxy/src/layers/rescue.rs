@@ -1,0 +1,295 @@
+//! rescue: turns every [`Error`] into a response, and counts and logs it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::header::{self, HeaderValue};
+use http::{Request, Response, StatusCode};
+use pin_project_lite::pin_project;
+use strum::{Display, EnumString, VariantNames};
+use tokio::time::Instant;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
+
+use super::latency::Timeline;
+use super::outcome::Outcome;
+use crate::error::{Error, Overload};
+use crate::reply::{self, Body};
+use crate::server::Reset;
+use telemetry::labels::Label;
+use telemetry::latency::RequestOutcome;
+use telemetry::refusals::{Cause, Refusals};
+use telemetry::requests::Requests;
+use telemetry::sampled::Brief;
+use telemetry::shedding::{Shed, Shedding};
+
+/// How to refuse a request during an overload. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum OnOverload {
+    /// Reset its connection.
+    #[default]
+    Reset,
+    /// Answer 503 and close its connection.
+    Unavailable,
+}
+
+/// Where errors are recorded.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// Counts them.
+    pub requests: Arc<Requests>,
+    /// Counts those under overload.
+    pub shedding: Arc<Shedding>,
+    /// Shows the last ones.
+    pub refusals: Arc<Refusals>,
+}
+
+/// Turns errors of a connection's requests into responses, and counts and logs them.
+pub fn layer<S>(
+    notes: &Notes,
+    on_overload: OnOverload,
+    timeline: &Arc<Timeline>,
+) -> impl Layer<S, Service = Rescue<S>> + Clone + use<S> {
+    let rescuer = Arc::new(Rescuer { notes: notes.clone(), on_overload, timeline: Arc::clone(timeline) });
+    layer_fn(move |inner| Rescue { inner, rescuer: Arc::clone(&rescuer), unready: None })
+}
+
+/// The service of this layer. Its only error is [`Reset`], which resets the connection.
+#[derive(Debug)]
+pub struct Rescue<S> {
+    inner: S,
+    rescuer: Arc<Rescuer>,
+    /// The error with which the inner service's `poll_ready` failed. It is the answer to the next request.
+    unready: Option<Box<Error>>,
+}
+
+impl<S: Clone> Clone for Rescue<S> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), rescuer: Arc::clone(&self.rescuer), unready: None }
+    }
+}
+
+/// Counts and answers errors.
+#[derive(Debug)]
+struct Rescuer {
+    notes: Notes,
+    on_overload: OnOverload,
+    timeline: Arc<Timeline>,
+}
+
+impl<S, B, A> Service<Request<B>> for Rescue<S>
+where
+    S: Service<Request<B>, Response = Response<A>, Error = Error>,
+    A: From<Body>,
+{
+    type Response = Response<A>;
+    type Error = Reset;
+    type Future = ResponseFuture<S::Future, S::Response>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
+        let ready = ready!(self.inner.poll_ready(cx));
+        self.unready = ready.err().map(Box::new);
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let rescuer = Arc::clone(&self.rescuer);
+        let inner = match self.unready.take() {
+            None => Outcome::passed(self.inner.call(request)),
+            Some(error) => Outcome::decided(Err(*error)),
+        };
+        ResponseFuture { inner, rescuer }
+    }
+}
+
+pin_project! {
+    /// The response future of [`Rescue`].
+    pub struct ResponseFuture<F, A> {
+        #[pin]
+        inner: Outcome<F, Result<A, Error>>,
+        rescuer: Arc<Rescuer>,
+    }
+}
+
+impl<F, A> Future for ResponseFuture<F, Response<A>>
+where
+    F: Future<Output = Result<Response<A>, Error>>,
+    A: From<Body>,
+{
+    type Output = Result<Response<A>, Reset>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.inner.poll(cx));
+        let outcome = match &answer {
+            Ok(answer) if answer.headers().get(header::SERVER) == Some(&reply::SERVER) => RequestOutcome::Answered,
+            Ok(_) => RequestOutcome::Passed,
+            Err(error) => error.outcome(),
+        };
+        this.rescuer.timeline.ends_as(outcome);
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => this.rescuer.rescue(&error)?.map(A::from),
+        };
+        this.rescuer.notes.requests.answered(outcome, answer.status());
+        Poll::Ready(Ok(answer))
+    }
+}
+
+impl Rescuer {
+    fn rescue(&self, error: &Error) -> Result<Response<Body>, Reset> {
+        self.note(error);
+        let is_shed = matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset;
+        if is_shed || matches!(error, Error::Outdated) {
+            self.notes.shedding.reset();
+            return Err(Reset);
+        }
+        Ok(answer(error))
+    }
+
+    /// Counts a refusal or failure, and logs it once a minute for each reason and client.
+    fn note(&self, error: &Error) {
+        let Notes { requests, shedding, refusals } = &self.notes;
+        let (reason, peer) = (error.reason(), self.timeline.peer());
+        requests.refused(reason);
+        tracing::debug!(%peer, reason, "{error}");
+        if let Error::Overloaded(overload) = error {
+            shedding.shed((*overload).into(), Some(peer));
+            return;
+        }
+        let path = error.path().unwrap_or_else(|| self.timeline.endpoint().label());
+        refusals.note(peer.ip(), Cause { reason, status: error.status(), path }, Instant::now());
+        // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
+        if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Panicked) {
+            return;
+        }
+        let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
+        let (error, is_unidentified) = (Brief(error), matches!(error, Error::Unidentified(_)));
+        // It is not what the client did, but what the proxy lacks.
+        if is_unidentified {
+            tracing::warn!(%peer, reason, count, "refused requests; the last error: {error}");
+        } else {
+            tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
+        }
+    }
+}
+
+impl From<Overload> for Shed {
+    fn from(overload: Overload) -> Self {
+        match overload {
+            Overload::InFlight => Self::InFlight,
+            Overload::Hanging | Overload::HangingGaveWay => Self::Hanging,
+            Overload::LargeAnswers => Self::LargeAnswers,
+            Overload::Tokens => Self::Tokens,
+        }
+    }
+}
+
+/// The answer to an error: a status, and the error's sentence as the body.
+fn answer(error: &Error) -> Response<Body> {
+    let status = error.status();
+    let mut response = reply::sentence(status, format!("{error}\n"));
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        _ => {}
+    }
+    if let Error::Overloaded(_) = error {
+        // Closing the connection releases its memory. A retry opens a new one.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use http_body_util::combinators::UnsyncBoxBody;
+
+    use super::*;
+    use crate::error::AccountError;
+    use crate::failure::{Failure, TokenFailure};
+    use protocol::metadata::path::PathError;
+    use protocol::metadata::{CallingPod, Malformed, Missing, RequestError, Unidentified};
+
+    fn body_of(response: Response<Body>) -> String {
+        let body: UnsyncBoxBody<_, _> = response.into_body().boxed_unsync();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let bytes = runtime.block_on(body.collect()).expect("a whole body").to_bytes();
+        String::from_utf8(bytes.to_vec()).expect("text")
+    }
+
+    #[test]
+    fn each_error_has_its_status() {
+        let of_request = |error: RequestError| Error::from(error);
+        for (error, status) in [
+            (of_request(Malformed::Body.into()), 400),
+            (of_request(RequestError::TargetTooLong { bytes: 2, limit: 1 }), 414),
+            (of_request(RequestError::Method(http::Method::POST)), 405),
+            (of_request(RequestError::Flavor), 403),
+            (of_request(RequestError::Forwarded(header::FORWARDED)), 403),
+            (of_request(PathError::EncodedSeparator.into()), 403),
+            (of_request(PathError::NeedlessEscape('-').into()), 404),
+            (Error::Panicked, 500),
+            (Failure::CutShort.into(), 503),
+        ] {
+            assert_eq!(answer(&error).status(), status, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_what_clients_repeat_is_said_to_be_worth_another_try() {
+        let calling = CallingPod {
+            namespace: "shop".into(),
+            service_account: "checkout".into(),
+            name: "checkout-7d9c".into(),
+            uid: String::new(),
+            evidence: "kernel",
+        };
+        let errors = [
+            RequestError::Flavor.into(),
+            Error::from(RequestError::from(PathError::NeedlessEscape('-'))),
+            Error::Unidentified(Unidentified { addr: [10, 8, 0, 5].into(), why: Missing::Claim }),
+            Error::Outdated,
+            Error::NoAccount(Arc::new(calling)),
+            AccountError::Unknown("the account is not known yet".into()).into(),
+            AccountError::Deleted("the account was deleted".into()).into(),
+            Error::IncludesAccounts,
+            Error::TooLarge(1),
+            Error::Overloaded(Overload::InFlight),
+            Error::Overloaded(Overload::HangingGaveWay),
+            Error::Panicked,
+            Failure::Closed.into(),
+            Error::Token(Arc::new(TokenFailure::Expired)),
+        ];
+        for error in errors {
+            let (status, text) = (error.status(), error.to_string());
+            let is_repeated = status == StatusCode::SERVICE_UNAVAILABLE;
+            assert_eq!(text.ends_with("; try again in a second."), is_repeated, "{status}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_error_response_has_the_proxys_headers_and_one_line_of_text() {
+        let response = answer(&RequestError::Method(http::Method::POST).into());
+        assert_eq!(response.headers()["metadata-flavor"], "Google");
+        assert_eq!(response.headers()["server"], "gce-metadata-proxy");
+        assert_eq!(response.headers()["content-type"], "text/plain; charset=utf-8");
+        assert_eq!(response.headers()["allow"], "GET, HEAD");
+        assert_eq!(body_of(response), "Refused: the method POST is not allowed; use GET or HEAD.\n");
+    }
+
+    #[test]
+    fn an_unavailable_upstream_sets_retry_after() {
+        let response = answer(&Failure::CutShort.into());
+        assert_eq!(response.headers()["retry-after"], "1");
+        assert!(body_of(response).starts_with("The metadata server is not available: "));
+    }
+}

@@ -1,0 +1,97 @@
+//! [`CachedToken`]: a cached token and its expiry.
+//!
+//! It also keeps the last response body, which all callers within the same second share.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use base::clock::BootTime;
+use protocol::metadata::token::{AccessToken, TokenFormat};
+
+/// A token with its expiry.
+#[derive(Debug)]
+pub(super) struct CachedToken {
+    pub(super) token: Token,
+    /// When it was received. For display only.
+    pub(super) since: BootTime,
+    pub(super) expires: BootTime,
+    /// Until when it is served while its source works.
+    pub(super) good_until: BootTime,
+    /// The last response body. It is the same for all requests within one second.
+    written: Mutex<Option<Written>>,
+}
+
+/// A token. Wiped from memory on drop.
+#[derive(PartialEq)]
+pub(super) enum Token {
+    Access(AccessToken),
+    Identity(Bytes),
+}
+
+#[derive(Clone)]
+struct Written {
+    form: TokenFormat,
+    seconds: u32,
+    body: Bytes,
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Written").field("seconds", &self.seconds).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Access(token) => token.fmt(f),
+            Self::Identity(_) => f.write_str("Identity([redacted])"),
+        }
+    }
+}
+
+impl Token {
+    /// Heap memory of the token and its last response body, in bytes.
+    fn heap(&self) -> usize {
+        match self {
+            Self::Access(token) => 2 * token.heap(),
+            Self::Identity(jwt) => jwt.len(),
+        }
+    }
+}
+
+impl CachedToken {
+    pub(super) fn new(token: Token, since: BootTime, expires: BootTime) -> Self {
+        Self { token, since, expires, good_until: expires, written: Mutex::default() }
+    }
+
+    /// The same, to be replaced at this time although it is valid for longer.
+    pub(super) fn good_until(self, good_until: BootTime) -> Self {
+        Self { good_until: good_until.min(self.expires), ..self }
+    }
+
+    /// Memory of the cached token, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Self>() + self.token.heap()
+    }
+
+    /// The response body for a token that expires in this many seconds.
+    pub(super) fn body(&self, form: TokenFormat, seconds: u32) -> Bytes {
+        let token = match &self.token {
+            Token::Access(token) => token,
+            Token::Identity(jwt) => return jwt.clone(),
+        };
+        // The value is replaced whole, so a panic elsewhere leaves it consistent.
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*written {
+            Some(written) if written.form == form && written.seconds == seconds => written.body.clone(),
+            _ => {
+                let body = token.body(form, seconds);
+                *written = Some(Written { form, seconds, body: body.clone() });
+                body
+            }
+        }
+    }
+}

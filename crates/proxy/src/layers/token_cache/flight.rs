@@ -1,0 +1,279 @@
+//! [`Keeper`]: the task of a cache entry. Only it fetches the entry's token.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::cached_token::{CachedToken, Token};
+use super::entry::Entry;
+use super::freshness::{self, Freshness, MAX_IDENTITY_AGE, MAX_UNUSED};
+use super::known::{Known, Lookup};
+use super::metrics::{FlightCause, FlightOutcome};
+use super::store::Store;
+use crate::error::Overload;
+use crate::failure::TokenFailure;
+use crate::single_flight::Remembered;
+use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource, Urgency};
+use base::clock::{BootTime, sleep_until};
+use protocol::metadata::Principal;
+
+/// How long a 404 (an unknown account) is the answer.
+const UNKNOWN_ACCOUNT_TTL: Duration = Duration::from_secs(10);
+
+/// How long any other refusal is the answer. It may end at any moment.
+const REFUSAL_TTL: Duration = Duration::from_secs(1);
+
+/// How long a failure is the answer, in milliseconds: less than a second, so that recovery is noticed within one.
+const FAILURE_TTL_MILLIS: std::ops::Range<u64> = 600..900;
+
+/// How long it is the answer that the circuit breaker did not let a fetch through, or that a step of a workload's
+/// exchange failed, in milliseconds. Both rest by themselves: a retry costs nothing, and this delay adds to theirs.
+const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
+
+/// An entry without a token is removed if it is not requested for this long. No failure is the answer for longer.
+const NO_TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Interval between fetches of the proxy's own token while the account does not exist. A machine gets an account only
+/// while it is stopped.
+const NO_ACCOUNT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The result of a flight, and when the server was asked.
+struct Landed {
+    asked: BootTime,
+    outcome: Result<Fetched, NoToken>,
+}
+
+/// The keeper's next step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Next {
+    /// Fetch a new token at this time, whether or not it is requested.
+    Refresh(BootTime),
+    /// Wait for a request, because there is no token to keep fresh.
+    Wait,
+    /// End: the entry was evicted, or is not used any more.
+    End,
+}
+
+/// Maintains one entry while it is used: fetches its token, and refreshes it before it expires.
+pub(super) struct Keeper<T> {
+    pub(super) entry: Arc<Entry>,
+    pub(super) store: Arc<Store>,
+    pub(super) source: Arc<T>,
+}
+
+impl<T: TokenSource> Keeper<T> {
+    pub(super) async fn run(self) {
+        let mut failures = 0;
+        let mut next = Next::Wait;
+        loop {
+            let cause = match self.wait(next).await {
+                Next::Wait => FlightCause::Demand,
+                Next::Refresh(_) => FlightCause::Refresh,
+                Next::End => break,
+            };
+            let Some(landed) = self.fetch(cause).await else {
+                if !self.entry.is_own() {
+                    break;
+                }
+                self.entry.landed();
+                next = Next::Refresh(BootTime::now() + freshness::BACK_OFF.wait(1, fastrand::f64()));
+                continue;
+            };
+            let outcome;
+            (next, outcome) = self.publish(landed, &mut failures);
+            self.store.reweigh(&self.entry);
+            self.store.metrics.flights.of(cause, outcome).inc();
+        }
+        self.store.forget(&self.entry);
+    }
+
+    /// Fetches the token when the flight may begin. Returns `None` if it is not needed any more by then: the entry was
+    /// evicted, or no request waits for it.
+    async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
+        let flown = async {
+            let client = self.entry.flies_for();
+            let pool = self.store.flights(cause, self.entry.key.principal);
+            let flight = pool.begin(client, Arc::clone(&self.entry) as _).await;
+            if cause == FlightCause::Demand && !self.entry.is_waited_for() {
+                return None;
+            }
+            // The lifetime counts from before the request, so that it is never overestimated.
+            let asked = BootTime::now();
+            let urgency = match cause {
+                FlightCause::Demand => Urgency::Demanded,
+                FlightCause::Refresh => Urgency::Background,
+            };
+            let outcome = tokio::select! {
+                biased;
+                // Boxed, because every entry has a keeper, and few of them are fetching at any moment.
+                outcome = Box::pin(self.source.fetch(&self.entry.key, client, urgency)) => outcome,
+                () = flight.given_up() => Err(NoToken::Overloaded(Overload::Tokens)),
+            };
+            Some(Landed { asked, outcome })
+        };
+        let mut flown = pin!(flown);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.entry.evicted.notified() => return None,
+                landed = &mut flown => return landed,
+                () = self.expiry() => {}
+            }
+        }
+    }
+
+    /// Drops the token when it expires. Never resolves if there is none.
+    async fn expiry(&self) {
+        let expires = self.entry.known.borrow().token.as_ref().map(|token| token.expires);
+        let Some(expires) = expires else { return pending().await };
+        sleep_until(freshness::expired_at(expires)).await;
+        let now = BootTime::now();
+        // Receivers are not notified, because they wait for a flight.
+        self.entry.known.send_if_modified(|known| {
+            known.drop_expired(now);
+            false
+        });
+        self.store.reweigh(&self.entry);
+    }
+
+    /// Publishes the result of a flight to all waiting requests.
+    fn publish(&self, landed: Landed, failures: &mut u32) -> (Next, FlightOutcome) {
+        let now = BootTime::now();
+        let mut result = (Next::Wait, FlightOutcome::Failed);
+        self.entry.known.send_modify(|known| {
+            result =
+                match landed.outcome.and_then(|fetched| cached(fetched, self.entry.key.principal, landed.asked, now)) {
+                    Ok(token) => {
+                        *failures = 0;
+                        self.succeeded(known, token, now)
+                    }
+                    Err(why) => {
+                        *failures = failures.saturating_add(1);
+                        self.failed(known, why, *failures, now)
+                    }
+                };
+        });
+        self.entry.landed();
+        result
+    }
+
+    /// Stores a fetched token.
+    fn succeeded(&self, known: &mut Known, mut token: CachedToken, now: BootTime) -> (Next, FlightOutcome) {
+        let old = known.token.as_ref().filter(|old| old.token == token.token);
+        let is_same = old.is_some();
+        let is_workloads = self.entry.key.principal != Principal::Node;
+        if let Some(old) = old.filter(|_| is_workloads) {
+            // Its life began when it was issued.
+            token.since = old.since;
+        }
+        let next = match self.entry.key.kind {
+            TokenKind::Access if is_workloads => {
+                Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
+            }
+            TokenKind::Access => Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64())),
+            // Each should be used only once, so none is fetched in advance.
+            TokenKind::Identity => Next::Wait,
+        };
+        *known = Known { token: Some(Arc::new(token)), ..Known::default() };
+        (next, if is_same { FlightOutcome::Same } else { FlightOutcome::New })
+    }
+
+    /// Stores a failure.
+    fn failed(&self, known: &mut Known, why: NoToken, failures: u32, now: BootTime) -> (Next, FlightOutcome) {
+        known.drop_expired(now);
+        let has_token = known.token.is_some();
+        let is_unknown = matches!(&why, NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND);
+        // If the account does not exist, its token does not count as lost.
+        known.is_lost &= !is_unknown;
+        let until = now + remembered_for(&why);
+        let back_off = freshness::BACK_OFF.wait(failures, fastrand::f64());
+        let is_identity = self.entry.key.kind == TokenKind::Identity;
+        // An old identity token is served only during an outage, so only then is the next one fetched in advance.
+        let is_renewed = has_token && (!is_identity || why.is_outage());
+        let next = match (is_renewed, self.entry.is_own()) {
+            (true, _) => Next::Refresh(now + back_off),
+            (false, true) if is_unknown => Next::Refresh(now + NO_ACCOUNT_RETRY_INTERVAL),
+            // Not while the failure is still the answer to requests.
+            (false, true) => Next::Refresh(until + back_off),
+            (false, false) => Next::Wait,
+        };
+        let outcome = match why {
+            NoToken::Refused(_) => FlightOutcome::Refused,
+            NoToken::Failed(_) | NoToken::Overloaded(_) => FlightOutcome::Failed,
+        };
+        known.failure = Some(Remembered::until(why, until));
+        (next, outcome)
+    }
+
+    /// Waits until there is a reason for another flight, or to end. Drops a token that expires meanwhile.
+    async fn wait(&self, next: Next) -> Next {
+        let mut until = match next {
+            Next::Refresh(at) => at,
+            // A workload's identity token is kept to its end, in case its source fails.
+            Next::Wait | Next::End => {
+                let until = BootTime::now() + NO_TOKEN_TIMEOUT;
+                self.entry.known.borrow().token.as_ref().map_or(until, |token| until.max(token.expires))
+            }
+        };
+        loop {
+            tokio::select! {
+                biased;
+                () = self.entry.demand.notified() => {
+                    // The last flight may have met the demand, or the request came within a back-off.
+                    if matches!(self.entry.known.borrow().find(BootTime::now()), Lookup::Nothing) {
+                        return Next::Wait;
+                    }
+                }
+                () = self.entry.evicted.notified() => return Next::End,
+                () = self.expiry() => {}
+                () = sleep_until(until) => {
+                    match next {
+                        Next::Refresh(_) if self.entry.is_own() || self.entry.unused_for(until) < MAX_UNUSED => return next,
+                        Next::Wait if self.entry.is_own() => until = BootTime::now() + NO_TOKEN_TIMEOUT,
+                        _ => return Next::End,
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The fetched token with its expiry. Fails if it has expired already, so that not every request begins another flight.
+fn cached(fetched: Fetched, principal: Principal, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
+    let life = |seconds: u32| Duration::from_secs(seconds.into());
+    let token = match fetched {
+        Fetched::Access(token, seconds) => CachedToken::new(Token::Access(token), asked, asked + life(seconds)),
+        Fetched::Identity(jwt, seconds) => {
+            let (life, jwt) = (life(seconds), Token::Identity(jwt));
+            match principal {
+                Principal::Node | Principal::Unknown => {
+                    CachedToken::new(jwt, asked, asked + life.min(MAX_IDENTITY_AGE))
+                }
+                // Google is farther away than the node's server, and an old token is better than none.
+                Principal::Workload(_) => {
+                    CachedToken::new(jwt, asked, asked + life).good_until(asked + MAX_IDENTITY_AGE)
+                }
+            }
+        }
+    };
+    match freshness::judge(token.expires, now) {
+        Freshness::Expired => Err(TokenFailure::Expired.into()),
+        Freshness::Fresh(_) | Freshness::Stale(_) => Ok(token),
+    }
+}
+
+fn remembered_for(why: &NoToken) -> Duration {
+    match why {
+        NoToken::Refused(refused) if refused.status == StatusCode::NOT_FOUND => UNKNOWN_ACCOUNT_TTL,
+        NoToken::Refused(refused) if !refused.status.is_server_error() => REFUSAL_TTL,
+        NoToken::Failed(failure) if matches!(**failure, TokenFailure::Resting | TokenFailure::Exchange(_)) => {
+            Duration::from_millis(fastrand::u64(RESTING_TTL_MILLIS))
+        }
+        NoToken::Refused(_) | NoToken::Failed(_) | NoToken::Overloaded(_) => {
+            Duration::from_millis(fastrand::u64(FAILURE_TTL_MILLIS))
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The path of a request: from the connection of a pod through the layers to the metadata server, and back.
+//!
+//! It does not know how pods are identified, and it knows neither Kubernetes nor TLS. It has three seams: who sends a request
+//! ([`layers::classify::Identify`]), where a token comes from ([`tokens::TokenSource`]), and hooks.
+
+#![forbid(unsafe_code)]
+
+pub mod cgroup;
+pub mod error;
+pub mod failure;
+pub mod flights;
+pub mod layers;
+pub mod memory;
+pub mod policy;
+pub mod reply;
+pub mod room;
+pub mod server;
+pub mod shares;
+pub mod single_flight;
+pub mod tokens;
+pub mod upstream;

@@ -1,0 +1,181 @@
+//! Listening and accepting.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+
+use super::Drain;
+use super::activity::Activity;
+use super::arrival::Arrival;
+use super::connection::Connection;
+use super::connections::{Admission, Connections, Place, WaitFor};
+use super::door::{Departures, Door};
+use super::inbox::Inbox;
+use super::patience::{Patience, Wait};
+use super::socket::{Cuttable, Socket};
+use super::stack::{NewStack, Stack};
+use super::turns::Taker;
+use super::watchdog::Timeouts;
+use telemetry::sampled::Sampled;
+use telemetry::shedding::Shed;
+
+/// Delay after an `accept` error that persists, such as running out of file descriptors.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// Minimum interval between log lines about such errors.
+const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Number of times a waiting newcomer yields to other tasks before it polls for a place at an interval.
+const MAX_YIELDS: u32 = 3;
+
+/// First and longest interval between attempts to get a place. An attempt looks at all connections.
+const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_PLACE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Maximum time to accept connections that are already in the queue when the drain begins. Closing a listener
+/// resets the connections in its queue.
+const QUEUE_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Newcomers that are accepted before other tasks get their turn.
+const ACCEPTED_AT_ONCE: usize = 8;
+
+/// Everything a listener needs to serve connections.
+#[derive(Debug)]
+pub struct Server<N> {
+    /// Makes the stack of each connection.
+    pub stacks: Arc<N>,
+    /// Timeouts of each connection.
+    pub timeouts: Timeouts,
+    /// Limits on the number and memory of connections.
+    pub connections: Arc<Connections>,
+    /// Signals when to stop.
+    pub drain: Drain,
+}
+
+impl<N, S> Server<N>
+where
+    N: NewStack<Stack = S> + Send + Sync + 'static,
+    S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + Sync + 'static,
+{
+    /// Accepts and serves connections at this door, which has this number, until the drain begins. Returns once the door
+    /// is closed; accepted connections continue.
+    pub async fn run(self, number: usize, door: Door) {
+        let turns = Arc::clone(&self.connections.turns);
+        turns.share(Taker::Door(number), None, self.accept(door)).await;
+    }
+
+    async fn accept(self, door: Door) {
+        let doors = self.drain.doors();
+        let mut closing = pin!(doors.cancelled());
+        let errors = Sampled::new(ERROR_LOG_INTERVAL);
+        let (mut patience, mut departures) = (Patience::new(), Departures::default());
+        for accepted in 1.. {
+            let newcomer = tokio::select! {
+                biased;
+                () = closing.as_mut() => break,
+                newcomer = door.next() => newcomer,
+            };
+            match newcomer {
+                Ok((stream, peer)) if departures.include(&stream) => {
+                    self.connections.accepted();
+                    self.connections.shedding.shed(Shed::Door, Some(peer));
+                }
+                Ok((stream, peer)) => self.take(stream, peer, &mut patience).await,
+                // The client disconnected before the connection was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if errors.due(Instant::now()).is_some() {
+                        tracing::warn!(%error, "cannot accept connections; retrying every {} ms", BACK_OFF.as_millis());
+                    }
+                    sleep(BACK_OFF).await;
+                }
+            }
+            if accepted % ACCEPTED_AT_ONCE == 0 {
+                pause().await;
+            }
+        }
+        let end = Instant::now() + QUEUE_DRAIN_TIMEOUT;
+        while let Some((stream, peer)) = door.next_in_queue(end).await {
+            self.take(stream, peer, &mut patience).await;
+        }
+    }
+
+    async fn take(&self, stream: TcpStream, peer: SocketAddr, patience: &mut Patience) {
+        self.connections.accepted();
+        let arrival = Arrival::now(peer);
+        let activity = Arc::new(Activity::new());
+        let Some(place) = self.admit(arrival, &activity, patience).await else {
+            self.connections.shedding.reset_newcomer(peer);
+            stream.close_by_reset(true);
+            return;
+        };
+        let (number, turns) = (place.number(), Arc::clone(&self.connections.turns));
+        let taker = Taker::Client(arrival.addr());
+        let connection = Connection {
+            io: Cuttable::new(stream, Arc::clone(&activity)),
+            inbox: Inbox::default(),
+            arrival,
+            stacks: Arc::clone(&self.stacks),
+            memory: None,
+            timeouts: self.timeouts,
+            last_call: self.drain.last_call(),
+            activity: Arc::clone(&activity),
+            place,
+        };
+        let task = self.drain.spawn(turns.share(taker, Some(activity), connection.serve()));
+        self.connections.started(number, task);
+    }
+
+    /// Gets a place for a newcomer, if there is one. If only very recent connections could give way, they get
+    /// their turn first while patience lasts, because those with a request will then be in flight.
+    async fn admit(&self, arrival: Arrival, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
+        patience.grow();
+        let mut wait = Wait::default();
+        let mut turn = 0;
+        let place = loop {
+            let began = Instant::now();
+            let wait_for = match turn {
+                _ if patience.lasts(&wait) => WaitFor::Silence,
+                0 => WaitFor::Reading,
+                _ => WaitFor::Nothing,
+            };
+            match self.connections.admit(arrival, activity, wait_for) {
+                Admission::Place(place) => break Some(place),
+                Admission::Refused => break None,
+                Admission::Later if turn < MAX_YIELDS => {
+                    self.connections.meanwhile(yield_now()).await;
+                    wait.yielded_for(began.elapsed());
+                }
+                Admission::Later => {
+                    let interval = (PLACE_POLL_INTERVAL * (turn - MAX_YIELDS + 1)).min(MAX_PLACE_POLL_INTERVAL);
+                    self.connections.meanwhile(sleep(interval)).await;
+                    wait.slept_for(began.elapsed());
+                }
+            }
+            turn += 1;
+        };
+        patience.spend(&wait);
+        place
+    }
+}
+
+/// Lets other tasks run, without waiting for the event loop.
+async fn pause() {
+    let mut has_paused = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_paused, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

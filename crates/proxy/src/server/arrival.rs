@@ -1,0 +1,26 @@
+//! [`Arrival`]: where a connection came from, and when.
+
+use std::net::{IpAddr, SocketAddr};
+
+use base::clock::BootTime;
+
+/// Where a connection came from, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// The client.
+    pub peer: SocketAddr,
+    /// When the connection was accepted. Its client opened it earlier.
+    pub accepted: BootTime,
+}
+
+impl Arrival {
+    /// A connection that is accepted now.
+    pub fn now(peer: SocketAddr) -> Self {
+        Self { peer, accepted: BootTime::now() }
+    }
+
+    /// The client's IP address. An IPv4-mapped IPv6 address is IPv4.
+    pub fn addr(&self) -> IpAddr {
+        self.peer.ip().to_canonical()
+    }
+}

@@ -1,0 +1,368 @@
+//! [`Connections`]: limits the number and memory of connections, and decides which one to close when a limit
+//! is reached.
+//!
+//! Two resources are limited: places (`--max-connections`) and bytes of memory. Both are shared between
+//! clients by the rule of [`Shares`](crate::shares::Shares): until the limit is reached, any client may take more. Then the client
+//! that holds most gives way to a client that holds clearly less, and the client that holds most may only
+//! replace its own connections that make no progress.
+//!
+//! The connection to close is the one that has made no progress for longest: idle between requests, connected
+//! and silent, still sending its head, or not reading its response. Only if the client that holds most has
+//! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
+//! request takes long. Where many clients each hold little, the oldest request in flight of any of them gives way to a
+//! client that holds nothing else, unless that client was [turned away](turned_away) a moment ago.
+//!
+//! A process that is throttled may read nothing for seconds. So a newcomer that can wait replaces a connection that
+//! was silent for a second only if the event loop has come round after that ([`Connections::meanwhile`]).
+//!
+//! So neither many idle clients nor a flood of slow heads or hanging requests can lock out a well-behaved
+//! client.
+//!
+//! # What a connection weighs
+//!
+//! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and
+//! [`UNREAD_BYTES`] more while its client does not read, each including kernel buffers, plus an
+//! incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that clients send cannot be refused, so
+//! a connection is charged with a full receive buffer from the start. A send buffer is full only if its client does not read;
+//! then others that are not read give way. A client with many connections is charged with full ones, read or not. While less than
+//! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the
+//! next request cheaper. Above that, a connection has it only while it is being answered. New connections
+//! leave the last eighth to requests.
+
+mod metrics;
+mod open;
+mod place;
+mod turned_away;
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep};
+
+use metrics::ConnectionMetrics;
+pub(super) use place::{Place, Reclaim, Serving};
+
+use open::{Asks, Connection, Open, Resource};
+use turned_away::{AFTER_GIVING_WAY, AFTER_REFUSAL};
+
+use super::activity::Activity;
+use super::arrival::Arrival;
+use super::turns::Turns;
+use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES, UNREAD_BYTES};
+use crate::shares::Availability;
+use base::clock::BootTime;
+use telemetry::Registry;
+use telemetry::shedding::{Shed, Shedding};
+use telemetry::table;
+
+/// A newcomer that can wait does not replace a connection that was accepted or made progress within this time
+/// before the event loop last came round.
+const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
+
+/// A newcomer without patience lets the event loop come round only if it last did so longer ago than this. Otherwise
+/// each newcomer of a flood would take a turn, and the queue would grow.
+const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Under memory pressure, a connection younger than this is not closed for lack of progress, and a request in
+/// flight does not give way to a client that holds nothing.
+const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
+
+/// Charge from which connections drop hyper's state as soon as they are idle, however large the limit is: that of 256 which
+/// are served. Otherwise a process without a memory limit would need 67 MiB for 3,000 connections, and 15 MiB a second later.
+const CROWDED_BYTES: usize = 256 * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES);
+
+/// Intervals between checks of the control group's memory, without and with pressure.
+const CALM_INTERVAL: Duration = Duration::from_millis(200);
+const TENSE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The open connections of all listeners.
+#[derive(Debug)]
+pub struct Connections {
+    open: Mutex<Open>,
+    /// More than three quarters of the memory, or [`CROWDED_BYTES`], are in use.
+    is_crowded: AtomicBool,
+    /// The process is short of memory, regardless of the connections' charges.
+    is_pressed: AtomicBool,
+    pressure: Arc<Pressure>,
+    metrics: ConnectionMetrics,
+    /// Who runs next.
+    pub(super) turns: Arc<Turns>,
+    pub(super) shedding: Arc<Shedding>,
+}
+
+/// What a newcomer waits for before it replaces another connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitFor {
+    /// That the other was silent for [`NEWCOMER_PROTECTION`].
+    Silence,
+    /// That what the other may have sent was read, unless the event loop has just come round.
+    Reading,
+    /// Nothing.
+    Nothing,
+}
+
+/// Result of admitting a newcomer.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// Admitted.
+    Place(Place),
+    /// Only a very recent connection could give way. The newcomer should retry shortly.
+    Later,
+    /// There is no room.
+    Refused,
+}
+
+impl Connections {
+    /// Limits the number of connections and their total charge in bytes, and follows this memory pressure.
+    pub fn new(
+        limit: usize,
+        bytes: usize,
+        pressure: Arc<Pressure>,
+        shedding: Arc<Shedding>,
+        registry: &Registry,
+    ) -> Arc<Self> {
+        let connections = Arc::new(Self {
+            open: Mutex::new(Open::new(limit, bytes)),
+            is_crowded: false.into(),
+            is_pressed: false.into(),
+            pressure,
+            metrics: ConnectionMetrics::new(registry),
+            turns: Turns::new(Arc::clone(&shedding)),
+            shedding,
+        });
+        connections.observe(registry);
+        connections
+    }
+
+    /// Registers gauges of the memory that connections are charged.
+    fn observe(self: &Arc<Self>, registry: &Registry) {
+        let (used, limit) = (Arc::clone(self), Arc::clone(self));
+        registry.observe(&table::CONNECTION_BYTES, move || Some(used.weight().0 as u64));
+        registry.observe(&table::CONNECTION_BYTES_LIMIT, move || Some(limit.weight().1 as u64));
+    }
+
+    /// The number of open connections.
+    pub fn count(&self) -> usize {
+        self.lock().connections.len()
+    }
+
+    /// Cuts the connection whose client has not read its response for longest, which soon frees its seat.
+    /// Returns `false` if all clients are reading.
+    pub fn cut_unread(&self) -> bool {
+        let mut open = self.lock();
+        let Some(longest) = open.oldest(Connection::unread_since) else { return false };
+        self.cut(&mut open, longest.number);
+        self.shedding.shed(Shed::UnreadAnswer, None);
+        true
+    }
+
+    /// Cuts the connections with these peers that do not read their responses. Returns `false` if all of them
+    /// are reading.
+    pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
+        let peers: HashSet<_> = peers.iter().collect();
+        let mut open = self.lock();
+        let is_wanted =
+            |connection: &&Connection| peers.contains(&connection.arrival.peer) && connection.unread_since().is_some();
+        let unread: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
+        for number in &unread {
+            self.cut(&mut open, *number);
+            self.shedding.shed(Shed::UnreadAnswer, None);
+        }
+        !unread.is_empty()
+    }
+
+    /// Resets the connections from this address that were accepted before this moment, because the address has changed
+    /// hands. Returns their number.
+    pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
+        let mut open = self.lock();
+        let is_wanted = |connection: &&Connection| {
+            connection.task.is_some() && connection.arrival.addr() == addr && connection.arrival.accepted < before
+        };
+        let stale: Vec<_> = open.connections.values().filter(is_wanted).map(|connection| connection.number).collect();
+        for number in &stale {
+            self.cut(&mut open, *number);
+        }
+        stale.len()
+    }
+
+    /// Waits, and records that what had arrived before was read by the end. The wait must let the event loop
+    /// poll the sockets and give every connection its turn. A sleep or a yield does, with one thread (the default)
+    /// and up to the 1,024 ready sockets that tokio takes in a turn. Beyond that it may end too early.
+    pub(super) async fn meanwhile(&self, wait: impl Future<Output = ()>) {
+        let began = Instant::now();
+        wait.await;
+        let mut open = self.lock();
+        // Other waits may have begun later and ended before.
+        open.read_until = open.read_until.max(began);
+    }
+
+    /// Keeps the process within its memory limit while polled. This is the last line of defence, beyond the
+    /// limit on charges.
+    pub async fn tend(&self) {
+        loop {
+            let over = usize::try_from(self.pressure.measure()).unwrap_or(usize::MAX);
+            self.shed(self.pressure.level(), over);
+            let is_calm = self.pressure.level() == Level::Normal && !self.is_crowded.load(Relaxed);
+            self.meanwhile(sleep(if is_calm { CALM_INTERVAL } else { TENSE_INTERVAL })).await;
+        }
+    }
+
+    /// Sheds load according to the level. The usage exceeds the level without pressure by this many bytes.
+    fn shed(&self, level: Level, over: usize) {
+        self.is_pressed.store(level != Level::Normal, Relaxed);
+        let may_cut = match level {
+            Level::Normal | Level::Thrifty => return,
+            Level::Closing => false,
+            Level::Cutting => true,
+        };
+        let mut open = self.lock();
+        // If they weigh little, closing them would not help.
+        let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
+        while open.memory.used() > goal {
+            // Others keep theirs while this client holds more, even if it has only requests in flight.
+            let Some((largest, _)) = open.memory.largest() else { break };
+            let useless = open.useless_but(None, Some(largest));
+            let useless = useless.filter(|victim| victim.since.elapsed() >= MIN_CLOSE_AGE);
+            let victim = useless.or_else(|| open.victim_of(largest).filter(|_| may_cut));
+            let Some(victim) = victim else { break };
+            self.cut(&mut open, victim.number);
+            self.shedding.shed(Shed::Memory, None);
+        }
+    }
+
+    /// Total charge of all connections and its limit, in bytes.
+    pub fn weight(&self) -> (usize, usize) {
+        let open = self.lock();
+        (open.memory.used(), open.memory.limit())
+    }
+
+    /// Admits a connection if there is room or another gives way.
+    pub(super) fn admit(self: &Arc<Self>, arrival: Arrival, activity: &Arc<Activity>, wait_for: WaitFor) -> Admission {
+        let client = Some(arrival.addr());
+        let mut open = self.lock();
+        if self.pressure.took(OPEN_BYTES) == Level::Cutting
+            && open.memory.largest().is_some_and(|(largest, _)| largest == client)
+        {
+            return Admission::Refused;
+        }
+        for (resource, amount) in [(Resource::Places, 1), (Resource::Memory, OPEN_BYTES)] {
+            match self.make_room(&mut open, resource, Asks { client, number: None }, amount, wait_for) {
+                Made::Room => {}
+                Made::Later => return Admission::Later,
+                Made::None => return Admission::Refused,
+            }
+        }
+        let number = open.insert(arrival, client, activity);
+        self.note_use(&open);
+        self.metrics.open.inc();
+        Admission::Place(Place { number, client, connections: Arc::clone(self) })
+    }
+
+    /// Counts an accepted connection.
+    pub(super) fn accepted(&self) {
+        self.metrics.accepted.inc();
+    }
+
+    /// Registers the connection in this place, so that it can be closed for another.
+    pub(super) fn started(&self, number: u64, task: AbortHandle) {
+        if let Some(connection) = self.lock().connections.get_mut(&number) {
+            connection.task = Some(task);
+        }
+    }
+
+    /// Closes other connections until there is room, by the rule in the module documentation.
+    fn make_room(&self, open: &mut Open, resource: Resource, asks: Asks, amount: usize, wait_for: WaitFor) -> Made {
+        let mut freed = 0;
+        let is_newcomer = asks.number.is_none();
+        loop {
+            let room = open.room(resource, asks, amount);
+            let victim = match room {
+                Availability::None if is_newcomer && open.turned_away.includes(asks.client, Instant::now()) => {
+                    return Made::None;
+                }
+                Availability::Free => return Made::Room,
+                // It takes what the other held. It need not restore the part that newcomers leave free as well: after a
+                // flood, dozens of connections would be cut for the first one.
+                Availability::From(_) if freed >= amount => return Made::Room,
+                Availability::From(largest) => open.victim_of(largest),
+                Availability::FromItself => open.useless_but(asks.number, Some(asks.client)),
+                Availability::None => open.victim_among_equals(asks),
+            };
+            let Some(victim) = victim else {
+                if !is_newcomer {
+                    return Made::None;
+                }
+                // What its own connections have sent is read first. Then some of them end, or can be closed. One that has
+                // none waits until one of the others can be.
+                let holds_nothing = open.holds_nothing_else(asks);
+                if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
+                    return Made::Later;
+                }
+                if room == Availability::None && !holds_nothing {
+                    open.turned_away.add(asks.client, Instant::now(), AFTER_REFUSAL);
+                }
+                return Made::None;
+            };
+            // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
+            // only until what has arrived was read: it cannot wait until the largest client is silent.
+            let takes = matches!(room, Availability::From(_));
+            let is_urgent = takes && asks.number.is_some();
+            let is_young = !takes && !victim.is_useless && victim.since.elapsed() < MIN_CLOSE_AGE;
+            let must_wait = match wait_for {
+                WaitFor::Silence if is_young => true,
+                _ if is_young => return Made::None,
+                WaitFor::Silence if takes || !victim.is_useless => victim.since > open.read_until,
+                WaitFor::Silence => victim.since + NEWCOMER_PROTECTION > open.read_until,
+                WaitFor::Reading => victim.since > open.read_until && open.read_until.elapsed() > MIN_READING_INTERVAL,
+                WaitFor::Nothing => false,
+            };
+            if must_wait && !is_urgent {
+                return Made::Later;
+            }
+            freed += victim.holds(resource);
+            self.cut(open, victim.number);
+            if room == Availability::None && !victim.is_useless {
+                open.turned_away.add(victim.client, Instant::now(), AFTER_GIVING_WAY);
+            }
+            self.shedding.shed(if victim.is_useless { Shed::IdleConnection } else { Shed::FairShare }, None);
+        }
+    }
+
+    fn make_memory(&self, open: &mut Open, asks: Asks, bytes: usize) -> bool {
+        matches!(self.make_room(open, Resource::Memory, asks, bytes, WaitFor::Silence), Made::Room)
+    }
+
+    fn cut(&self, open: &mut Open, number: u64) {
+        let Some(connection) = open.remove(number) else { return };
+        connection.activity.cut();
+        if let Some(task) = connection.task {
+            task.abort();
+        }
+        self.note_use(open);
+        self.metrics.open.dec();
+    }
+
+    fn note_use(&self, open: &Open) {
+        let crowded_from = (open.memory.limit() / 4 * 3).min(CROWDED_BYTES);
+        self.is_crowded.store(open.memory.used() > crowded_from, Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        // Entries are inserted and removed as a whole, so the table is consistent even after a panic.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Result of making room.
+enum Made {
+    Room,
+    Later,
+    None,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! [`Turns`]: shares the processor between clients.
+//!
+//! A connection does its work when its task is polled: it reads, is answered, writes. So a task that works for a client
+//! is polled only when it is that client's turn ([`Turns::share`]). While no more than [`POLLS_AT_ONCE`] tasks want to
+//! run in a round of the event loop, each runs at once, and idle processor time is anybody's. Beyond that they wait, and
+//! clients take turns. A container with 30m of CPU runs for 3 ms and then stands still for 97 ms, so what is served in
+//! these 3 ms, and for whom, decides who waits for seconds.
+//!
+//! The order is that of fair queueing with flow queues (RFC 8290, sections 4.1 and 4.2, without its drops): each client
+//! has a queue and a credit of processor time. A client that wanted nothing before goes ahead of those that always want
+//! more, once. So a pod that sends a request now and then is answered in the next round, however many connections
+//! others have, and however many addresses.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use pin_project_lite::pin_project;
+use tokio::task::yield_now;
+
+use super::activity::Activity;
+use telemetry::shedding::Shedding;
+use telemetry::{Moment, nanos};
+
+/// Tasks that run in a round of the event loop. Beyond that, they wait for their client's turn. A round takes some
+/// hundred microseconds, so a newcomer waits no longer than that.
+const POLLS_AT_ONCE: usize = 16;
+
+/// Processor time, in nanoseconds, that the turns of a round should take. What arrives meanwhile waits for the next round.
+const ROUND: i64 = 200_000;
+
+/// Processor time, in nanoseconds, that a client may use before it is another client's turn: several answers from memory.
+const QUANTUM: i64 = 100_000;
+
+/// Processor time that a poll is charged before it has run, in nanoseconds: an answer from memory and its way through
+/// the kernel.
+const ADVANCE: i64 = 20_000;
+
+/// Maximum charge for a poll, in nanoseconds. A poll takes longer only if the process was kept from running meanwhile.
+const MAX_CHARGE: i64 = 1_000_000;
+
+/// A turn that comes after this time is late.
+const LATE: Duration = Duration::from_millis(100);
+
+/// For whom a task works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Taker {
+    /// A client's connection.
+    Client(IpAddr),
+    /// The listener with this number, which accepts connections of the clients that the kernel sends there.
+    Door(usize),
+}
+
+/// Whose turn it is.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// Polls since the event loop last came round.
+    polls: AtomicUsize,
+    /// Number of tasks that wait.
+    waiting: AtomicUsize,
+    /// Whether a task gives out turns.
+    is_dispatching: AtomicBool,
+    queues: Mutex<Queues>,
+    shedding: Arc<Shedding>,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    next: u64,
+    of: HashMap<Taker, Queue, RandomState>,
+    /// Takers that wanted nothing before. They go first.
+    new: VecDeque<Taker>,
+    /// All others.
+    old: VecDeque<Taker>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// By number, which increases.
+    waiting: VecDeque<Waiter>,
+    /// Processor time left, in nanoseconds.
+    credit: i64,
+    /// Processor time that the last poll took, in nanoseconds.
+    took: i64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    waker: Waker,
+    since: Moment,
+}
+
+/// Turns that were given out.
+#[derive(Debug, Default, Clone, Copy)]
+struct Given {
+    turns: usize,
+    /// Those that came late, because their clients use more than their share.
+    late: u64,
+}
+
+impl Turns {
+    /// Counts there the turns that come late.
+    pub(super) fn new(shedding: Arc<Shedding>) -> Arc<Self> {
+        Arc::new(Self { shedding, ..Self::default() })
+    }
+
+    /// Polls a future only when it is this taker's turn. While it waits, its connection's activity says so.
+    pub(super) fn share<F: Future>(
+        self: &Arc<Self>,
+        taker: Taker,
+        activity: Option<Arc<Activity>>,
+        inner: F,
+    ) -> Shared<F> {
+        Shared { inner, waits: Waits { turns: Arc::clone(self), taker, activity, number: None } }
+    }
+
+    /// Number of tasks that wait for a turn.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Takes one of the polls that nobody waits for.
+    fn take_free(self: &Arc<Self>) -> bool {
+        if self.waiting() > 0 {
+            return false;
+        }
+        let polls = self.polls.load(Relaxed) + 1;
+        if polls >= POLLS_AT_ONCE {
+            self.dispatch();
+        }
+        // Several threads may lose a count, which is an early round at worst.
+        self.polls.store(polls, Relaxed);
+        polls <= POLLS_AT_ONCE
+    }
+
+    fn wait(self: &Arc<Self>, taker: Taker, waker: &Waker) -> u64 {
+        let number = self.lock().add(taker, waker.clone());
+        self.waiting.fetch_add(1, Relaxed);
+        self.dispatch();
+        number
+    }
+
+    /// Starts the task that gives out turns, unless it runs.
+    fn dispatch(self: &Arc<Self>) {
+        if self.is_dispatching.swap(true, Relaxed) {
+            return;
+        }
+        let turns = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                // The event loop comes round: it polls the sockets, and what was given a turn runs.
+                yield_now().await;
+                let given = turns.lock().give(POLLS_AT_ONCE);
+                turns.waiting.fetch_sub(given.turns, Relaxed);
+                turns.shedding.delayed(given.late);
+                if given.turns == 0 {
+                    break;
+                }
+            }
+            turns.polls.store(0, Relaxed);
+            turns.is_dispatching.store(false, Relaxed);
+            if turns.waiting() > 0 {
+                // One came in between, on another thread.
+                turns.dispatch();
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        // No update can panic midway.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn place(&self, number: u64) -> Option<usize> {
+        self.waiting.binary_search_by_key(&number, |waiter| waiter.number).ok()
+    }
+
+    fn waiter(&mut self, number: u64) -> Option<&mut Waiter> {
+        let place = self.place(number)?;
+        self.waiting.get_mut(place)
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Waiter> {
+        let place = self.place(number)?;
+        self.waiting.remove(place)
+    }
+}
+
+impl Queues {
+    fn add(&mut self, taker: Taker, waker: Waker) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let queue = self.of.entry(taker).or_insert_with(|| {
+            self.new.push_back(taker);
+            Queue { waiting: VecDeque::new(), credit: QUANTUM, took: ADVANCE }
+        });
+        queue.waiting.push_back(Waiter { number, waker, since: Moment::now() });
+        number
+    }
+
+    /// Gives out this many turns at most, and no more than fit into a [`ROUND`].
+    fn give(&mut self, most: usize) -> Given {
+        let mut given = Given::default();
+        let mut planned = 0;
+        while given.turns < most && planned < ROUND {
+            let is_new = !self.new.is_empty();
+            let Some(taker) = (if is_new { &mut self.new } else { &mut self.old }).pop_front() else { break };
+            let Some(queue) = self.of.get_mut(&taker) else { continue };
+            if queue.credit <= 0 {
+                queue.credit += QUANTUM;
+                self.old.push_back(taker);
+            } else if let Some(waiter) = queue.waiting.pop_front() {
+                queue.credit -= ADVANCE;
+                planned += queue.took;
+                given.turns += 1;
+                given.late += u64::from(!is_new && waiter.since.elapsed() >= LATE);
+                waiter.waker.wake();
+                if is_new { &mut self.new } else { &mut self.old }.push_front(taker);
+            } else if is_new {
+                // It stays known for a round. Otherwise who always comes back at once would always be new.
+                self.old.push_back(taker);
+            } else {
+                self.of.remove(&taker);
+            }
+        }
+        given
+    }
+
+    /// Charges a poll, of which a part is paid already.
+    fn charge(&mut self, taker: Taker, nanos: i64, paid: i64) {
+        if let Some(queue) = self.of.get_mut(&taker) {
+            queue.credit -= nanos - paid;
+            queue.took = nanos;
+        }
+    }
+}
+
+pin_project! {
+    /// A future that is polled in turn.
+    pub(super) struct Shared<F> {
+        #[pin]
+        inner: F,
+        waits: Waits,
+    }
+}
+
+struct Waits {
+    turns: Arc<Turns>,
+    taker: Taker,
+    activity: Option<Arc<Activity>>,
+    /// Its number in the queue.
+    number: Option<u64>,
+}
+
+/// How a poll came about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Nobody waits.
+    Free,
+    /// It was its turn.
+    Given,
+}
+
+impl Waits {
+    fn poll_turn(&mut self, waker: &Waker) -> Poll<Turn> {
+        let Some(number) = self.number else {
+            if self.turns.take_free() {
+                return Poll::Ready(Turn::Free);
+            }
+            self.number = Some(self.turns.wait(self.taker, waker));
+            self.note(true);
+            return Poll::Pending;
+        };
+        let mut queues = self.turns.lock();
+        if let Some(waiting) = queues.of.get_mut(&self.taker).and_then(|queue| queue.waiter(number)) {
+            waiting.waker.clone_from(waker);
+            return Poll::Pending;
+        }
+        drop(queues);
+        self.number = None;
+        self.note(false);
+        Poll::Ready(Turn::Given)
+    }
+
+    fn note(&self, waits: bool) {
+        if let Some(activity) = &self.activity {
+            activity.wait_for_turn(waits);
+        }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut queues = self.turns.lock();
+        let left = queues.of.get_mut(&self.taker).and_then(|queue| queue.leave(number));
+        drop(queues);
+        if left.is_some() {
+            self.turns.waiting.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl<F: Future> Future for Shared<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let turn = ready!(this.waits.poll_turn(cx.waker()));
+        if turn == Turn::Free && this.waits.turns.waiting() == 0 {
+            return this.inner.poll(cx);
+        }
+        let began = Moment::now();
+        let polled = this.inner.poll(cx);
+        let took = i64::try_from(nanos(began.elapsed())).unwrap_or(MAX_CHARGE);
+        let advance = if turn == Turn::Given { ADVANCE } else { 0 };
+        this.waits.turns.lock().charge(this.waits.taker, took.min(MAX_CHARGE), advance);
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! [`TokenKey`]: identifies a token.
+
+use protocol::metadata::query::Param;
+use protocol::metadata::token::TokenFormat;
+use protocol::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
+
+/// The complete identity of a token. Two requests share a token only if all fields are equal. Keys are
+/// compared in full, never by a hash alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TokenKey {
+    /// The caller.
+    pub principal: Principal,
+    /// The service account.
+    pub account: ServiceAccount,
+    /// Access or identity.
+    pub kind: TokenKind,
+    /// All parameters that change the token, normalised and in a fixed order.
+    params: Box<[(Param, Box<str>)]>,
+}
+
+/// Kinds of token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TokenKind {
+    /// An access token, for Google's APIs.
+    Access,
+    /// An identity token, which proves the holder's identity to the audience.
+    Identity,
+}
+
+impl TokenKey {
+    /// The instance's own account, without any parameter.
+    pub fn default_account() -> Self {
+        Self {
+            principal: Principal::Node,
+            account: ServiceAccount::Default,
+            kind: TokenKind::Access,
+            params: Box::default(),
+        }
+    }
+
+    /// Whether this is [`TokenKey::default_account`].
+    pub fn is_default_account(&self) -> bool {
+        *self == Self::default_account()
+    }
+
+    /// Parses a token request, and the requested form. Returns `None` for any other request, and for one with
+    /// a parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the
+    /// server.
+    pub fn from_request(request: &Request) -> Option<(Self, TokenFormat)> {
+        let (account, kind) = match &request.endpoint {
+            Endpoint::Token(account) => (account, TokenKind::Access),
+            Endpoint::Identity(account) => (account, TokenKind::Identity),
+            _ => return None,
+        };
+        let form = form_of(&request.query, kind)?;
+        let mut params = Vec::new();
+        for (param, value) in request.query.params() {
+            match part(request.principal, kind, param) {
+                Part::None => {}
+                Part::Set => params.push((param, canonical_scopes(value).into())),
+                Part::Text => params.push((param, value.into())),
+                Part::Unclear => return None,
+            }
+        }
+        Some((Self { principal: request.principal, account: account.clone(), kind, params: params.into() }, form))
+    }
+
+    /// The value of a parameter that changes the token.
+    pub fn param(&self, param: Param) -> Option<&str> {
+        self.params.iter().find(|(known, _)| *known == param).map(|(_, value)| &**value)
+    }
+
+    /// The parameters that change the token, with their values.
+    pub fn params(&self) -> impl Iterator<Item = (Param, &str)> {
+        self.params.iter().map(|(param, value)| (*param, &**value))
+    }
+
+    /// Heap memory, in bytes.
+    pub fn heap(&self) -> usize {
+        let account = match &self.account {
+            ServiceAccount::Default => 0,
+            ServiceAccount::Email(email) => email.len(),
+        };
+        let params: usize = self.params.iter().map(|(_, value)| value.len()).sum();
+        account + params + size_of_val(&*self.params)
+    }
+
+    /// The metadata server request for this token.
+    pub fn request(&self) -> Request {
+        let account = &self.account;
+        let (leaf, endpoint) = match self.kind {
+            TokenKind::Access => ("token", Endpoint::Token(account.clone())),
+            TokenKind::Identity => ("identity", Endpoint::Identity(account.clone())),
+        };
+        let path = format!("/computeMetadata/v1/instance/service-accounts/{account}/{leaf}");
+        Request::own(endpoint, &path, Query::from_params(self.params.iter().cloned()), self.principal)
+    }
+}
+
+/// The effect of a parameter on a token.
+enum Part {
+    /// None: it is read elsewhere, or has no effect on a leaf.
+    None,
+    /// It changes the token.
+    Text,
+    /// It changes the token, and is a set.
+    Set,
+    /// Unknown.
+    Unclear,
+}
+
+fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
+    match kind {
+        _ if matches!(param, Param::Alt | Param::Recursive) => Part::None,
+        TokenKind::Access => match param {
+            Param::Scopes => Part::Set,
+            // Only identity tokens have an audience; the server ignores parameters that it does not know (Google's
+            // "View and query VM metadata"). object_store (Rust) sends the address of Google's token endpoint.
+            Param::Audience => Part::None,
+            Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
+                match principal {
+                    Principal::Node | Principal::Unknown => Part::Text,
+                    // Neither STS nor IAM is asked for them. In the key they would only repeat the same exchange.
+                    Principal::Workload(_) => Part::None,
+                }
+            }
+            _ => Part::Unclear,
+        },
+        TokenKind::Identity => match param {
+            Param::Audience | Param::Format | Param::Licenses => Part::Text,
+            _ => Part::Unclear,
+        },
+    }
+}
+
+/// JSON unless `alt=text`; identity tokens have one form. Other values of `alt` are left to the server.
+fn form_of(query: &Query, kind: TokenKind) -> Option<TokenFormat> {
+    match (query.value(Param::Alt), kind) {
+        (None, _) | (Some("json"), TokenKind::Access) => Some(TokenFormat::Json),
+        (Some("text"), TokenKind::Access) => Some(TokenFormat::Text),
+        _ => None,
+    }
+}
+
+/// Scopes are a set: order, repetitions and surrounding blanks do not change the token.
+fn canonical_scopes(scopes: &str) -> String {
+    let mut scopes: Vec<&str> = scopes.split([',', ' ']).filter(|scope| !scope.is_empty()).collect();
+    scopes.sort_unstable();
+    scopes.dedup();
+    scopes.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::uri::PathAndQuery;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+    use protocol::metadata::{MetadataPath, WorkloadId};
+
+    fn read(target: &str) -> Option<(TokenKey, TokenFormat)> {
+        read_of(Principal::Node, target)
+    }
+
+    fn read_of(principal: Principal, target: &str) -> Option<(TokenKey, TokenFormat)> {
+        let target = target.parse().expect("a target");
+        let path = MetadataPath::parse(&target).expect("a path");
+        let query = Query::parse(target.query()).expect("a query");
+        TokenKey::from_request(&Request::own(Endpoint::from_path(&path), path.as_str(), query, principal))
+    }
+
+    fn token(query: &str) -> Option<(TokenKey, TokenFormat)> {
+        read(&format!("/computeMetadata/v1/instance/service-accounts/default/token{query}"))
+    }
+
+    fn key(query: &str) -> TokenKey {
+        token(query).expect("a token").0
+    }
+
+    #[test]
+    fn spelling_does_not_split_a_key() {
+        assert_eq!(key("?scopes=b,a"), key("?scopes=a%2Cb"));
+        assert_eq!(key("?scopes=a,b,a"), key("?scopes=+a+,b,"));
+        assert_eq!(key("?transport=mtls&scopes=a"), key("?scopes=a&transport=mtls"));
+        assert_eq!(key("?recursive=true"), key(""));
+        assert_eq!(key("?alt=text"), key("?alt=json"));
+    }
+
+    #[test]
+    fn every_parameter_that_changes_a_token_is_in_the_key() {
+        let queries = [
+            "",
+            "?scopes=a",
+            "?scopes=a,b",
+            "?transport=mtls",
+            "?transport=alts",
+            "?binding-enforcement=on",
+            "?enforce_scopes=true",
+            "?bindCertificateFingerprint=x",
+        ];
+        for (at, query) in queries.iter().enumerate() {
+            for other in &queries[..at] {
+                assert_ne!(key(query), key(other), "{query} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_that_only_the_metadata_server_knows_do_not_split_a_workloads_key() {
+        let key = |query: &str| {
+            let target = format!("/computeMetadata/v1/instance/service-accounts/default/token{query}");
+            read_of(Principal::Workload(WorkloadId(1)), &target).expect("a token").0
+        };
+        for param in ["transport", "binding-enforcement", "enforce_scopes", "bindCertificateFingerprint"] {
+            assert_eq!(key(&format!("?{param}=x")), key(""), "{param}");
+            assert_eq!(key(&format!("?{param}=x&scopes=a")), key("?scopes=a"), "{param}");
+        }
+        assert_ne!(key("?scopes=a"), key(""));
+    }
+
+    #[test]
+    fn an_audience_does_not_change_an_access_token() {
+        let object_store = "?audience=https%3A%2F%2Fwww.googleapis.com%2Foauth2%2Fv4%2Ftoken";
+        assert!(key(object_store).is_default_account());
+        assert_eq!(key("?audience=x&scopes=a"), key("?scopes=a"));
+        assert_eq!(key(object_store).request().query.to_string(), "", "it is not sent either");
+    }
+
+    #[test]
+    fn requests_with_parameters_of_unknown_effect_are_left_to_the_server() {
+        for query in ["?wait_for_change=true", "?alt=xml", "?format=full", "?email=a"] {
+            assert_eq!(token(query), None, "{query}");
+        }
+        assert_eq!(read("/computeMetadata/v1/instance/id"), None);
+        assert_eq!(read("/computeMetadata/v1/instance/service-accounts/default/token/"), None);
+    }
+
+    #[test]
+    fn identity_tokens_differ_by_audience_format_and_licences() {
+        let identity =
+            |query: &str| read(&format!("/computeMetadata/v1/instance/service-accounts/default/identity{query}"));
+        assert_ne!(identity("?audience=a"), identity("?audience=b"));
+        assert_ne!(identity("?audience=a"), identity("?audience=a&format=full"));
+        assert_eq!(identity("?audience=https://a"), identity("?audience=https%3A%2F%2Fa"));
+        assert_eq!(identity("?audience=a&scopes=x"), None);
+        assert_ne!(identity("?audience=a").map(|(key, _)| key), token("?audience=a").map(|(key, _)| key));
+    }
+
+    #[test]
+    fn the_request_of_a_key_has_its_parameters() {
+        let request = key("?transport=mtls&scopes=b,a").request();
+        assert_eq!(
+            format!("{}{}", request.path, request.query),
+            "/computeMetadata/v1/instance/service-accounts/default/token?scopes=a,b&transport=mtls"
+        );
+    }
+
+    proptest! {
+        /// Parsing a key's request gives the same key, so the fetched token is the one that the key identifies.
+        #[test]
+        fn a_key_and_its_request_agree(
+            account in "default|[a-z]{1,4}@[a-z]{1,3}",
+            scopes in proptest::option::of("[a-c,+]{0,6}"),
+            transport in proptest::option::of("mtls|alts|[a-z%]{0,2}"),
+            audience in proptest::option::of("[a-z:/]{0,6}"),
+        ) {
+            let params = [("scopes", scopes), ("transport", transport.map(|value| value.replace('%', "%25"))), ("audience", audience)];
+            let query: Vec<String> = params.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value?))).collect();
+            let (key, _) = read(&format!("/computeMetadata/v1/instance/service-accounts/{account}/token?{}", query.join("&"))).expect("a token");
+            let again = TokenKey::from_request(&key.request()).expect("a token").0;
+            prop_assert_eq!(again, key);
+        }
+
+        /// So it is within the limit on targets, as every request that was parsed.
+        #[test]
+        fn the_request_of_a_key_is_not_longer_than_what_it_was_read_from(
+            param in select(vec!["audience", "scopes", "transport"]),
+            text in "([a-z/:,@*?=+|{}\"'()^`~]|%[2-7][0-9a-f]|\u{e9}|\u{1f600}){1,40}",
+        ) {
+            let target = format!("/computeMetadata/v1/instance/service-accounts/default/token?{param}={text}");
+            let parsed: Result<PathAndQuery, _> = target.parse();
+            if let Ok(query) = parsed.map_err(drop).and_then(|parsed| Query::parse(parsed.query()).map_err(drop))
+                && let Some((key, _)) = read(&target)
+            {
+                let (sent, asked) = (query.to_string(), key.request().query.to_string());
+                prop_assert!(asked.len() <= sent.len(), "{asked} of {sent}");
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! [`UpstreamClient`]: connections to the upstream, and its deadlines.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use pin_project_lite::pin_project;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::time::{Timeout, timeout};
+
+use super::Health;
+use super::body::{self, UpstreamBody};
+use super::metrics::UpstreamMetrics;
+use super::pool::{Lease, Pool};
+use super::timing::ExchangeTimer;
+use crate::failure::{Failure, UPSTREAM_TIMEOUT};
+use crate::reply::Body;
+use crate::room::Room;
+use protocol::metadata::Target;
+use protocol::metadata::headers::{GOOGLE, METADATA_FLAVOR};
+use telemetry::latency::EndpointClass;
+
+/// Size of the read buffer of an upstream connection, in bytes, and maximum response head. hyper may buffer
+/// three such chunks of a response that its client does not read; the rest stays with the upstream.
+const READ_BUFFER_BYTES: usize = 4 * 1024;
+
+/// Kernel receive buffer of an upstream connection, in bytes, so that a response that is not read stays with
+/// the upstream.
+const RECEIVE_BUFFER_BYTES: u32 = 4 * 1024;
+
+/// Idle time before the first TCP keepalive probe.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+
+/// Interval between keepalive probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Number of unanswered probes after which the connection is closed.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// TCP user timeout: maximum time without acknowledgement of sent bytes or probes. While retransmitting, the
+/// kernel sends no probes, and by default it retransmits for a quarter of an hour.
+const USER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time allowed beyond a hanging GET's own `timeout_sec`.
+const HANGING_MARGIN: Duration = Duration::from_secs(5);
+
+/// Determines how long to wait for the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// [`UPSTREAM_TIMEOUT`] until the response can be passed on.
+    Ordinary,
+    /// A hanging GET: its own `timeout_sec` plus 5 s, or until the client disconnects.
+    Hanging {
+        /// `timeout_sec` of the client.
+        timeout_sec: Option<u32>,
+    },
+}
+
+/// A request as sent to the upstream. It has no body.
+pub(super) type Outgoing = Request<Empty<Bytes>>;
+
+/// A response with an unread body, and its connection.
+type Exchange = (Response<Incoming>, Lease);
+
+/// A client of the upstream.
+#[derive(Debug, Clone)]
+pub struct UpstreamClient {
+    target: Arc<Target>,
+    pool: Arc<Pool>,
+    health: Arc<Health>,
+    room: Arc<Room>,
+    metrics: Arc<UpstreamMetrics>,
+}
+
+impl UpstreamClient {
+    /// Creates a client that connects on the first request. Buffered responses are charged to the room.
+    pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: Arc<UpstreamMetrics>) -> Self {
+        Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
+    }
+
+    /// Host and port, for requests without a `Host`.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A
+    /// buffered response is charged to the client at this peer. The closure builds the request again for a
+    /// retry.
+    pub async fn send(
+        &self,
+        write: impl Fn() -> Outgoing,
+        endpoint: EndpointClass,
+        kind: RequestKind,
+        peer: Option<SocketAddr>,
+    ) -> Result<Response<Body>, Failure> {
+        let mut timer = ExchangeTimer::start(Arc::clone(&self.metrics.latency), endpoint);
+        let answer = self.within(kind, &write, &mut timer, peer).await;
+        match &answer {
+            Ok(_) => self.health.answered(),
+            Err(failure) => self.health.failed(failure),
+        }
+        let outcome = answer.as_ref().map_or_else(Failure::label, |answer| status_label(answer.status()));
+        self.metrics.count(outcome);
+        match answer {
+            Ok(answer) => Ok(answer.map(|body| body.timed_by(timer))),
+            Err(failure) => {
+                timer.fail();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn within(
+        &self,
+        kind: RequestKind,
+        write: &impl Fn() -> Outgoing,
+        timer: &mut ExchangeTimer,
+        peer: Option<SocketAddr>,
+    ) -> Result<Response<UpstreamBody>, Failure> {
+        match kind {
+            RequestKind::Ordinary => {
+                let answered = async {
+                    let (response, lease) = self.exchange(write).await?;
+                    timer.first_byte(response.status());
+                    body::read(response, lease, Some(self.room.account(peer))).await
+                };
+                bounded(UPSTREAM_TIMEOUT, answered).await
+            }
+            RequestKind::Hanging { timeout_sec } => {
+                let exchange = self.exchange(write);
+                let (response, lease) = match timeout_sec {
+                    Some(seconds) => bounded(Duration::from_secs(seconds.into()) + HANGING_MARGIN, exchange).await?,
+                    None => exchange.await?,
+                };
+                timer.first_byte(response.status());
+                // A watch has many readers, so its layer buffers and charges the response.
+                bounded(UPSTREAM_TIMEOUT, body::read(response, lease, None)).await
+            }
+        }
+    }
+
+    /// One exchange. If a pooled connection turns out to be dead, retries once on a new one, which is safe
+    /// because all requests are GET or HEAD.
+    async fn exchange(&self, write: &impl Fn() -> Outgoing) -> Result<Exchange, Failure> {
+        if let Some(pooled) = self.pool.take().await {
+            match exchange_on(pooled, write()).await {
+                Err(Failure::Closed) => {
+                    tracing::debug!("pooled upstream connection was dead; retrying on a new one");
+                }
+                outcome => return outcome,
+            }
+        }
+        // Boxed to keep the future of every request small, because few wait for a connection.
+        let fresh = Box::pin(self.connect()).await?;
+        exchange_on(fresh, write()).await
+    }
+
+    async fn connect(&self) -> Result<Lease, Failure> {
+        let failed = |error| Failure::Connect { address: self.target.to_string(), error };
+        let connecting = async { connect_to(&self.target).await.map_err(failed) };
+        let stream = bounded(UPSTREAM_TIMEOUT, connecting).await?;
+        // Each request is one small write; Nagle's algorithm would only delay it.
+        stream.set_nodelay(true).map_err(failed)?;
+        let handshake =
+            http1::Builder::new().read_buf_exact_size(Some(READ_BUFFER_BYTES)).handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| Failure::before_head(&error))?;
+        // The task ends when the upstream closes, or when the sender and the response body are dropped. Requests in
+        // flight get its errors.
+        tokio::spawn(connection);
+        Ok(self.pool.lease(sender))
+    }
+}
+
+/// Connects to the first address that answers.
+async fn connect_to(target: &Target) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for addr in lookup_host(target.address()).await? {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Set before connecting. If the buffer shrinks after the receive window was announced, the kernel drops
+        // segments that do not fit, and a large response stalls for 200 ms until they are retransmitted.
+        socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
+        set_keepalive(&socket)?;
+        match socket.connect(addr).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Makes the kernel close a connection within a minute if its peer vanished, as after a live migration.
+/// Nothing else would: a hanging GET waits as long as its client stays, and other clients join it. All of
+/// them then get an error that the metadata server is unavailable, and retry.
+fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let probes =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    Ok(())
+}
+
+/// One of a fixed set of labels. 429 has its own, because it calls for a change in the proxy.
+fn status_label(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        200..=299 => "2xx",
+        300..=399 => "3xx",
+        429 => "429",
+        400..=499 => "4xx",
+        _ => "5xx",
+    }
+}
+
+fn exchange_on(mut lease: Lease, request: Outgoing) -> impl Future<Output = Result<Exchange, Failure>> {
+    // Moved before the first await, so that no future has to store it.
+    let answer = lease.connection().send_request(request);
+    async move {
+        let response = answer.await.map_err(|error| Failure::before_head(&error))?;
+        let has_flavor = response.headers().get(METADATA_FLAVOR).is_some_and(|value| value == GOOGLE);
+        if response.status().is_informational() {
+            return Err(Failure::NotHttp);
+        }
+        // Errors may lack it, because some emulators omit it.
+        if response.status().is_success() && !has_flavor {
+            return Err(Failure::NoFlavor);
+        }
+        Ok((response, lease))
+    }
+}
+
+pin_project! {
+    /// The future of [`bounded`]. An `async fn` would store the work twice: as an argument and while awaiting
+    /// it.
+    struct Bounded<F> {
+        #[pin]
+        work: Timeout<F>,
+        limit: Duration,
+    }
+}
+
+fn bounded<F>(limit: Duration, work: F) -> Bounded<F>
+where
+    F: Future,
+{
+    Bounded { work: timeout(limit, work), limit }
+}
+
+impl<F, T> Future for Bounded<F>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        this.work.poll(cx).map(|outcome| outcome.unwrap_or(Err(Failure::TimedOut(*this.limit))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_vanished_server_is_noticed_within_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("bound");
+        let stream =
+            connect_to(&Target::parse(&format!("http://{addr}")).expect("a target")).await.expect("a connection");
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().expect("an option"));
+        assert_eq!(socket.tcp_keepalive_time().expect("an option"), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().expect("an option"), KEEPALIVE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().expect("an option"), KEEPALIVE_PROBES);
+        assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(USER_TIMEOUT));
+        assert!(
+            KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_PROBES <= Duration::from_secs(60)
+                && USER_TIMEOUT <= Duration::from_secs(60)
+        );
+    }
+}

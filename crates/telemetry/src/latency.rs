@@ -1,0 +1,295 @@
+//! [`Latency`]: all duration histograms, and their handles for the request path.
+
+use std::array;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::export::{Exported, Value};
+use super::histogram::{Histogram, Snapshot, TIME_BOUNDS, WORK_BOUNDS};
+use super::labels::Label;
+use super::registry::Registry;
+use super::table::{self, Row};
+use crate::labels;
+use protocol::metadata::Endpoint;
+
+labels! {
+    /// The filters of the request path, named after their layers, in the order of `stack.rs`.
+    Filter {
+        /// `layers::classify`.
+        Classify = "classify",
+        /// `layers::identify`.
+        Identify = "identify",
+        /// `layers::in_flight`.
+        InFlight = "in_flight",
+        /// `layers::discovery`.
+        Discovery = "discovery",
+        /// `layers::conceal`.
+        Conceal = "conceal",
+        /// `layers::accounts`.
+        Accounts = "accounts",
+        /// `layers::hanging`.
+        Hanging = "hanging",
+        /// `layers::leaves`.
+        Leaves = "leaves",
+        /// `layers::token_cache`.
+        TokenCache = "token_cache",
+        /// `upstream::Forward`.
+        Forward = "forward",
+    }
+}
+
+impl Filter {
+    /// The filters of a proxy whose pods have no identities, in order.
+    pub fn without_identity() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|filter| !matches!(filter, Self::Identify | Self::Accounts))
+    }
+}
+
+labels! {
+    /// The result of a filter.
+    FilterOutcome {
+        /// It passed the request on.
+        Passed = "passed",
+        /// It answered.
+        Answered = "answered",
+        /// It returned an error: a refusal, or a failure of the metadata server.
+        Refused = "refused",
+    }
+}
+
+labels! {
+    /// The kind of a request, by its path alone.
+    EndpointClass {
+        /// `/`.
+        Root = "root",
+        /// `/computeMetadata/`.
+        Versions = "versions",
+        /// An access token.
+        Token = "token",
+        /// An identity token.
+        Identity = "identity",
+        /// Any other path of a service account.
+        ServiceAccounts = "service_accounts",
+        /// Any other directory of v1.
+        Directory = "directory",
+        /// Any other value of v1.
+        Leaf = "leaf",
+        /// An API version before v1.
+        Legacy = "legacy",
+        /// An unknown API version.
+        Unknown = "unknown",
+        /// The request was refused before it was parsed.
+        Unread = "unread",
+    }
+}
+
+labels! {
+    /// The outcome of a request.
+    RequestOutcome {
+        /// The proxy answered itself.
+        Answered = "answered",
+        /// A response of the metadata server was passed on, whatever its status, or served from memory.
+        Passed = "passed",
+        /// The proxy refused the request by its rules.
+        Refused = "refused",
+        /// The request was shed under overload.
+        Shed = "shed",
+        /// The metadata server failed.
+        Failed = "failed",
+        /// The client disconnected, or the response was cut, before its last byte.
+        Cut = "cut",
+    }
+}
+
+labels! {
+    /// The outcome of an upstream request.
+    UpstreamOutcome {
+        /// A success.
+        Success = "2xx",
+        /// A redirect.
+        Redirect = "3xx",
+        /// A refusal.
+        Refusal = "4xx",
+        /// A server error.
+        Error = "5xx",
+        /// No response, or an incomplete one.
+        Failed = "failed",
+        /// No client waited for it any more.
+        Abandoned = "abandoned",
+    }
+}
+
+impl From<&Endpoint> for EndpointClass {
+    fn from(endpoint: &Endpoint) -> Self {
+        match endpoint {
+            Endpoint::Root => Self::Root,
+            Endpoint::Versions => Self::Versions,
+            Endpoint::Token(_) => Self::Token,
+            Endpoint::Identity(_) => Self::Identity,
+            Endpoint::ServiceAccounts => Self::ServiceAccounts,
+            Endpoint::Directory => Self::Directory,
+            Endpoint::Leaf => Self::Leaf,
+            Endpoint::Legacy => Self::Legacy,
+            Endpoint::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// Durations of requests, filters and upstream requests.
+#[derive(Debug)]
+pub struct Latency {
+    filters: [FilterTimes; Filter::ALL.len()],
+    /// Durations of requests.
+    pub requests: Exchanges<RequestOutcome>,
+    /// Durations of upstream requests.
+    pub upstream: Exchanges<UpstreamOutcome>,
+}
+
+/// Durations in one filter.
+#[derive(Debug)]
+pub struct FilterTimes {
+    /// The filter.
+    pub filter: Filter,
+    work: [Histogram<{ WORK_BOUNDS.len() }>; FilterOutcome::ALL.len()],
+    wait: Histogram<{ TIME_BOUNDS.len() }>,
+}
+
+/// Durations from a request to its response.
+#[derive(Debug)]
+pub struct Exchanges<O> {
+    /// Until the response head.
+    pub first_byte: ByEndpoint<O>,
+    /// Until the last byte of the response, or until it was cut short.
+    pub last_byte: ByEndpoint<O>,
+}
+
+/// A histogram for each endpoint class and outcome. Most of these combinations never occur, so the 328 bytes of each
+/// are allocated at its first observation.
+#[derive(Debug)]
+pub struct ByEndpoint<O> {
+    histograms: Box<[OnceLock<Box<Histogram<{ TIME_BOUNDS.len() }>>>]>,
+    outcomes: PhantomData<O>,
+}
+
+/// The labels and state of one histogram.
+pub type Series = (Vec<(&'static str, &'static str)>, Snapshot);
+
+type Read = fn(&Latency) -> Vec<Series>;
+
+/// The metrics of this file, and how each is read.
+const FAMILIES: [(&Row, Read); 6] = [
+    (&table::REQUEST_DURATION, |latency| latency.requests.last_byte.series()),
+    (&table::REQUEST_FIRST_BYTE, |latency| latency.requests.first_byte.series()),
+    (&table::FILTER_DURATION, Latency::work),
+    (&table::FILTER_WAIT, Latency::waits),
+    (&table::UPSTREAM_DURATION, |latency| latency.upstream.last_byte.series()),
+    (&table::UPSTREAM_FIRST_BYTE, |latency| latency.upstream.first_byte.series()),
+];
+
+impl Latency {
+    /// Registers its metrics.
+    pub fn new(registry: &Registry) -> Arc<Self> {
+        let latency = Arc::<Self>::default();
+        registry.export(latency.exported());
+        latency
+    }
+
+    /// For a registry. Series without observations are left out: most combinations of an endpoint and an outcome never
+    /// occur.
+    fn exported(self: &Arc<Self>) -> Exported {
+        let latency = Arc::clone(self);
+        Exported::new(&FAMILIES.map(|(row, _)| row), move || {
+            let family = |(row, read): (&'static Row, Read)| {
+                let seen = read(&latency).into_iter().filter(|(_, snapshot)| snapshot.count() > 0);
+                let named = |(name, value): (&'static str, &'static str)| (name, value.into());
+                let series = seen
+                    .map(|(labels, snapshot)| (labels.into_iter().map(named).collect(), Value::Histogram(snapshot)));
+                (row, series.collect())
+            };
+            FAMILIES.map(family).into()
+        })
+    }
+
+    /// The durations in one filter.
+    pub fn filter(&self, filter: Filter) -> &FilterTimes {
+        &self.filters[filter.index()]
+    }
+
+    /// Time that each filter works, by outcome.
+    pub fn work(&self) -> Vec<Series> {
+        let of_filter = |filter: Filter| {
+            FilterOutcome::ALL.map(|outcome| {
+                let labels = vec![("filter", filter.label()), ("outcome", outcome.label())];
+                (labels, self.filter(filter).work[outcome.index()].snapshot())
+            })
+        };
+        Filter::ALL.into_iter().flat_map(of_filter).collect()
+    }
+
+    /// Time that requests are suspended in each filter.
+    pub fn waits(&self) -> Vec<Series> {
+        let of_filter = |filter: Filter| (vec![("filter", filter.label())], self.filter(filter).wait.snapshot());
+        Filter::ALL.map(of_filter).into()
+    }
+}
+
+/// Not registered anywhere.
+impl Default for Latency {
+    fn default() -> Self {
+        let filters = Filter::ALL.map(FilterTimes::new);
+        Self { filters, requests: Exchanges::new(), upstream: Exchanges::new() }
+    }
+}
+
+impl FilterTimes {
+    fn new(filter: Filter) -> Self {
+        Self { filter, work: array::from_fn(|_| Histogram::new(&WORK_BOUNDS)), wait: Histogram::new(&TIME_BOUNDS) }
+    }
+
+    /// A request left the filter with this outcome, after this much work of the filter itself, in nanoseconds.
+    pub fn worked(&self, outcome: FilterOutcome, nanoseconds: u64) {
+        self.work[outcome.index()].record_nanos(nanoseconds);
+    }
+
+    /// A request was suspended in the filter for this long in total, in nanoseconds.
+    pub fn waited(&self, nanoseconds: u64) {
+        self.wait.record_nanos(nanoseconds);
+    }
+
+    /// Time that the filter works, over all outcomes, and time that requests wait in it.
+    pub fn snapshots(&self) -> (Snapshot, Snapshot) {
+        let mut work = Snapshot::empty(&WORK_BOUNDS);
+        for outcome in &self.work {
+            work.add(&outcome.snapshot());
+        }
+        (work, self.wait.snapshot())
+    }
+}
+
+impl<O: Label> Exchanges<O> {
+    fn new() -> Self {
+        Self { first_byte: ByEndpoint::new(), last_byte: ByEndpoint::new() }
+    }
+}
+
+impl<O: Label> ByEndpoint<O> {
+    fn new() -> Self {
+        let histograms = (0..EndpointClass::ALL.len() * O::VALUES.len()).map(|_| OnceLock::new()).collect();
+        Self { histograms, outcomes: PhantomData }
+    }
+
+    /// Records a duration.
+    pub fn record(&self, endpoint: EndpointClass, outcome: O, duration: Duration) {
+        let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
+        histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS))).record(duration);
+    }
+
+    /// All histograms with observations.
+    pub fn series(&self) -> Vec<Series> {
+        let labels = EndpointClass::ALL.into_iter().flat_map(|endpoint| {
+            O::VALUES.iter().map(move |outcome| vec![("endpoint", endpoint.label()), ("outcome", outcome.label())])
+        });
+        labels.zip(&self.histograms).filter_map(|(labels, seen)| Some((labels, seen.get()?.snapshot()))).collect()
+    }
+}

@@ -1,0 +1,24 @@
+//! Logs and metrics.
+
+#![forbid(unsafe_code)]
+
+mod compat;
+mod export;
+pub mod histogram;
+pub mod history;
+pub mod labels;
+pub mod latency;
+pub mod logging;
+pub mod minute;
+mod moment;
+mod process;
+pub mod refusals;
+pub mod registry;
+pub mod requests;
+pub mod sampled;
+pub mod shedding;
+pub mod table;
+pub mod talkers;
+
+pub use moment::{Moment, nanos};
+pub use registry::Registry;

@@ -1,0 +1,188 @@
+//! Logging: text for a terminal, JSON for a cluster. Levels can be changed at runtime.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::panic;
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use strum::{Display, EnumString, VariantNames};
+use tokio::time::Instant;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt as lines};
+
+use super::sampled::SampledBy;
+
+/// Target of the log line about changed levels, which is written regardless of the levels.
+pub const CHANGES: &str = "gce_metadata_proxy::levels";
+
+/// Log format. The flag has the variants' names in lowercase.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Format {
+    /// Text, for a terminal.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Which lines are written, in tracing's syntax: `info,gce_metadata_proxy=debug`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Levels(Targets);
+
+/// Invalid log levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected {}", LevelsError::EXPECTED)]
+pub struct LevelsError;
+
+impl LevelsError {
+    /// The expected syntax, for error messages.
+    pub const EXPECTED: &str =
+        "error, warn, info, debug, trace or off, for all or by module (info,gce_metadata_proxy=debug)";
+}
+
+impl FromStr for Levels {
+    type Err = LevelsError;
+
+    /// Rejects a word without `=` that is not a level. tracing would take it for a module name and turn off everything
+    /// else. Also rejects impossible module names, because changes are logged, and a line break would forge a log line.
+    fn from_str(levels: &str) -> Result<Self, LevelsError> {
+        const WORDS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+        let is_level = |word: &str| WORDS.iter().any(|level| level.eq_ignore_ascii_case(word));
+        let is_module =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':'));
+        let makes_sense = |part: &str| match part.split_once('=') {
+            Some((module, level)) => is_module(module) && is_level(level),
+            None => is_level(part),
+        };
+        let targets = levels.split(',').all(makes_sense).then(|| levels.parse().ok()).flatten();
+        targets.map(Self).ok_or(LevelsError)
+    }
+}
+
+impl fmt::Display for Levels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The levels in force. A global, because the process has one log.
+static IN_FORCE: OnceLock<InForce> = OnceLock::new();
+
+struct InForce {
+    filter: Handle<Targets, Registry>,
+    levels: Mutex<Levels>,
+}
+
+/// Starts logging to standard error. Later calls have no effect.
+pub fn start(format: Format, levels: &Levels) {
+    let (filter, handle) = reload::Layer::new(with_fixed(levels));
+    let lines = match format {
+        Format::Text => lines::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
+        Format::Json => lines::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed(),
+    };
+    // Fails only if logging was started before.
+    if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
+        let _ = IN_FORCE.set(InForce { filter: handle, levels: Mutex::new(levels.clone()) });
+    }
+}
+
+/// Interval between reports of panics at one place.
+const PANIC_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Maximum places whose panics are reported by themselves.
+const MAX_PANIC_PLACES: usize = 16;
+
+/// Limits how often a panic at one place is reported to standard error: a pod that finds one repeats it.
+pub fn limit_panics() {
+    let report = panic::take_hook();
+    let places = SampledBy::new(PANIC_INTERVAL, MAX_PANIC_PLACES);
+    panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(|place| (place.file().to_owned(), place.line()));
+        if places.due(place, Instant::now()).is_some() {
+            report(panic);
+        }
+    }));
+}
+
+/// Changes the levels. Returns `false` if logging was never started.
+pub fn change(levels: &Levels) -> bool {
+    IN_FORCE.get().is_some_and(|in_force| {
+        let is_changed = in_force.filter.reload(with_fixed(levels)).is_ok();
+        if is_changed {
+            in_force.lock().clone_from(levels);
+        }
+        is_changed
+    })
+}
+
+/// The levels in force, or `None` if logging was never started.
+pub fn in_force() -> Option<Levels> {
+    IN_FORCE.get().map(|in_force| in_force.lock().clone())
+}
+
+impl InForce {
+    fn lock(&self) -> MutexGuard<'_, Levels> {
+        // The levels are replaced whole, so they are consistent even after a panic.
+        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Target of the log lines about issued tokens, which are written at level info regardless of the levels.
+pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
+
+/// The proxy's own crates, which are `gce_metadata_proxy` to an operator.
+const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "protocol", "proxy", "redirect", "telemetry"];
+
+/// The level of the program holds for its crates, unless they have levels of their own. Adds the lines that are always written:
+/// audit lines, which have their own flag, and changes of the levels.
+fn with_fixed(levels: &Levels) -> Targets {
+    let given = |name: &str| levels.0.iter().find(|(target, _)| *target == name).map(|(_, level)| level);
+    let of_program = given("gce_metadata_proxy");
+    let of_crates = CRATES.iter().filter_map(|name| Some((*name, given(name).or(of_program)?)));
+    levels.0.clone().with_targets(of_crates).with_target(AUDIT_TARGET, Level::INFO).with_target(CHANGES, Level::INFO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_global_or_by_module() {
+        for levels in ["info", "WARN", "off", "info,gce_metadata_proxy=debug", "gce_metadata_proxy::access=debug,off"] {
+            assert!(levels.parse::<Levels>().is_ok(), "{levels}");
+        }
+        let forged = "info,a\n2026-01-01T00:00:00Z  INFO forged=info";
+        for levels in
+            ["", "loud", "info,loud", "info,a=loud", forged, "info,a b=info", "a\u{1b}[2J=info", "a\u{2028}=info"]
+        {
+            assert_eq!(levels.parse::<Levels>(), Err(LevelsError), "{levels}");
+        }
+    }
+
+    #[test]
+    fn the_level_of_the_program_is_that_of_its_crates() {
+        let targets = with_fixed(&"info,gce_metadata_proxy=debug,identity=warn".parse().expect("levels"));
+        assert!(targets.would_enable("proxy::server", &Level::DEBUG));
+        assert!(!targets.would_enable("identity::pods", &Level::INFO), "it has a level of its own");
+        assert!(!targets.would_enable("hyper", &Level::DEBUG));
+        let targets = with_fixed(&"warn,proxy=debug".parse().expect("levels"));
+        assert!(targets.would_enable("proxy", &Level::DEBUG) && !targets.would_enable("identity", &Level::INFO));
+    }
+
+    #[test]
+    fn audit_lines_and_changes_of_levels_are_always_written() {
+        for levels in ["off", "off,gce_metadata_proxy::audit=off,gce_metadata_proxy::levels=off"] {
+            let targets = with_fixed(&levels.parse().expect("levels"));
+            assert!(targets.would_enable(AUDIT_TARGET, &Level::INFO), "{levels}");
+            assert!(targets.would_enable(CHANGES, &Level::WARN), "{levels}");
+            assert!(!targets.would_enable("gce_metadata_proxy", &Level::ERROR), "{levels}");
+        }
+    }
+}
