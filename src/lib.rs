@@ -66,7 +66,7 @@
 //! | whether this proxy is well, what is wrong with it, and what to do | [`condition`] |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
-//! | names, labels and help of metrics | [`telemetry::table`] |
+//! | types, names, labels and help of metrics | [`telemetry::table`] |
 //! | histogram buckets | [`telemetry::histogram`] |
 //! | names of flags and environment variables | [`cli`] |
 //! | defaults of the configuration | [`config`] |
@@ -119,6 +119,8 @@ pub use protocol::metadata;
 pub mod pages;
 pub mod pods;
 pub mod policy;
+#[cfg(test)]
+mod promises;
 pub mod readiness;
 pub use ::redirect;
 pub mod reply;
