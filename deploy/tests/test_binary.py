@@ -183,10 +183,6 @@ class Versions(unittest.TestCase):
         chart = yaml.safe_load((rendered.CHART / "Chart.yaml").read_text())
         self.assertEqual((chart["version"], chart["appVersion"]), (self.version, self.version))
 
-    def test_the_image_is_labelled_with_the_crates_version(self):
-        dockerfile = (rendered.DEPLOY.parent / "Dockerfile").read_text()
-        self.assertIn(f'org.opencontainers.image.version="{self.version}"', dockerfile)
-
 
 if __name__ == "__main__":
     unittest.main()
