@@ -67,7 +67,7 @@ def labels(image, commit):
 def binary(architecture, given, demo):
     """The binary for an architecture: one that was given, or one that is built now."""
     if not given:
-        given = REPOSITORY / "target" / "images" / "binaries"
+        given = REPOSITORY / "target" / "images" / ("demo-binaries" if demo else "binaries")
         features = ["mock"] if demo else []
         file = given / f"{NAME}-{architecture}"
         subprocess.run([REPOSITORY / "deploy/image/build-binary", architecture, file, *features], check=True)
