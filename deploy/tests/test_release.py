@@ -15,8 +15,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import jsonschema
 import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 import containers
 import rendered
@@ -132,8 +133,9 @@ class Contents(unittest.TestCase):
     def test_an_sbom_has_every_crate_and_package(self):
         for image in images.IMAGES:
             for architecture in ARCHITECTURES:
-                found = json.loads((DIST / f"{image}-{architecture}.cdx.json").read_text())
-                jsonschema.validate(found, {"required": ["bomFormat", "specVersion", "serialNumber", "metadata", "components"]})
+                text = (DIST / f"{image}-{architecture}.cdx.json").read_text()
+                self.assertIsNone(JsonStrictValidator(SchemaVersion.V1_5).validate_str(text))
+                found = json.loads(text)
                 purls = [one["purl"] for one in found["components"]]
                 self.assertEqual(len(purls), len(set(purls)))
                 crates = release.sbom.parts.crates(architecture)
