@@ -212,4 +212,4 @@ impl Args {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

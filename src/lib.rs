@@ -83,7 +83,7 @@
 //! | whether this proxy is well, what is wrong with it, and what to do | [`condition`] |
 //! | when a filter begins and ends | [`proxy::layers::latency`] |
 //! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
-//! | names, labels and help of metrics | [`telemetry::table`] |
+//! | types, names, labels and help of metrics | [`telemetry::table`] |
 //! | histogram buckets | [`telemetry::histogram`] |
 //! | names of flags and environment variables | [`cli`] |
 //! | defaults of the configuration | [`config`] |
@@ -113,6 +113,8 @@ pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
 pub mod door_probe;
+#[cfg(test)]
+mod promises;
 pub mod readiness;
 pub mod shared;
 pub mod stack;

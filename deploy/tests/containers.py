@@ -1,10 +1,5 @@
-"""The images as the Dockerfile builds them, and containers of them as a kubelet would start them; with buildah, podman and
-runc, in a store of their own.
+"""Containers of the images, as a kubelet would start them; with podman and runc, in a store of their own."""
 
-There is no registry to pull from: a debootstrap of Debian stands in for the bases, with this machine's Rust mounted into
-the one that compiles."""
-
-import json
 import os
 import shutil
 import subprocess
@@ -15,9 +10,7 @@ import rendered
 
 REPOSITORY = rendered.DEPLOY.parent
 WORK = REPOSITORY / "target" / "deploy-tests"
-DEBIAN = WORK / "debian"
 STORE = ["--root", str(WORK / "store"), "--runroot", str(WORK / "run")]
-BUILD = ["--isolation", "chroot"]
 MOCK = REPOSITORY / "target" / "debug" / "gce-metadata-proxy"
 
 # podman's defaults are more than a container's process is allowed here; nothing is sent to a journal.
@@ -34,32 +27,15 @@ events_logger = "none"
 def prepare():
     """Whatever the tests need that stays the same between their runs."""
     if os.geteuid() != 0:
-        raise RuntimeError("images are built and run as root; run this as root")
+        raise RuntimeError("containers are run as root; run this as root")
     WORK.mkdir(parents=True, exist_ok=True)
     (WORK / "containers.conf").write_text(SETTINGS)
     os.environ["CONTAINERS_CONF"] = str(WORK / "containers.conf")
-    if not (DEBIAN / "usr/bin/cc").exists():
-        shutil.rmtree(DEBIAN, ignore_errors=True)
-        rendered.run("debootstrap", "--variant=minbase", "--include=gcc,libc6-dev,nftables", "bookworm", DEBIAN)
-    # Where the official image of Rust has them.
-    homes = "ENV RUSTUP_HOME=/usr/local/rustup CARGO_HOME=/usr/local/cargo PATH=/usr/local/cargo/bin:/usr/sbin:/usr/bin"
-    (WORK / "Containerfile").write_text(f"FROM scratch\nCOPY . /\n{homes}\n")
-    buildah("bud", *BUILD, "--layers", "--file", WORK / "Containerfile", "--tag", "stand-in", DEBIAN)
 
 
-def build(target, context, **arguments):
-    """Builds a target of the Dockerfile from this folder, and returns the image's id."""
-    cargo, rustup = (rust_home(name) for name in ("CARGO_HOME", "RUSTUP_HOME"))
-    arguments |= {"RUST_IMAGE": "localhost/stand-in", "DEBIAN_IMAGE": "localhost/stand-in"}
-    given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-    mounts = ["--volume", f"{rustup}:/usr/local/rustup", "--volume", f"{cargo}:/usr/local/cargo"]
-    tag = f"gce-metadata-proxy-test-{target}"
-    buildah("bud", *BUILD, "--layers", *mounts, *given, "--timestamp", "0", "--target", target, "--tag", tag, context)
-    return tag
-
-
-def rust_home(name):
-    return os.environ.get(name) or Path.home() / f".{name.split('_')[0].lower()}"
+def load(folder, tag):
+    """Takes an image out of a folder in the OCI layout, for this machine, and returns its id."""
+    return podman("pull", "--quiet", f"oci:{folder}:{tag}").strip()
 
 
 def source(folder):
@@ -72,17 +48,8 @@ def source(folder):
     return folder
 
 
-def buildah(*arguments):
-    return rendered.run("buildah", *STORE, *arguments)
-
-
 def podman(*arguments):
     return rendered.run("podman", *STORE, *arguments)
-
-
-def configuration(image):
-    """What an image says about itself."""
-    return json.loads(buildah("inspect", "--type", "image", image))["OCIv1"]
 
 
 class Container:

@@ -1,12 +1,17 @@
-"""The images: what is in them, that a commit gives the same binary anywhere, and that the proxy serves from one, within the
-bounds and with the privileges that the manifests give it."""
+"""The images with real binaries: that a commit gives the same binary anywhere, that it runs for both architectures, and that the
+proxy serves from its image, within the bounds and with the privileges that the manifests give it. What else is in images:
+test_release.py."""
 
 import hashlib
+import io
 import json
+import re
 import subprocess
+import sys
+import tarfile
 import tempfile
-import tomllib
 import unittest
+from functools import cache
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -15,66 +20,118 @@ import containers
 import rendered
 from containers import Container, as_in_a_pod
 
-VERSION = tomllib.loads((containers.REPOSITORY / "Cargo.toml").read_text())["workspace"]["package"]["version"]
-MOST_BYTES = 12_000_000
+sys.path.insert(0, str(rendered.DEPLOY / "image"))
+
+import images  # noqa: E402
+import oci  # noqa: E402
+
+VERSION = images.VERSION
+# Of the image for amd64, as a registry stores it.
+MOST_BYTES = 9_000_000
+ARM64 = "qemu-aarch64-static"
 # The redirect's rules end on loopback, which kube-proxy has the kernel route.
 AS_KUBE_PROXY = ["--sysctl", "net.ipv4.conf.all.route_localnet=1"]
 
 
 def setUpModule():
-    global PROXY, REDIRECT, ELSEWHERE  # noqa: PLW0603
+    global FOLDER, PROXY, REDIRECT  # noqa: PLW0603
     containers.prepare()
-    with tempfile.TemporaryDirectory() as folder:
-        folder = containers.source(Path(folder))
-        PROXY, REDIRECT = (containers.build(target, folder, REVISION="a-commit") for target in ("proxy", "redirect"))
-        # The same commit in another folder, by another user's Rust, outside of the image.
-        ELSEWHERE = folder / "elsewhere"
-        rendered.run(folder / "deploy" / "image" / "build-binary", "", ELSEWHERE)
-        ELSEWHERE = ELSEWHERE.read_bytes()
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    FOLDER = Path(folder.name)
+    images.build(FOLDER / "images", "a-commit", ["amd64", "arm64"])
+    PROXY, REDIRECT = (containers.load(FOLDER / "images" / name, VERSION) for name in images.IMAGES)
+    for architecture in ("amd64", "arm64"):
+        unpack("gce-metadata-proxy-redirect", architecture)
 
 
-class Contents(unittest.TestCase):
-    def setUp(self):
-        self.container = containers.buildah("from", PROXY).strip()
-        self.addCleanup(containers.buildah, "rm", self.container)
-        self.root = Path(containers.buildah("mount", self.container).strip())
+@cache
+def elsewhere():
+    """The binary of the same commit, built in another folder."""
+    source = containers.source(FOLDER / "source")
+    rendered.run(source / "deploy" / "image" / "build-binary", "amd64", FOLDER / "elsewhere")
+    return (FOLDER / "elsewhere").read_bytes()
 
-    def test_it_holds_the_binary_and_nothing_else(self):
-        self.assertEqual([str(path.relative_to(self.root)) for path in self.root.rglob("*")], ["gce-metadata-proxy"])
 
-    def test_the_binary_is_small(self):
-        size = (self.root / "gce-metadata-proxy").stat().st_size
-        print(f"{size} bytes", end=" ", flush=True)
-        self.assertLessEqual(size, MOST_BYTES)
+def unpack(image, architecture):
+    """Puts the files of an image into a folder named after the architecture. They include those of the proxy's image."""
+    layout = oci.Layout(FOLDER / "images" / image)
+    for found, manifest, _ in layout.images():
+        for layer in manifest["layers"] if found == architecture else []:
+            with tarfile.open(fileobj=io.BytesIO(oci.extracted(layout.read(layer)))) as archive:
+                archive.extractall(FOLDER / architecture, filter="tar")
+
+
+def binary(architecture):
+    return FOLDER / architecture / "gce-metadata-proxy"
+
+
+class Binary(unittest.TestCase):
+    def test_the_image_is_small(self):
+        layout = oci.Layout(FOLDER / "images" / "gce-metadata-proxy")
+        for architecture, manifest, _ in layout.images():
+            size = sum(layer["size"] for layer in manifest["layers"])
+            print(f"{architecture}: {size} bytes, the binary {binary(architecture).stat().st_size}", end=" ", flush=True)
+            self.assertLessEqual(size, MOST_BYTES)
 
     def test_the_binary_is_the_same_wherever_it_is_built(self):
-        inside = (self.root / "gce-metadata-proxy").read_bytes()
-        self.assertEqual(*(hashlib.sha256(binary).hexdigest() for binary in (inside, ELSEWHERE)))
+        inside = binary("amd64").read_bytes()
+        self.assertEqual(*(hashlib.sha256(found).hexdigest() for found in (inside, elsewhere())))
 
     def test_the_binary_names_no_path_of_the_machine_that_built_it(self):
-        found = [path for path in (b"/root/", b"/home/", b"/tmp/", b"/build/", b"/usr/local/cargo/") if path in ELSEWHERE]
+        found = [path for path in (b"/root/", b"/home/", b"/tmp/", b"/usr/local/cargo/", str(rendered.DEPLOY.parent).encode()) if path in binary("amd64").read_bytes()]
         self.assertEqual(found, [])
         # Panics do name files; so the paths were replaced, not searched for in vain.
-        self.assertTrue(b"/cargo/registry/" in ELSEWHERE)
+        self.assertTrue(b"/cargo/registry/" in binary("amd64").read_bytes())
 
-    def test_it_says_who_it_is_and_is_nobody(self):
-        configuration = containers.configuration(PROXY)["config"]
-        self.assertEqual(configuration["User"], "61988:61988")
-        self.assertEqual(configuration["Entrypoint"], ["/gce-metadata-proxy"])
-        self.assertNotIn("Cmd", configuration)
-        self.assertEqual(configuration["Labels"]["org.opencontainers.image.version"], VERSION)
-        self.assertEqual(configuration["Labels"]["org.opencontainers.image.revision"], "a-commit")
+    def test_nft_finds_all_that_it_loads(self):
+        for emulation, architecture in ([], "amd64"), ([ARM64, "-L", FOLDER / "arm64"], "arm64"):
+            root = FOLDER / architecture
+            loader = next(root.glob("lib/*/ld-linux-*"))
+            paths = f"{loader.parent}:{root / 'usr/lib' / loader.parent.name}"
+            printed = rendered.run(*emulation, loader, "--library-path", paths, "--list", root / "usr/sbin/nft")
+            libraries = re.findall(r"(\S+) => (\S+)", printed)
+            self.assertGreater(len(libraries), 8)
+            self.assertEqual([name for name, path in libraries if not path.startswith(str(root))], [], architecture)
+
+
+def started(test, *command):
+    """A program that runs until the test ends."""
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for clean in (process.stdout.close, process.wait, process.kill):
+        test.addCleanup(clean)
+    return process
+
+
+def mock(test):
+    """The URL of a mock metadata server on this machine's loopback."""
+    return started(test, containers.MOCK, "mock", "--addr=127.0.0.1:0").stdout.readline().split()[-1]
+
+
+class Emulated(unittest.TestCase):
+    """The binary for arm64, on this machine."""
+
+    def test_it_explains_a_policy(self):
+        path = "/computeMetadata/v1/instance/attributes/kube-env"
+        printed = [rendered.run(*command, "explain", path) for command in ([binary("amd64")], [ARM64, binary("arm64")])]
+        self.assertIn("kube-env", printed[0])
+        self.assertEqual(*printed)
+
+    def test_it_answers_a_token_and_conceals_secrets(self):
+        ports = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"]
+        proxy = started(self, ARM64, binary("arm64"), *ports, f"--upstream={mock(self)}")
+        line = next((line for line in proxy.stdout if "serving pods" in line), "addr=none")
+        v1 = address(line) + "/computeMetadata/v1/instance/"
+        status, token = ask(v1 + "service-accounts/default/token")
+        self.assertEqual((status, json.loads(token)["token_type"]), (200, "Bearer"))
+        self.assertEqual(ask(v1 + "attributes/kube-env")[0], 403)
 
 
 class Serving(unittest.TestCase):
     """Bounded, on a read-only root, as the image's own user, before a mock metadata server on this machine's loopback."""
 
     def setUp(self):
-        mock = subprocess.Popen([containers.MOCK, "mock", "--addr=127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
-        self.addCleanup(mock.stdout.close)
-        self.addCleanup(mock.wait)
-        self.addCleanup(mock.kill)
-        self.upstream = mock.stdout.readline().split()[-1]
+        self.upstream = mock(self)
         self.options = as_in_a_pod(rendered.container("sidecar/environment", "metadata-proxy"), network="host")
 
     def proxy(self):

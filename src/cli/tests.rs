@@ -21,6 +21,25 @@ pub(super) fn mistakes(line: &str) -> String {
     }
 }
 
+/// Every flag of every command with its variable and default, without the commands for development.
+pub(crate) fn promised_flags() -> Vec<String> {
+    fn of(command: &clap::Command, path: &str, lines: &mut Vec<String>) {
+        for arg in command.get_arguments() {
+            let Some(flag) = arg.get_long() else { continue };
+            let variable = arg.get_env().map(|name| format!(" {}", name.display())).unwrap_or_default();
+            let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            let default = if defaults.is_empty() { String::new() } else { format!(" = {}", defaults.join(",")) };
+            lines.push(format!("flag {path} --{flag}{variable}{default}"));
+        }
+        for below in command.get_subcommands().filter(|below| !["mock", "demo"].contains(&below.get_name())) {
+            of(below, &format!("{path} {}", below.get_name()), lines);
+        }
+    }
+    let mut lines = Vec::new();
+    of(&Args::command(), "gce-metadata-proxy", &mut lines);
+    lines
+}
+
 #[test]
 fn defaults_match_k8s_metadata_proxy() {
     let config = serve("");

@@ -36,9 +36,6 @@ const HELM_VALUES: [&str; 2] = ["-o", "--kube-version"];
 
 const HELM: [&str; 6] = ["get", "install", "rollback", "template", "uninstall", "upgrade"];
 
-/// Likewise of docker.
-const DOCKER_VALUES: [&str; 2] = ["--build-arg", "--platform"];
-
 const RELEASE: &str = "gce-metadata-proxy";
 const CHART: &str = "deploy/helm/gce-metadata-proxy";
 const NAMESPACE: &str = "kube-system";
@@ -125,24 +122,21 @@ impl Cluster {
         args.iter().try_for_each(|file| check(self.original(file).is_file(), format!("there is no {file}")))
     }
 
-    pub(crate) fn docker(args: &[String]) -> Checked {
-        let mut words = Words::of(args);
-        let subcommand = words.next();
-        check(subcommand.is_some_and(|name| ["build", "buildx", "push"].contains(&name)), "unknown subcommand")?;
-        while let Some(word) = words.next() {
-            match word {
-                "--target" => {
-                    let stage = words.value()?;
-                    check(text("Dockerfile").contains(&format!(" AS {stage}\n")), format!("no stage {stage}"))?;
+    /// `skopeo copy [--all] FROM TO`, from an image that was built to a registry or a file. A mention may lack both.
+    pub(crate) fn skopeo(args: &[String], is_mention: bool) -> Checked {
+        let args: Vec<_> = args.iter().map(|arg| &**arg).filter(|arg| *arg != "--all").collect();
+        match args[..] {
+            ["copy"] if is_mention => Ok(()),
+            ["copy", from, to] => {
+                let from = from.strip_prefix("oci:target/images/").ok_or("not from an image that was built")?;
+                check_image(from)?;
+                match to.strip_prefix("docker://") {
+                    Some(image) => check_image(image),
+                    None => check(to.starts_with("docker-archive:"), "neither to a registry nor to a file"),
                 }
-                "-t" => check_image(words.value()?)?,
-                flag if DOCKER_VALUES.contains(&flag) => drop(words.value()?),
-                flag if flag.starts_with('-') => return fail(format!("unknown flag {flag}")),
-                "." | "build" => {}
-                image => check_image(image)?,
             }
+            _ => fail("only `skopeo copy FROM TO`"),
         }
-        Ok(())
     }
 
     /// A mention may lack arguments.
@@ -259,6 +253,8 @@ fn is_ours_or_curl(image: &str) -> Result<bool, String> {
 /// An image of this release.
 fn check_image(image: &str) -> Checked {
     let version = env!("CARGO_PKG_VERSION");
-    let images = ["gce-metadata-proxy", "gce-metadata-proxy-redirect"].map(|name| format!("REGISTRY/{name}:{version}"));
-    check(images.contains(&image.to_owned()), format!("the images are {images:?}"))
+    let images = ["", "-redirect", "-demo"].map(|name| format!("gce-metadata-proxy{name}:{version}"));
+    // Without a registry it is one that was loaded into the nodes.
+    let name = image.strip_prefix("REGISTRY/").unwrap_or(image);
+    check(images.iter().any(|image| image == name), format!("the images are {images:?}"))
 }

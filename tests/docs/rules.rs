@@ -12,17 +12,26 @@ use crate::shell::Step;
 use crate::{files, root};
 
 /// Programs that are not checked further: what they do is up to the reader's machine, or to Google.
-const UNCHECKED: [&str; 5] = ["gcloud", "nft", "sed", "sha256sum", "tar"];
+const UNCHECKED: [&str; 6] = ["gcloud", "kind", "nft", "sed", "sha256sum", "tar"];
 
 /// Runs the command behind it on the node of `deploy/tests/run node`.
 const ENTER: &str = "deploy/tests/node/enter";
 
 /// Scripts of the repository, and their arguments.
-const SCRIPTS: [(&str, &[&str]); 3] =
-    [(".ci/run", &[]), ("deploy/tests/run", &["manifests", "image", "node"]), ("tests/run", &["--install", "--list"])];
+const SCRIPTS: [(&str, &[&str]); 9] = [
+    (".ci/dependencies", &[]),
+    (".ci/minimum-rust", &[]),
+    (".ci/run", &[]),
+    ("deploy/image/images.py", &["--architecture", "amd64", "--demo"]),
+    ("deploy/image/notices", &["--check"]),
+    ("deploy/release/release.py", &[]),
+    ("deploy/release/verify", &["DIR", "COMMIT", "--key", "PUBLIC.pem"]),
+    ("deploy/tests/run", &["manifests", "image", "node"]),
+    ("tests/run", &["--install", "--list"]),
+];
 
 /// Crates with a program that the documentation installs.
-const INSTALLED: [&str; 4] = ["cargo-cyclonedx", "cargo-deny", "cargo-fuzz", "oha"];
+const INSTALLED: [&str; 3] = ["cargo-deny", "cargo-fuzz", "oha"];
 
 /// Flags of cargo that take a value which is checked, those that take any, and others.
 const CARGO_VALUES: [&str; 3] = ["--test", "--bench", "--features"];
@@ -84,7 +93,7 @@ impl Rules {
             "curl" => self.curl(args, step),
             "kubectl" => self.kubectl(args, step).map(|()| None),
             "helm" => self.cluster.helm(args, step.is_mention).map(|()| None),
-            "docker" => Cluster::docker(args).map(|()| None),
+            "skopeo" => Cluster::skopeo(args, step.is_mention).map(|()| None),
             "cp" => self.cluster.copy(args).map(|()| None),
             "$EDITOR" => self.cluster.edit(args).map(|()| None),
             ENTER => check(root().join(ENTER).exists(), "no such script").map(|()| None),
@@ -153,7 +162,7 @@ impl Rules {
         }
         match (&**subcommand, &rest[..]) {
             ("run", []) => return self.run(passed_on, step),
-            ("build" | "test" | "bench" | "clippy" | "fmt" | "doc" | "package" | "tree" | "cyclonedx", []) => {}
+            ("build" | "test" | "bench" | "clippy" | "fmt" | "doc" | "package" | "tree", []) => {}
             ("test", [name]) => check(self.sources.contains(&***name), format!("no test is named {name}"))?,
             ("deny", [what]) => check(*what == "check", "unknown subcommand")?,
             ("install", [name]) => check(INSTALLED.contains(&&***name), format!("{name} is not known"))?,

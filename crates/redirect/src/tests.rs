@@ -4,7 +4,7 @@ use super::*;
 #[test]
 fn the_image_and_the_sidecar_manifests_use_the_same_user() {
     for (text, named) in [
-        (include_str!("../../../Dockerfile"), format!("USER {SIDECAR_UID}:{SIDECAR_UID}\n")),
+        (include_str!("../../../deploy/image/images.py"), format!("USER = \"{SIDECAR_UID}:{SIDECAR_UID}\"\n")),
         (include_str!("../../../deploy/sidecar/environment/pod.yaml"), format!("runAsUser: {SIDECAR_UID}\n")),
         (include_str!("../../../deploy/sidecar/environment/pod.yaml"), format!("runAsGroup: {SIDECAR_UID}\n")),
         (include_str!("../../../deploy/sidecar/redirect/pod.yaml"), format!("--proxy-uid={SIDECAR_UID}\n")),

@@ -8,7 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::histogram::Snapshot;
-use super::table::Row;
+use super::table::{Kind, Row};
 use base::hook::Hook;
 
 /// Metrics that are read when they are exported.
@@ -58,11 +58,13 @@ fn family((row, series): Family) -> MetricFamily {
     let mut family = MetricFamily::default();
     family.set_name(row.name.into());
     family.set_help(row.help.into());
-    family.set_field_type(match series[0].1 {
-        Value::Counter(_) => MetricType::COUNTER,
-        Value::Gauge(_) => MetricType::GAUGE,
-        Value::Histogram(_) => MetricType::HISTOGRAM,
-    });
+    let (kind, exported) = match series[0].1 {
+        Value::Counter(_) => (Kind::Counter, MetricType::COUNTER),
+        Value::Gauge(_) => (Kind::Gauge, MetricType::GAUGE),
+        Value::Histogram(_) => (Kind::Histogram, MetricType::HISTOGRAM),
+    };
+    debug_assert_eq!(row.kind, kind, "{}", row.name);
+    family.set_field_type(exported);
     family.set_metric(series.into_iter().map(metric).collect());
     family
 }

@@ -12,7 +12,7 @@ use super::export::{Exported, Value};
 use super::histogram::Snapshot;
 use super::labels::Label;
 use super::process;
-use super::table::{self, Row};
+use super::table::{self, Kind, Row};
 
 /// Collects metrics and writes them out. A clone is the same registry.
 ///
@@ -53,12 +53,12 @@ impl Registry {
 
     /// Registers a counter without labels.
     pub fn counter(&self, row: &Row) -> IntCounter {
-        self.register(IntCounter::with_opts(opts(row)))
+        self.register(IntCounter::with_opts(opts(row, Kind::Counter)))
     }
 
     /// Registers a counter whose label values the caller supplies. They must come from a fixed set.
     pub fn counter_vec(&self, row: &Row) -> IntCounterVec {
-        self.register(IntCounterVec::new(opts(row), row.labels))
+        self.register(IntCounterVec::new(opts(row, Kind::Counter), row.labels))
     }
 
     /// Registers a counter for each value of its label.
@@ -76,12 +76,12 @@ impl Registry {
 
     /// Registers a gauge without labels.
     pub fn gauge(&self, row: &Row) -> IntGauge {
-        self.register(IntGauge::with_opts(opts(row)))
+        self.register(IntGauge::with_opts(opts(row, Kind::Gauge)))
     }
 
     /// Registers a gauge whose label values the caller supplies.
     pub fn gauge_vec(&self, row: &Row) -> IntGaugeVec {
-        self.register(IntGaugeVec::new(opts(row), row.labels))
+        self.register(IntGaugeVec::new(opts(row, Kind::Gauge), row.labels))
     }
 
     /// Registers a gauge without labels that is read when metrics are written. `None` leaves it out.
@@ -117,7 +117,8 @@ impl Registry {
     }
 }
 
-fn opts(row: &Row) -> Opts {
+fn opts(row: &Row, kind: Kind) -> Opts {
+    debug_assert_eq!(row.kind, kind, "{}", row.name);
     Opts::new(row.name, row.help)
 }
 

@@ -1,7 +1,7 @@
 """Puts the node's images into one archive for `ctr images import`: images.py BINARY NFT BUSYBOX ARCHIVE
 
 BINARY is that of deploy/image/build-binary, NFT a directory with nft and its libraries, BUSYBOX a static busybox. Building
-the images from the Dockerfile and importing them takes minutes: `deploy/tests/run image` tests that. These have the same
+the images of a release takes minutes: `deploy/tests/run image` tests those. These have the same
 binary, user and entry point."""
 
 import hashlib
