@@ -1,5 +1,6 @@
 //! [`App`]: binds sockets, assembles the proxy and runs it until shutdown.
 
+mod describing;
 mod files;
 mod following;
 

@@ -85,7 +85,8 @@ impl Shared {
         let store =
             Store::with_names(limits.token_bytes, IsDefault::new(Arc::new(workloads.own_accounts())), &registry);
         let pods = Identified::new(&config, identifying, workloads, &limits.connections, &store, &registry);
-        let upstream = Access::new(&config.upstream, &limits.room, &measures.instruments.latency, &registry);
+        let node = config.identity.as_ref().map(|identity| identity.cluster.node.as_str());
+        let upstream = Access::new(&config.upstream, node, &limits.room, &measures.instruments.latency, &registry);
         let (identity, sources) = pods.sources(MetadataServer::new(upstream.forward.clone()), &registry);
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
         let accounts = identity.as_ref().and_then(|identity| Accounts::new(identity.workloads()));

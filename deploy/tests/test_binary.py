@@ -120,6 +120,12 @@ class Flags(unittest.TestCase):
         for policy in policies:
             rendered.run(BINARY, "policy", "check", policy)
 
+    def test_the_policy_for_monitoring_agents_shows_what_they_report_and_no_secret(self):
+        policy = rendered.DEPLOY / "components/monitoring-policy/policy.yaml"
+        for path, verdict in [("name", "allow"), ("machine-type", "allow"), ("zone", "allow"), ("tags", "conceal")]:
+            with self.subTest(path):
+                rendered.run(BINARY, "explain", "--policy", policy, "--expect", verdict, f"/computeMetadata/v1/instance/{path}")
+
     def test_probes_go_where_operators_are_served(self):
         text = rendered.run(BINARY, "--help")
         default = re.search(r"METADATA_PROXY_METRICS_ADDR.*?\[default: \S*:(\d+)\]", text, re.DOTALL).group(1)

@@ -34,6 +34,16 @@ class Editing(unittest.TestCase):
         (copy.parent / "kustomization.yaml").write_text(named)
         self.assertEqual(self.name_of_policy(copy.parent), "mine")
 
+    def test_an_overlay_can_have_the_policy_for_monitoring_agents(self):
+        for file in self.deploy.glob("overlays/*/kustomization.yaml"):
+            text = file.read_text()
+            if "components/monitoring-policy" not in text:
+                continue
+            # As a reader would take the # away.
+            file.write_text(re.sub(r"# (- \.\./\.\./components/(strict|monitoring)-policy)", r"\1", text))
+            with self.subTest(file.parent.name):
+                self.assertEqual(self.name_of_policy(file.parent), "monitoring")
+
     def test_images_come_from_the_registry_that_is_named(self):
         named = 0
         for file in self.deploy.glob("*/*/kustomization.yaml"):

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::describing::describe;
 use crate::shared::Shared;
 use identity::cluster::rights::{self, Report, Severity};
 use identity::cluster::{Cluster, RequestError};
@@ -38,6 +39,9 @@ pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet
         let (prefetched, renewed) = (Arc::clone(source), Arc::clone(source));
         background.spawn(async move { match prefetch(prefetched).await {} });
         background.spawn(async move { match renew(renewed).await {} });
+    }
+    if let Some(values) = shared.upstream.forward.values().filter(|values| values.awaits_node()) {
+        background.spawn(describe(cluster.clone(), Arc::clone(values), Arc::clone(&shared.leaves)));
     }
     background.spawn(follow_rights(cluster.clone(), Arc::clone(identity)));
     // The log says what happens to the watch, and the metrics how old its news is.

@@ -181,11 +181,11 @@ impl Syntax for Word {
     }
 }
 
-/// The number of a project.
+/// The number of a project or an instance.
 #[derive(Debug, Clone)]
-pub(super) struct ProjectNumber;
+pub(super) struct PositiveNumber;
 
-impl Syntax for ProjectNumber {
+impl Syntax for PositiveNumber {
     type Value = u64;
 
     fn expected() -> String {

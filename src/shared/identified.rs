@@ -55,8 +55,8 @@ impl Identified {
             store_to_clear.forget_all_of(principal);
         }));
         let identity = Identity::new(settings, workloads, identifying.scans, cut_from, forget, registry);
-        if let Upstream::None(values) = &config.upstream {
-            know_project(&identity, &values.named());
+        if let Upstream::None(named) = &config.upstream {
+            know_project(&identity, named);
         }
         Self { identity: Some(identity), exchange: identifying.exchange, kept }
     }

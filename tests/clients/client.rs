@@ -3,6 +3,7 @@
 mod install;
 mod list;
 mod program;
+mod programs;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-pub(crate) use self::list::CLIENTS;
+use self::list::LIBRARIES;
 use self::program::{Program, output};
+use self::programs::PROGRAMS;
 use crate::refusal::Refusal;
 use crate::support::needs;
 use crate::told::{Step, Told};
@@ -36,6 +38,11 @@ pub(crate) struct Client {
     pub(crate) retries: &'static [Refusal],
     /// Names of the weathers it is not sent into, because they would show nothing about it.
     left_out: &'static [&'static str],
+}
+
+/// All of them.
+pub(crate) fn clients() -> impl Iterator<Item = &'static Client> {
+    LIBRARIES.iter().chain(PROGRAMS)
 }
 
 /// What a client's program is to do.

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::client::{CLIENTS, Client};
+use crate::client::{Client, clients};
 use crate::play;
 use crate::weather::{WEATHERS, Weather};
 
@@ -60,6 +60,10 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
             "httpclient5",
             "gcsfs",
             "node-opentelemetry",
+            "java-opentelemetry",
+            "firebase-admin",
+            "kafka",
+            "dotnet",
         ],
     },
     SpoiledAnswers {
@@ -91,6 +95,12 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
             "gcsfs",
             "go-opentelemetry",
             "node-opentelemetry",
+            "java-opentelemetry",
+            "agent-identity",
+            "kafka",
+            "prometheus",
+            "cert-manager",
+            "rclone",
         ],
     },
 ];
@@ -102,7 +112,7 @@ static TURNS: Semaphore = Semaphore::const_new(2);
 impl SpoiledAnswers {
     /// What the clients need that must notice.
     pub(crate) fn needs(&self) -> Vec<&'static str> {
-        let clients = CLIENTS.iter().filter(|client| self.is_noticed_by(client));
+        let clients = clients().filter(|client| self.is_noticed_by(client));
         let needs: BTreeSet<_> = clients.flat_map(Client::needs).copied().collect();
         needs.into_iter().collect()
     }
@@ -118,7 +128,7 @@ impl SpoiledAnswers {
         let weather: &'static Weather =
             WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
         let mut met: JoinSet<Result<Option<(&Client, String)>, String>> = JoinSet::new();
-        for client in CLIENTS.iter().filter(|client| client.missing().is_empty() && client.meets(weather)) {
+        for client in clients().filter(|client| client.missing().is_empty() && client.meets(weather)) {
             met.spawn(async move {
                 let _turn = TURNS.acquire().await.map_err(|error| error.to_string())?;
                 let (_, judged) = play(client, weather, Some(self)).await?;

@@ -34,7 +34,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-use client::{CLIENTS, Client};
+use client::{Client, clients};
 use support::{needs, stall};
 
 use fault::{FAULTS, SpoiledAnswers};
@@ -56,12 +56,12 @@ fn main() -> ExitCode {
     let table = Arc::new(Table::default());
     let mut trials = Vec::new();
     for weather in WEATHERS {
-        for client in CLIENTS.iter().filter(|client| client.meets(weather)) {
+        for client in clients().filter(|client| client.meets(weather)) {
             trials.push(test_of(client, weather, &runtime, &table));
         }
     }
     for refusal in Refusal::ALL {
-        for client in CLIENTS.iter().filter(|client| client.gets_tokens()) {
+        for client in clients().filter(|client| client.gets_tokens()) {
             trials.push(test_of_refusal(client, refusal, &runtime, &table));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
-use crate::client::{CLIENTS, Client};
+use crate::client::{Client, clients};
 use crate::expected::{EXCEPTIONS, exception};
 use crate::refusal::{Attempts, Refusal};
 use crate::weather::{Cell, WEATHERS, Weather};
@@ -40,13 +40,13 @@ impl Table {
         }
         let text = markdown(&cells) + &markdown_of_refused(&refused, &cells);
         println!("{text}");
-        let left_out = CLIENTS.iter().filter(|client| !client.missing().is_empty()).count();
+        let left_out = clients().filter(|client| !client.missing().is_empty()).count();
         if left_out > 0 {
             println!("Clients that were not run: {left_out}; see above.");
         }
         let Some(file) = std::env::var_os(FILE) else { return };
         let of_client = |client: &Client| WEATHERS.iter().filter(|weather| client.meets(weather)).count();
-        let wanted: usize = CLIENTS.iter().filter(|client| client.missing().is_empty()).map(of_client).sum();
+        let wanted: usize = clients().filter(|client| client.missing().is_empty()).map(of_client).sum();
         if cells.len() < wanted {
             println!("{} is not written: {} of {wanted} cells were run", file.display(), cells.len());
         } else if let Err(error) = std::fs::write(&file, text) {
@@ -69,7 +69,7 @@ fn markdown(cells: &Cells) -> String {
     text.push_str("\n|---|---|");
     text.push_str(&"---|".repeat(WEATHERS.len()));
     let was_run = |client: &&Client| cells.keys().any(|(name, _)| *name == client.name);
-    for client in CLIENTS.iter().filter(was_run) {
+    for client in clients().filter(was_run) {
         let of_client = |weather: &Weather| cells.get(&(client.name, weather.name));
         let _ = write!(text, "\n| {} ({}) | {} |", client.library, client.language, version(client, cells));
         for weather in WEATHERS {
@@ -95,7 +95,7 @@ fn markdown_of_refused(refused: &Refused, cells: &Cells) -> String {
     let heads = Refusal::ALL.map(Refusal::name).join(" | ");
     let mut text = format!("\n| client | version | {heads} |\n|---|---|{}", "---|".repeat(Refusal::ALL.len()));
     let was_refused = |client: &&Client| refused.keys().any(|(name, _)| *name == client.name);
-    for client in CLIENTS.iter().filter(was_refused) {
+    for client in clients().filter(was_refused) {
         let shown = Refusal::ALL.map(|refusal| {
             let attempts = refused.get(&(client.name, refusal));
             attempts.map_or_else(absent, |attempts| attempts.show())

@@ -44,7 +44,7 @@ pub(crate) enum Step {
     Scoped,
     /// Gets a token with that scope once more.
     Refresh,
-    /// Asks for an identity token, which is concealed, and is told so.
+    /// Asks for an identity token, which is concealed: it is told so, or that there is none.
     Identity,
     /// Asks for the universe's domain.
     Universe,
@@ -54,14 +54,27 @@ pub(crate) enum Step {
     Crawl,
     /// Says what platform this is: GKE, with the cluster's name and place.
     Platform,
+    /// Says which machine this is where there is no Kubernetes: its number, name and zone.
+    Machine,
+    /// Requests a token that is bound to a certificate, and is told how to do without.
+    Bound,
 }
 
 /// The id of the mock's instance.
 pub(crate) const INSTANCE_ID: &str = "4520031799277581759";
 
-/// How clients say 404: libraries for Go, Java and Rust in words of their own, others in the proxy's.
-const NOT_THERE: [&str; 4] =
-    [" not defined", "404 Not Found", "Error code 404", "is concealed from pods by the policy strict"];
+/// The variable with which a client with a certificate does without bound tokens.
+const OPT_OUT: &str = "GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false";
+
+/// How clients say 404 to a request for an identity token: gcloud and libraries for Go, Java and Rust in words of their own, others
+/// in the proxy's.
+const NO_IDENTITY: [&str; 5] = [
+    " not defined",
+    "404 Not Found",
+    "Error code 404",
+    "No identity token can be obtained",
+    "is concealed from pods by the policy",
+];
 
 impl Step {
     /// Its name for the clients' programs.
@@ -78,14 +91,16 @@ impl Step {
     fn fault(self, outcome: Option<&Outcome>) -> Option<String> {
         let Some(outcome) = outcome else { return Some(format!("{self:?}: not done")) };
         let is_right = match (self, outcome) {
-            (Self::Identity, Outcome::Error(told)) => told.contains("is concealed from pods"),
-            (_, Outcome::Error(_)) | (Self::Identity, Outcome::Ok(_)) => false,
+            (Self::Identity, Outcome::Error(told)) => NO_IDENTITY.iter().any(|words| told.contains(words)),
+            (Self::Bound, Outcome::Error(told)) => told.contains(OPT_OUT),
+            (_, Outcome::Error(_)) | (Self::Identity | Self::Bound, Outcome::Ok(_)) => false,
             (Self::Detect | Self::Watch, Outcome::Ok(value)) => *value != Value::Bool(false) && !value.is_null(),
             (Self::Project, Outcome::Ok(value)) => value == "mock-project",
             (Self::Account, Outcome::Ok(value)) => value == DEFAULT_ACCOUNT,
             (Self::Universe, Outcome::Ok(value)) => value == "googleapis.com",
             (Self::Crawl, Outcome::Ok(value)) => value == INSTANCE_ID,
             (Self::Platform, Outcome::Ok(value)) => value.as_str().is_some_and(is_gke),
+            (Self::Machine, Outcome::Ok(value)) => value.as_str().is_some_and(is_machine),
             (Self::Token | Self::Scoped | Self::Refresh, Outcome::Ok(value)) => is_token(value),
         };
         (!is_right).then(|| match outcome {
@@ -108,18 +123,6 @@ impl Told {
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }
 
-    /// The same where identity tokens and the universe's domain are as good as absent. A library may take that for the universe
-    /// that everybody is in.
-    pub(crate) fn session_that_is_hidden_from(&self, steps: &[Step]) -> Result<(), String> {
-        let is_hidden = |step: &Step| {
-            let told = self.steps.get(&step.name());
-            matches!(step, Step::Identity | Step::Universe)
-                && matches!(told, Some(Outcome::Error(told)) if NOT_THERE.iter().any(|words| told.contains(words)))
-        };
-        let steps: Vec<Step> = steps.iter().copied().filter(|step| !is_hidden(step)).collect();
-        self.session(&steps)
-    }
-
     /// Whether it got so many tokens, or any number but none, and nothing but tokens.
     pub(crate) fn tokens(&self, wanted: Option<usize>) -> Result<(), String> {
         let got = self.tokens.iter().filter(|token| is_token(token) || *token == INSTANCE_ID).count();
@@ -135,6 +138,11 @@ impl Told {
 fn is_gke(platform: &str) -> bool {
     let kind = platform.strip_suffix(" mock-cluster us-central1");
     kind.is_some_and(|kind| ["gcp_kubernetes_engine", "k8s_container"].contains(&kind))
+}
+
+/// The mock's machine.
+fn is_machine(machine: &str) -> bool {
+    machine == format!("{INSTANCE_ID} gke-mock-cluster-default-pool-0a1b2c3d-x1y2 us-central1-a")
 }
 
 fn is_token(value: &Value) -> bool {

@@ -17,7 +17,7 @@ use crate::gate::gate;
 use crate::stage::{Counts, Stage};
 use crate::support::stall::{self, Waits};
 use crate::support::{Outcome, ask, eventually, upstream};
-use crate::told::Told;
+use crate::told::{Step, Told};
 
 /// One kind of weather.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Weather {
 enum Kind {
     /// Nothing is the matter.
     Clear,
-    /// Nothing is the matter, and what GKE's own server does not show is not there.
+    /// Nothing is the matter, and what GKE's own server does not show is not there, as the machine's name.
     Strict,
     /// So many processes start when the proxy does.
     ColdStart(usize),
@@ -49,10 +49,14 @@ enum Kind {
     Handover,
 }
 
+/// What is shipped for agents that report the machine's name and type.
+const MONITORING: &[&str] = &["--policy=deploy/components/monitoring-policy/policy.yaml"];
+
 /// All of it.
 pub(crate) const WEATHERS: &[Weather] = &[
     Weather { name: "clear", kind: Kind::Clear, args: &[] },
     Weather { name: "policy strict", kind: Kind::Strict, args: &["--policy=strict"] },
+    Weather { name: "policy monitoring", kind: Kind::Clear, args: MONITORING },
     Weather { name: "slow by 1 s", kind: Kind::Slow(Duration::from_secs(1)), args: &[] },
     // Half a second less than the proxy waits for an answer, since both share the processor with the clients.
     Weather { name: "slow by 2 s", kind: Kind::Slow(Duration::from_secs(2)), args: &[] },
@@ -137,8 +141,9 @@ impl Weather {
     async fn strict(&self, client: &'static Client) -> Cell {
         let stage = Stage::ready(self.args).await;
         let scene = Scene::begin(&stage).await;
-        let told = client.run(stage.pods, Task::Session(client.steps)).await;
-        scene.end(&stage, told, |told| told.session_that_is_hidden_from(client.steps)).await
+        let steps: Vec<_> = client.steps.iter().copied().filter(|step| !matches!(step, Step::Machine)).collect();
+        let told = client.run(stage.pods, Task::Session(&steps)).await;
+        scene.end(&stage, told, |told| told.session(&steps)).await
     }
 
     async fn slow(&self, client: &'static Client, delay: Duration) -> Cell {

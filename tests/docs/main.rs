@@ -22,7 +22,7 @@ const MANUAL: [&str; 5] =
 const MAX_README_BYTES: usize = 6_000;
 
 /// Paths in the text that are examples.
-const EXAMPLE_PATHS: [&str; 1] = ["src/layers/user_agent.rs"];
+const EXAMPLE_PATHS: [&str; 1] = ["crates/proxy/src/layers/user_agent.rs"];
 
 /// The directory of the package.
 fn root() -> &'static Path {
@@ -139,13 +139,14 @@ fn texts(file: &str, field: &str) -> Vec<String> {
 fn the_table_of_clients_has_every_client_situation_and_exception() {
     let page = fs::read_to_string(root().join("docs/clients.md")).expect("the page");
     let weathers = texts("weather.rs", "Weather { name");
-    assert_eq!(weathers.len(), 10, "{weathers:?}");
+    assert_eq!(weathers.len(), 11, "{weathers:?}");
     let head = format!("| client | version | {} |\n", weathers.join(" | "));
     let (_, table) = page.split_once(&head).unwrap_or_else(|| panic!("the head of the table should be:\n{head}"));
     // The line below the head has dashes.
     let shown: Vec<_> = table.lines().skip(1).take_while(|line| line.starts_with("| ")).collect();
-    let list = "client/list.rs";
-    let clients = texts(list, "\n        library").into_iter().zip(texts(list, "\n        language"));
+    let lists = ["client/list.rs", "client/programs.rs"];
+    let of_all = |field| lists.into_iter().flat_map(move |list| texts(list, field));
+    let clients = of_all("\n        library").zip(of_all("\n        language"));
     let rows: Vec<_> = clients.map(|(library, language)| format!("| {library} ({language}) | ")).collect();
     assert!(!rows.is_empty());
     assert_eq!(shown.len(), rows.len(), "{rows:?}");

@@ -1,4 +1,5 @@
-//! Google's client libraries in pods: each gets tokens of its own pod's account.
+//! Clients in pods with identities: Google's libraries get tokens of their own pod's account, and detectors the machine that they
+//! are on. Prints a table of them.
 
 #[allow(dead_code, reason = "a part of the programs is used")]
 #[path = "../clients/client/install.rs"]
@@ -7,6 +8,7 @@ mod install;
 #[path = "../clients/client/program.rs"]
 mod program;
 
+use std::fmt::Write as _;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use crate::pod::Pod;
 use crate::support::needs::{Test, tests};
 use crate::tokens::{email, linked_accounts, proxy};
 use crate::world::World;
-use program::Program::{self, Go, Java, Node, Python};
+use program::Program::{self, Go, Java, Node, Python, Replay};
 
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![real_clients_get_tokens_of_their_own_account];
@@ -35,7 +37,7 @@ const PATIENCE: &str = "90";
 const ACCOUNTS: u8 = 3;
 
 /// Programs of `tests/clients`, and what each does there, in order.
-const CLIENTS: [(Program, &[&str]); 6] = [
+const CLIENTS: [(Program, &[&str]); 18] = [
     (
         Python { lock: "google-auth", module: "with_google_auth" },
         &["project", "token", "account", "scoped", "refresh", "identity"],
@@ -48,7 +50,22 @@ const CLIENTS: [(Program, &[&str]); 6] = [
         Java { lock: "current", library: "WithGoogleAuth" },
         &["detect", "token", "account", "scoped", "refresh", "identity"],
     ),
+    (Python { lock: "google-auth", module: "with_agent_identity" }, &["bound", "scoped", "refresh"]),
+    (Python { lock: "google-auth", module: "with_kafka" }, &["account", "scoped", "refresh"]),
+    (Node { lock: "firebase", library: "firebase-admin" }, &["token", "refresh"]),
+    (Go { module: "current", library: "istio" }, &["detect", "crawl"]),
+    (Go { module: "current", library: "detector" }, &["platform"]),
+    (Node { lock: "current", library: "@opentelemetry/resource-detector-gcp" }, &["platform", "machine"]),
+    (Java { lock: "current", library: "WithOpenTelemetry" }, &["platform", "machine"]),
+    (Replay { program: "dotnet" }, &["crawl"]),
+    (Replay { program: "new-relic" }, &["crawl"]),
+    (Replay { program: "elastic-apm" }, &["crawl"]),
+    (Replay { program: "beats" }, &["crawl"]),
+    (Replay { program: "facter" }, &["crawl"]),
 ];
+
+/// The number of the mock's machine.
+const MACHINE: &str = "4520031799277581759";
 
 /// Steps that come to a token.
 const TOKENS: [&str; 4] = ["token", "scoped", "refresh", "identity"];
@@ -63,7 +80,7 @@ fn real_clients_get_tokens_of_their_own_account() {
     let google = Arc::new(Cloud::start(&world, &mut api));
     linked_accounts(&mut api, &google, ACCOUNTS);
     let _proxy = proxy(&world, &google, &[]);
-    let mut seen = 0;
+    let (mut seen, mut table) = (0, String::from("| program | in a pod with an identity |\n|---|---|\n"));
     for (number, (program, steps)) in (0u8..).zip(CLIENTS) {
         // Pods of all accounts at once, each with the same program.
         let pods: Vec<_> = (0..ACCOUNTS)
@@ -84,7 +101,9 @@ fn real_clients_get_tokens_of_their_own_account() {
             let (pod, told) = client.join().expect("no panic");
             seen += check(&pod, steps, &told, &google);
         }
+        let _ = writeln!(table, "| {program:?} | {}: ok |", steps.join(", "));
     }
+    println!("{table}");
     println!("{seen} tokens of {} programs in {ACCOUNTS} pods each, all their own", CLIENTS.len());
 }
 
@@ -122,6 +141,16 @@ fn check(pod: &Pod, steps: &[&str], told: &Value, google: &Cloud) -> usize {
     for step in steps {
         match *step {
             "account" => assert_eq!(outcome(step), &own, "{pod}: {told}"),
+            "crawl" => assert_eq!(outcome(step), MACHINE, "{pod}: {told}"),
+            "bound" => {
+                let refusal = told["steps"][step]["error"].as_str().unwrap_or_default();
+                assert!(refusal.contains("GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false"), "{pod}: {told}");
+            }
+            "platform" => {
+                let found = outcome(step).as_str().unwrap_or_default();
+                assert!(found.ends_with("kubernetes_engine mock-cluster us-central1"), "{pod}: {told}");
+            }
+            "machine" => assert!(outcome(step).as_str().is_some_and(|it| it.starts_with(MACHINE)), "{pod}: {told}"),
             step if TOKENS.contains(&step) => {
                 let subject = subject(outcome(step), google);
                 let subject = subject.unwrap_or_else(|| panic!("{pod}: {step} is no token of the fake Google: {told}"));

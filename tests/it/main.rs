@@ -9,6 +9,7 @@ mod conformance;
 mod framing;
 mod handover;
 mod kept;
+mod nowhere;
 mod observability;
 mod posts;
 mod process;

@@ -117,6 +117,11 @@ pub fn local_in(
     response
 }
 
+/// Whether a response was made by this proxy, or by another one that is its upstream.
+pub fn is_local<B>(response: &Response<B>) -> bool {
+    response.headers().get(header::SERVER) == Some(&SERVER)
+}
+
 /// The redirect of a directory without its final slash, as the metadata server sends it: to the host name that the
 /// client used, with the path as the body.
 pub fn directory_redirect(request: &Request) -> Response<Body> {

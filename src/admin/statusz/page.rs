@@ -70,7 +70,7 @@ fn upstream(status: &Status) -> Markup {
     let upstream = &status.upstream;
     html! {
         @match &upstream.failure {
-            _ if upstream.address == "none" => p { "There is none; configured values are answered (--upstream none)." },
+            _ if upstream.address == "none" => p { "There is none; configured values and those of the node are answered (--upstream none)." },
             None => p { "available at " (upstream.address) },
             Some(failure) => p { span class="bad" { "unavailable" } " at " (upstream.address) ": " (failure) },
         }

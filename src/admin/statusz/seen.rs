@@ -157,7 +157,7 @@ const NO_CANARY: &str = "not known here: `check --last` in the canary's pod says
 
 fn metadata_server(shared: &Shared) -> String {
     let Upstream::Server(_) = &shared.config.upstream else {
-        return "none: configured values are answered (--upstream none)".to_owned();
+        return "none: configured values and those of the node are answered (--upstream none)".to_owned();
     };
     let address = &shared.config.upstream;
     match shared.upstream.health.failure() {

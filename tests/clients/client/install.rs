@@ -58,7 +58,7 @@ impl Program {
                 build.args(["build", "--quiet", "--locked", "--target-dir"]).arg(folder).current_dir(source("rust"));
                 output(&mut build).await.map(drop)
             }
-            Self::Shell { .. } => Ok(()),
+            Self::Shell { .. } | Self::Replay { .. } => Ok(()),
         }
     }
 }
@@ -96,14 +96,15 @@ async fn node(package: &Path, lock: &Path, folder: &Path) -> Result<(), String> 
         fs::copy(file, folder.join(name)).map_err(|error| error.to_string())?;
     }
     let mut npm = gentle("npm");
-    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
+    // Of what is optional nothing is used here.
+    npm.args(["ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error"]);
     output(npm.current_dir(folder)).await.map(drop)
 }
 
 /// The sources that a set of libraries has all the classes for.
 fn java_sources(lock: &str) -> Vec<&'static str> {
     let of_all = ["Application.java", "Asking.java", "Library.java", "WithGoogleAuth.java"];
-    let of_today = ["WithHttpClient.java", "WithHttpComponents.java", "WithRestClient.java"];
+    let of_today = ["WithHttpClient.java", "WithHttpComponents.java", "WithOpenTelemetry.java", "WithRestClient.java"];
     if lock == "current" { [&of_all[..], &of_today].concat() } else { of_all.to_vec() }
 }
 

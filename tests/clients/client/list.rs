@@ -1,16 +1,15 @@
-//! The clients.
+//! The libraries.
 
 use super::Client;
 use super::program::Program::{CloudInit, Go, Java, Node, Python, Rust, Shell};
 use crate::refusal::Refusal::{self, BadGateway, Reset, Unavailable};
-use crate::told::Step::{Account, Crawl, Detect, Identity, Platform, Project, Refresh, Scoped, Token, Universe, Watch};
+use crate::told::Step::{Account, Crawl, Detect, Identity, Project, Refresh, Scoped, Token, Universe, Watch};
 
 const NEVER: &[Refusal] = &[];
 const RESETS: &[Refusal] = &[Reset];
 const STATUSES: &[Refusal] = &[Unavailable, BadGateway];
 const BOTH: &[Refusal] = &[Reset, Unavailable];
 const ALL: &[Refusal] = &Refusal::ALL;
-
 /// For most clients.
 const NONE: &[&str] = &[];
 
@@ -20,12 +19,8 @@ const MANY: &[&str] = &["handover", "cold start of 50", "250 at once, reset", "2
 /// For Java: 50 virtual machines that start on two cores would test these.
 const COLD_START: &[&str] = &["cold start of 50"];
 
-/// For a client that does nothing but watch: it always needs the metadata server.
-const ALL_WITHOUT_UPSTREAM: &[&str] =
-    &["upstream dead", "429, 500, 503", "handover", "cold start of 50", "250 at once, reset", "250 at once, 503"];
-
 /// All of them.
-pub(crate) const CLIENTS: &[Client] = &[
+pub(super) const LIBRARIES: &[Client] = &[
     Client {
         name: "google-auth",
         library: "google-auth",
@@ -194,7 +189,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         language: "Python",
         // It has a copy of google-auth; here it needs only Python.
         program: Python { lock: "google-auth", module: "with_gcloud" },
-        steps: &[Detect, Universe, Project, Account, Scoped, Refresh],
+        steps: &[Detect, Universe, Project, Account, Scoped, Refresh, Identity],
         // One for each request, and for each that it repeats.
         connections: 20,
         retries: ALL,
@@ -290,55 +285,5 @@ pub(crate) const CLIENTS: &[Client] = &[
         connections: 3,
         retries: NEVER,
         left_out: NONE,
-    },
-    Client {
-        name: "cloud-logging",
-        library: "google-cloud-logging",
-        language: "Python",
-        program: Python { lock: "libraries", module: "with_logging" },
-        steps: &[Platform],
-        connections: 5,
-        retries: NEVER,
-        left_out: MANY,
-    },
-    Client {
-        name: "opentelemetry",
-        library: "opentelemetry-resourcedetector-gcp",
-        language: "Python",
-        program: Python { lock: "libraries", module: "with_opentelemetry" },
-        steps: &[Platform],
-        connections: 2,
-        retries: NEVER,
-        left_out: MANY,
-    },
-    Client {
-        name: "go-opentelemetry",
-        library: "go.opentelemetry.io/contrib/detectors/gcp",
-        language: "Go",
-        program: Go { module: "current", library: "detector" },
-        steps: &[Platform],
-        connections: 2,
-        retries: NEVER,
-        left_out: MANY,
-    },
-    Client {
-        name: "node-opentelemetry",
-        library: "@opentelemetry/resource-detector-gcp",
-        language: "Node",
-        program: Node { lock: "current", library: "@opentelemetry/resource-detector-gcp" },
-        steps: &[Platform],
-        connections: 4,
-        retries: NEVER,
-        left_out: MANY,
-    },
-    Client {
-        name: "guest-agent",
-        library: "the guest agent's watch, by a script",
-        language: "Python",
-        program: Python { lock: "google-auth", module: "with_guest_agent" },
-        steps: &[Crawl, Watch],
-        connections: 3,
-        retries: NEVER,
-        left_out: ALL_WITHOUT_UPSTREAM,
     },
 ];

@@ -33,6 +33,10 @@ pub(super) enum Program {
     Shell {
         tool: &'static str,
     },
+    /// The requests of a program that is not installed, by a script.
+    Replay {
+        program: &'static str,
+    },
     /// Its package is Debian's, and its Python packages are not.
     CloudInit {
         lock: &'static str,
@@ -60,7 +64,7 @@ impl Program {
     /// What it cannot run without: names of rows in `tests/needs.tsv`.
     pub(super) fn needs(self) -> &'static [&'static str] {
         match self {
-            Self::Python { .. } => &["python3"],
+            Self::Python { .. } | Self::Replay { .. } => &["python3"],
             Self::Go { .. } => &["go"],
             Self::Node { .. } => &["node"],
             Self::Java { .. } => &["java", "maven"],
@@ -80,7 +84,7 @@ impl Program {
             Self::Node { lock, .. } => format!("node-{lock}"),
             Self::Java { lock, .. } => format!("java-{lock}"),
             Self::Rust { .. } => "rust".to_owned(),
-            Self::Shell { .. } => "shell".to_owned(),
+            Self::Shell { .. } | Self::Replay { .. } => "shell".to_owned(),
         })
     }
 
@@ -112,6 +116,10 @@ impl Program {
             Self::Shell { tool } => {
                 command = gentle("sh");
                 command.arg(source("shell/application.sh")).arg(tool);
+            }
+            Self::Replay { program } => {
+                command = gentle("python3");
+                command.env("REPLAY", program).arg(source("python/application.py")).arg("with_replays");
             }
             Self::CloudInit { .. } => {
                 command = gentle(folder.join("bin/python"));

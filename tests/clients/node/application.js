@@ -5,7 +5,8 @@
 //        application.js LIBRARY many COUNT    so many tokens at once
 //        application.js LIBRARY stay FILE     token after token, none remembered, until FILE exists
 //
-// LIBRARY is gcp-metadata, google-auth-library or @opentelemetry/resource-detector-gcp, of whichever version NODE_PATH holds.
+// LIBRARY is gcp-metadata, google-auth-library, @opentelemetry/resource-detector-gcp or firebase-admin, of the version that NODE_PATH
+// holds.
 'use strict';
 
 const fs = require('fs');
@@ -71,8 +72,21 @@ const libraries = {
           await found.waitForAsyncAttributes();
           return ['cloud.platform', 'k8s.cluster.name', 'cloud.region'].map(key => found.attributes[key]).join(' ');
         },
+        machine: async () => {
+          // As nothing in a pod is.
+          delete process.env.KUBERNETES_SERVICE_HOST;
+          const found = detectResources({detectors: [gcpDetector]});
+          await found.waitForAsyncAttributes();
+          return ['host.id', 'host.name', 'cloud.availability_zone'].map(key => found.attributes[key]).join(' ');
+        },
       },
     };
+  },
+
+  'firebase-admin': () => {
+    const {applicationDefault} = require('firebase-admin/app');
+    const token = async () => (await applicationDefault().getAccessToken()).access_token;
+    return {steps: {token, refresh: token}};
   },
 };
 

@@ -95,7 +95,18 @@ def steps():
         id_token()
         return access_token(account(), SCOPES)
 
+    def print_identity_token():
+        # `gcloud auth print-identity-token --audiences`: what is raised by `read` ends it with a stack trace.
+        try:
+            token = read(f"{ACCOUNT}identity?audience=https://example.com&format=standard&licenses=FALSE", ignored=(404,))
+        except MetadataServerException as error:
+            raise RuntimeError("gcloud crashed") from error
+        if token is None:
+            raise RuntimeError("No identity token can be obtained from the current credentials.")
+        return token
+
     return {
+        "identity": print_identity_token,
         "detect": on_gce,
         "universe": lambda: read("universe/universe-domain", ignored=(404,)) or "googleapis.com",
         "project": lambda: read("project/project-id"),

@@ -79,7 +79,7 @@ async fn stricts_listings_show_what_can_be_read() {
     let mock = upstream().await;
     let proxy = start(&mock, built_in("strict")).await;
     for (directory, listing) in [
-        ("", "instance/\nproject/\n"),
+        ("", "instance/\nproject/\nuniverse/\n"),
         ("instance/", "attributes/\nhostname\nid\nservice-accounts/\nzone\n"),
         ("instance/attributes/", "cluster-location\ncluster-name\ncluster-uid\n"),
         ("instance/service-accounts/default/", "aliases\nemail\nscopes\ntoken\n"),

@@ -343,17 +343,17 @@ fn identities() -> Vec<Row> {
     let missing = || page(400).holding("audience is missing");
     vec![
         row("T93").get("SA/identity").mock(missing()).proxy(refusal(403)),
-        row("T94").get("SA/identity?audience=").mock(missing()).proxy(refusal(403)),
+        row("T94").get("SA/identity?audience=").mock(missing()).proxy(refusal(404)),
         row("T96")
             .get("SA/identity?audience=https%3A%2F%2Faud.example")
             .mock(identity_that(is_for_the_audience))
-            .proxy(refusal(403))
+            .proxy(refusal(404))
             .get(raw)
             .mock(identity_that(is_for_the_audience)),
         row("T97").get("SA/identity?format=full&audience=X").mock(identity_that(names_the_machine)),
         row("T98").get("SA/identity?audience=X&format=full&licenses=TRUE").mock(identity_that(names_the_licences)),
-        row("T99").get(raw).proxy(refusal(403)),
-        row("T100").get(raw).proxy(refusal(403)).get(other).proxy(refusal(403)),
+        row("T99").get(raw).proxy(refusal(404)),
+        row("T100").get(raw).proxy(refusal(404)).get(other).proxy(refusal(404)),
     ]
 }
 

@@ -15,7 +15,6 @@ use super::error::{RequestError, root_cause};
 use super::hints::Hint;
 use super::object::{ListMetadata, PodList, PodObject, Refusal};
 use super::prune::{Pruner, Shape};
-use super::taints::NodeTaints;
 
 /// Maximum bytes that are kept of an event: by far more than all fields of a pod take.
 const MAX_EVENT_BYTES: usize = 1 << 20;
@@ -26,7 +25,7 @@ const MAX_LIST_BYTES: usize = 4 << 20;
 /// Maximum bytes that are kept of a service account. All its annotations together have at most 256 KiB.
 const MAX_ACCOUNT_BYTES: usize = 512 << 10;
 
-/// Maximum bytes that are kept of a node. Its taints have some hundred.
+/// Maximum bytes that are kept of a node. Its taints and labels have some thousand.
 const MAX_NODE_BYTES: usize = 512 << 10;
 
 /// What happened.
@@ -118,8 +117,8 @@ pub(super) async fn read_account(body: Body) -> Result<AccountObject, RequestErr
     read_pruned(body, Shape::Account, MAX_ACCOUNT_BYTES).await
 }
 
-/// Reads a node's taints.
-pub(super) async fn read_taints(body: Body) -> Result<NodeTaints, RequestError> {
+/// Reads what matters of a node.
+pub(super) async fn read_node<T: DeserializeOwned>(body: Body) -> Result<T, RequestError> {
     read_pruned(body, Shape::Node, MAX_NODE_BYTES).await
 }
 

@@ -15,7 +15,8 @@ pub(super) enum Resource {
     Tokens,
     /// Reviews of what the credential may do. Whoever asks says what to do.
     Rights,
-    Node,
+    NodeTaints,
+    NodeFacts,
 }
 
 /// What to do about a refusal because of the audience of a token.
@@ -57,10 +58,18 @@ fn of_kubeconfig(resource: Resource) -> Hint {
             }
             _ => "",
         },
-        Resource::Node => |status| match status {
+        Resource::NodeTaints => |status| match status {
             StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
             StatusCode::FORBIDDEN => {
                 ". The kubeconfig must be of an account that may get and patch nodes; a node may not change its own taints"
+            }
+            _ => "",
+        },
+        Resource::NodeFacts => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_KUBECONFIG,
+            StatusCode::FORBIDDEN => {
+                ". The kubeconfig must be this node's own (system:node:NODE in the group system:nodes), \
+                 or of an account that may get nodes"
             }
             _ => "",
         },
@@ -97,8 +106,15 @@ fn of_node(resource: Resource) -> Hint {
             }
             _ => "",
         },
-        // Nobody asks: a node may not change its own taints.
-        Resource::Node | Resource::Rights => invalid_account,
+        Resource::NodeFacts => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => {
+                ". The proxy's account needs a ClusterRole with the verb impersonate-on:associated-node:get for nodes"
+            }
+            _ => "",
+        },
+        // Nobody asks for taints: a node may not change its own.
+        Resource::NodeTaints | Resource::Rights => invalid_account,
     }
 }
 
@@ -128,7 +144,12 @@ fn of_account(resource: Resource) -> Hint {
             }
             _ => "",
         },
-        Resource::Node => |status| match status {
+        Resource::NodeFacts => |status| match status {
+            StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
+            StatusCode::FORBIDDEN => ". With --impersonate-node=false, the proxy's account must be able to get nodes",
+            _ => "",
+        },
+        Resource::NodeTaints => |status| match status {
             StatusCode::UNAUTHORIZED => INVALID_ACCOUNT,
             StatusCode::FORBIDDEN => {
                 ". The account must be able to get and patch nodes: deploy/components/startup-taint has the ClusterRole"

@@ -9,6 +9,7 @@ mod account;
 mod client;
 mod error;
 mod events;
+mod facts;
 mod hints;
 mod node_name;
 mod object;
@@ -34,6 +35,7 @@ pub use account::{AccountAnnotations, AccountMetadata, AccountObject};
 use client::{Clients, Name};
 pub use error::{ClusterError, Failure, RequestError};
 pub use events::{Event, Events};
+pub use facts::NodeFacts;
 use hints::{Hint, Resource};
 pub use node_name::{NodeName, NodeNameError};
 pub use object::{Metadata, PodObject, Spec, Status};
@@ -169,16 +171,21 @@ impl Cluster {
         Ok(token_request::parse(&answer)?)
     }
 
+    /// What this node is called.
+    pub async fn node_facts(&self) -> Result<NodeFacts, RequestError> {
+        events::read_node(self.get(&self.node_path(), Resource::NodeFacts).await?).await
+    }
+
     /// This node's taints.
     pub async fn taints(&self) -> Result<NodeTaints, RequestError> {
-        events::read_taints(self.get(&self.node_path(), Resource::Node).await?).await
+        events::read_node(self.get(&self.node_path(), Resource::NodeTaints).await?).await
     }
 
     /// Replaces this node's taints, unless the node has changed since they were read: then the API server answers 409
     /// Conflict.
     pub async fn set_taints(&self, taints: &NodeTaints) -> Result<(), RequestError> {
         let patch = Request::patch(self.node_path()).header(CONTENT_TYPE, MERGE_PATCH);
-        self.send(patch.body(Body::from(taints.merge_patch())), Resource::Node).await.map(drop)
+        self.send(patch.body(Body::from(taints.merge_patch())), Resource::NodeTaints).await.map(drop)
     }
 
     fn node_path(&self) -> String {

@@ -50,7 +50,7 @@ impl Shape {
             Self::List => field == b"podIPs",
             // They say whom the account is at Google.
             Self::Account => field == b"annotations",
-            Self::Node => field == b"taints",
+            Self::Node => matches!(field, b"taints" | b"labels"),
         }
     }
 }

@@ -159,6 +159,20 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
     finding("token", exchange, verdict, seen, advice)
 }
 
+/// What a client with an agent certificate gets, which requests tokens by POST and by nothing else.
+pub(super) fn bound_token(exchange: &Exchange) -> Finding {
+    let (verdict, seen, advice) = match &exchange.outcome {
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND && is_ours(answer) => {
+            let seen = "404: no token is bound to a certificate here; pods with an agent certificate set \
+                        GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false";
+            (Verdict::Protected, seen.to_owned(), None)
+        }
+        Ok(answer) => (Verdict::Protected, format!("{} from {}", answer.status.as_u16(), who(answer)), None),
+        Err(error) => (Verdict::Trouble, format!("nobody answers: {error}"), Some(START)),
+    };
+    finding("bound_token", exchange, verdict, seen, advice)
+}
+
 /// Whether a connection could be opened that should be blocked, unless it is allowed. `error` is `None` if it could.
 pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>, is_allowed: bool) -> Finding {
     let found = |verdict, seen| Finding::new("way_round", verdict, format!("connect to {addr}"), seen);
@@ -285,6 +299,21 @@ mod tests {
         assert!(down.seen.contains("it is slow") && down.advice.as_deref() != Some(NO_OWN_TOKEN), "{down:?}");
         let others = token(&exchange(403, REAL, "<html>"));
         assert!(!others.seen.contains("html"), "{}", others.seen);
+    }
+
+    #[test]
+    fn a_client_with_a_certificate_is_told_the_remedy() {
+        let told = bound_token(&exchange(404, OURS, "no\n"));
+        assert!(
+            told.verdict.is_good() && told.seen.ends_with("GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false"),
+            "{told:?}"
+        );
+        assert_eq!(
+            bound_token(&exchange(200, REAL, "{}")).verdict,
+            Verdict::Protected,
+            "the first line says who answers"
+        );
+        assert_eq!(bound_token(&failed()).verdict, Verdict::Trouble);
     }
 
     #[test]

@@ -77,6 +77,8 @@ enum Try {
     Secret(&'static str),
     Identity,
     Token,
+    /// A token that is bound to a certificate, which clients request by POST.
+    BoundToken,
     WayRound(SocketAddr),
     /// The proxy that serves operators at this address.
     Credential(SocketAddr),
@@ -106,7 +108,7 @@ fn server() -> SocketAddr {
 }
 
 fn at_the_address() -> impl Iterator<Item = Try> {
-    SECRETS.map(Try::Secret).into_iter().chain([Try::Identity, Try::Token])
+    SECRETS.map(Try::Secret).into_iter().chain([Try::Identity, Try::Token, Try::BoundToken])
 }
 
 fn ways_round() -> impl Iterator<Item = Try> {
@@ -141,6 +143,7 @@ impl Try {
                 judge::identity(&token, &aliases)
             }
             Self::Token => judge::token(&ask(client, server, TOKEN).await),
+            Self::BoundToken => judge::bound_token(&ask(&client.posting(), server, TOKEN).await),
             Self::WayRound(addr) => judge::way_round(addr, connect(addr).await.err().as_ref(), open.lead_to(addr)),
             Self::Credential(admin) => return credential::ask(client, admin).await,
         })

@@ -46,6 +46,11 @@ impl Client {
         Self { http: HttpClient::plain(LIMITS), method }
     }
 
+    /// The same by POST, without a body.
+    pub(super) fn posting(&self) -> Self {
+        Self { method: Method::POST, ..self.clone() }
+    }
+
     /// Sends a request as client libraries do.
     pub(super) async fn ask(&self, addr: SocketAddr, host: &str, path: &str) -> Exchange {
         let began = Instant::now();

@@ -65,6 +65,7 @@ pub fn differences(policies: [&Policy; 2]) -> Vec<Difference> {
 fn of_rule(rule: &Rule) -> impl Iterator<Item = String> {
     rule.paths.iter().flat_map(|pattern| examples(pattern.as_str())).flat_map(|path| {
         let audiences = rule.not_found_for_audiences.iter();
+        let audiences = audiences.map(|audience| if **audience == *"*" { EXAMPLE } else { audience });
         let with_audience: Vec<_> = audiences.map(|audience| format!("{path}?audience={audience}")).collect();
         with_audience.into_iter().chain([path])
     })

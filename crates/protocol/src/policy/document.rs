@@ -82,8 +82,8 @@ pub struct Rule {
     pub verdict: Ruling,
     /// Status of the refusal. Default: the policy's `answer`.
     pub answer: Option<Answer>,
-    /// Values of the query parameter `audience` for which the status of the refusal is 404. For clients that do without what
-    /// does not exist, but fail if it is forbidden.
+    /// Values of the query parameter `audience` for which the status of the refusal is 404; `*` is any. For clients that do
+    /// without what does not exist, but fail if it is forbidden.
     #[serde(default)]
     pub not_found_for_audiences: Vec<Box<str>>,
     /// Reason sent to the client, as the end of a sentence: "... is concealed: REASON." Required in a rule that conceals.

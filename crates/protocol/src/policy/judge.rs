@@ -239,7 +239,7 @@ impl Rule {
     fn is_not_found_for(&self, query: &Query) -> bool {
         query
             .value(Param::Audience)
-            .is_some_and(|audience| self.not_found_for_audiences.iter().any(|of| **of == *audience))
+            .is_some_and(|audience| self.not_found_for_audiences.iter().any(|of| **of == *"*" || **of == *audience))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Forward, Health, Upstream, UpstreamClient, UpstreamMetrics};
+use super::{Forward, Health, Upstream, UpstreamClient, UpstreamMetrics, Values};
 use crate::room::Room;
 use telemetry::Registry;
 use telemetry::latency::Latency;
@@ -19,8 +19,15 @@ pub struct Access {
 }
 
 impl Access {
-    /// Nothing is sent yet. Large responses are charged to this room; durations go to `latency`.
-    pub fn new(upstream: &Upstream, room: &Arc<Room>, latency: &Arc<Latency>, registry: &Registry) -> Self {
+    /// Nothing is sent yet. Large responses are charged to this room; durations go to `latency`. `node`: this node's name, if it
+    /// is one of a cluster.
+    pub fn new(
+        upstream: &Upstream,
+        node: Option<&str>,
+        room: &Arc<Room>,
+        latency: &Arc<Latency>,
+        registry: &Registry,
+    ) -> Self {
         let health = Arc::<Health>::default();
         let metrics = Arc::new(UpstreamMetrics::new(registry, Arc::clone(latency)));
         let forward = match upstream {
@@ -28,7 +35,10 @@ impl Access {
                 let (health, room, metrics) = (Arc::clone(&health), Arc::clone(room), Arc::clone(&metrics));
                 Forward::new(UpstreamClient::new(target.clone(), health, room, metrics))
             }
-            Upstream::None(values) => Forward::to_values(values.clone()),
+            Upstream::None(named) => Forward::to_values(match node {
+                Some(node) => Values::of_node(named.clone(), node),
+                None => Values::new(named.clone()),
+            }),
         };
         Self { forward, health, metrics }
     }

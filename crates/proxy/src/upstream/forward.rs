@@ -41,6 +41,14 @@ impl Forward {
         Self { to: To::Values(Arc::new(values)) }
     }
 
+    /// The values that are answered. `None` if there is a metadata server.
+    pub fn values(&self) -> Option<&Arc<Values>> {
+        match &self.to {
+            To::Server(_) => None,
+            To::Values(values) => Some(values),
+        }
+    }
+
     /// Whether the upstream has service accounts: those of the node.
     pub fn has_accounts(&self) -> bool {
         matches!(self.to, To::Server(_))

@@ -31,7 +31,7 @@ pub enum Upstream {
     /// The metadata server.
     Server(Target),
     /// Nowhere: the machine has no metadata server, and these values are answered in its place.
-    None(Values),
+    None(Named),
 }
 
 impl Upstream {

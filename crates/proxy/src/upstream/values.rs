@@ -1,8 +1,9 @@
-//! [`Values`]: what is configured where there is no metadata server. Pure.
+//! [`Values`]: what is answered where there is no metadata server: what is configured, and what the API server says of the node.
 
 use std::collections::BTreeMap;
 
-use http::header::HeaderValue;
+use arc_swap::ArcSwap;
+use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 
@@ -11,10 +12,19 @@ use protocol::metadata::Request;
 use protocol::metadata::query::Param;
 
 /// What pods read of the instance and the project on a machine that has no metadata server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Values {
+    given: Named,
+    known: ArcSwap<Known>,
+}
+
+/// The values of a moment.
+#[derive(Debug)]
+struct Known {
     /// By path, below the API version.
     leaves: BTreeMap<&'static str, Box<str>>,
+    /// Whether the node's object will be read, and has not been yet.
+    awaits_node: bool,
 }
 
 /// What the metadata server has under these names.
@@ -30,10 +40,20 @@ pub struct Named {
     pub cluster_location: Option<Box<str>>,
     /// `instance/attributes/cluster-uid`
     pub cluster_uid: Option<Box<str>>,
+    /// The last part of `instance/zone`.
+    pub zone: Option<Box<str>>,
+    /// `instance/name` and `instance/hostname`
+    pub instance_name: Option<Box<str>>,
+    /// `instance/id`
+    pub instance_id: Option<u64>,
 }
 
-/// The path that is a number in JSON.
-const NUMERIC_PROJECT_ID: &str = "project/numeric-project-id";
+const ZONE: &str = "instance/zone";
+
+const ID: &str = "instance/id";
+
+/// The paths that are numbers in JSON.
+const NUMBERS: [&str; 2] = ["project/numeric-project-id", ID];
 
 /// The directory whose names are not converted in JSON.
 const ATTRIBUTES: &str = "instance/attributes/";
@@ -44,36 +64,74 @@ const ACCOUNTS: &str = "instance/service-accounts/";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl Values {
-    /// The values with these names.
-    pub fn new(named: Named) -> Self {
-        let Named { project_id, numeric_project_id, cluster_name, cluster_location, cluster_uid } = named;
-        let leaves = [
-            ("project/project-id", project_id),
-            (NUMERIC_PROJECT_ID, numeric_project_id.map(|number| number.to_string().into())),
-            ("instance/attributes/cluster-name", cluster_name),
-            ("instance/attributes/cluster-location", cluster_location),
-            ("instance/attributes/cluster-uid", cluster_uid),
-        ];
-        Self { leaves: leaves.into_iter().filter_map(|(path, value)| Some((path, value?))).collect() }
+    /// The values with these names. The number of an instance with a name only is made of that.
+    pub fn new(given: Named) -> Self {
+        let values = Self { known: ArcSwap::from_pointee(Known::of(&given, false)), given };
+        values.know_node(None, None);
+        values
     }
 
-    /// The values by name, as they were given.
-    pub fn named(&self) -> Named {
-        let text = |path: &str| self.leaves.get(path).cloned();
-        Named {
-            project_id: text("project/project-id"),
-            numeric_project_id: self.leaves.get(NUMERIC_PROJECT_ID).and_then(|number| number.parse().ok()),
-            cluster_name: text("instance/attributes/cluster-name"),
-            cluster_location: text("instance/attributes/cluster-location"),
-            cluster_uid: text("instance/attributes/cluster-uid"),
-        }
+    /// The same on this node of a cluster. What is not given comes from the node's object, by [`Self::know_node`].
+    pub fn of_node(given: Named, node: &str) -> Self {
+        let given = Named { instance_name: given.instance_name.or_else(|| Some(node.into())), ..given };
+        let awaits_node = given.zone.is_none() || given.instance_id.is_none();
+        Self { known: ArcSwap::from_pointee(Known::of(&given, awaits_node)), given }
+    }
+
+    /// Whether the zone is not known.
+    pub fn lacks_zone(&self) -> bool {
+        !self.known.load().leaves.contains_key(ZONE)
+    }
+
+    /// Whether the node's object is to be read.
+    pub fn awaits_node(&self) -> bool {
+        self.known.load().awaits_node
+    }
+
+    /// From now on this is known of the node's object: its UID and its zone, or nothing if it cannot be read.
+    pub fn know_node(&self, uid: Option<&str>, zone: Option<&str>) {
+        let given = &self.given;
+        let name_or_uid = uid.or(given.instance_name.as_deref());
+        let named = Named {
+            zone: given.zone.clone().or_else(|| zone.map(Into::into)),
+            instance_id: given.instance_id.or_else(|| name_or_uid.map(number_of)),
+            ..given.clone()
+        };
+        self.known.store(Known::of(&named, false).into());
     }
 
     /// The answer that a metadata server with these values would give.
     pub(super) fn answer(&self, request: &Request) -> Response<Body> {
+        self.known.load().answer(request)
+    }
+}
+
+impl Known {
+    fn of(named: &Named, awaits_node: bool) -> Self {
+        let Named { project_id, numeric_project_id, cluster_name, cluster_location, cluster_uid, .. } = named.clone();
+        let number = |number: Option<u64>| number.map(|number| number.to_string().into());
+        let leaves = [
+            ("project/project-id", project_id),
+            (NUMBERS[0], number(numeric_project_id)),
+            ("instance/attributes/cluster-name", cluster_name),
+            ("instance/attributes/cluster-location", cluster_location),
+            ("instance/attributes/cluster-uid", cluster_uid),
+            (ZONE, named.full_zone().map(Into::into)),
+            ("instance/name", named.instance_name.clone()),
+            ("instance/hostname", named.instance_name.clone()),
+            (ID, number(named.instance_id)),
+        ];
+        let leaves = leaves.into_iter().filter_map(|(path, value)| Some((path, value?))).collect();
+        Self { leaves, awaits_node }
+    }
+
+    fn answer(&self, request: &Request) -> Response<Body> {
         let Some(path) = request.path.as_str().strip_prefix("/computeMetadata/v1/") else {
             return missing(request);
         };
+        if self.will_have(path, request.query.is_recursive()) {
+            return not_yet(request);
+        }
         let format = request.query.value(Param::Alt);
         if let Some(value) = self.leaves.get(path) {
             return if format == Some("json") {
@@ -97,6 +155,12 @@ impl Values {
             (true, Some("text")) => reply::local(StatusCode::OK, reply::APPLICATION_TEXT, self.lines(path)),
             (true, _) => json(&self.tree(path)),
         }
+    }
+
+    /// Whether an answer now would lack what the node's object will say. Clients remember what was missing.
+    fn will_have(&self, path: &str, is_recursive: bool) -> bool {
+        let is_asked = |leaf: &str| path == leaf || is_recursive && leaf.starts_with(path);
+        self.awaits_node && [ZONE, ID].into_iter().any(|leaf| !self.leaves.contains_key(leaf) && is_asked(leaf))
     }
 
     /// What is below a directory: the rest of the path, and the value.
@@ -142,8 +206,24 @@ impl Values {
     }
 }
 
+impl Named {
+    /// The zone as the metadata server has it: in its project, as far as that is known.
+    fn full_zone(&self) -> Option<String> {
+        let zone = self.zone.as_ref()?;
+        let number = self.numeric_project_id.map(|number| number.to_string());
+        let project = number.as_deref().or(self.project_id.as_deref());
+        Some(project.map_or_else(|| format!("zones/{zone}"), |project| format!("projects/{project}/zones/{zone}")))
+    }
+}
+
+/// The number of a UID or name: the same in each version of the proxy (FNV-1a), and positive to clients that have signed ones.
+fn number_of(text: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step) >> 1
+}
+
 fn json_of(path: &str, value: &str) -> Value {
-    let number = (path == NUMERIC_PROJECT_ID).then(|| value.parse::<u64>().ok()).flatten();
+    let number = NUMBERS.contains(&path).then(|| value.parse::<u64>().ok()).flatten();
     number.map_or_else(|| Value::from(value), Value::from)
 }
 
@@ -155,6 +235,16 @@ fn missing(request: &Request) -> Response<Body> {
     let path = &request.path;
     let sentence = format!("{path} is not known: this node has no metadata server (--upstream none).\n");
     reply::sentence(StatusCode::NOT_FOUND, sentence)
+}
+
+/// The answer while the node's object is not known. In its own sentence: clients repeat a request after 503.
+fn not_yet(request: &Request) -> Response<Body> {
+    let path = &request.path;
+    let sentence =
+        format!("{path} is not known yet: the API server has not described this node; try again in a second.\n");
+    let mut answer = reply::sentence(StatusCode::SERVICE_UNAVAILABLE, sentence);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
 }
 
 /// `numeric-project-id` as `numericProjectId`.
@@ -177,14 +267,15 @@ mod tests {
     use super::*;
     use protocol::metadata::{MetadataPath, Query};
 
-    fn all() -> Values {
-        Values::new(Named {
+    fn all() -> Named {
+        Named {
             project_id: Some("shop".into()),
             numeric_project_id: Some(123),
             cluster_name: Some("one".into()),
             cluster_location: Some("europe-west3".into()),
             cluster_uid: Some("5f0c".into()),
-        })
+            ..Named::default()
+        }
     }
 
     async fn answer(values: &Values, target: &str) -> (u16, String, String) {
@@ -219,10 +310,14 @@ mod tests {
                 r#"{"attributes":{"cluster-location":"europe-west3","cluster-name":"one","cluster-uid":"5f0c"}}"#,
             ),
         ] {
-            assert_eq!(answer(&all(), target).await, (200, content_type.to_owned(), expected.to_owned()), "{target}");
+            assert_eq!(
+                answer(&Values::new(all()), target).await,
+                (200, content_type.to_owned(), expected.to_owned()),
+                "{target}"
+            );
         }
-        assert_eq!(answer(&all(), "project").await.0, 301);
-        assert_eq!(answer(&all(), "project/?alt=json").await.0, 400);
+        assert_eq!(answer(&Values::new(all()), "project").await.0, 301);
+        assert_eq!(answer(&Values::new(all()), "project/?alt=json").await.0, 400);
     }
 
     #[tokio::test]
@@ -230,16 +325,67 @@ mod tests {
         for target in
             ["instance/zone", "instance/service-accounts/default/token", "universe/universe-domain", "oslogin/"]
         {
-            let (status, _, text) = answer(&all(), target).await;
+            let (status, _, text) = answer(&Values::new(all()), target).await;
             assert_eq!(status, 404, "{target}");
             assert!(text.contains("--upstream none"), "{text}");
         }
-        assert_eq!(answer(&Values::default(), "project/project-id").await.0, 404);
-        assert_eq!(answer(&Values::default(), "project/").await.0, 404);
+        assert_eq!(answer(&Values::new(Named::default()), "project/project-id").await.0, 404);
+        assert_eq!(answer(&Values::new(Named::default()), "project/").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn the_instance_is_called_as_its_node() {
+        let values = Values::of_node(all(), "node-1");
+        assert!(values.awaits_node());
+        for target in ["instance/zone", "instance/id", "?recursive=true", "instance/?recursive=true&alt=text"] {
+            let (status, _, text) = answer(&values, target).await;
+            assert_eq!(status, 503, "{target}");
+            assert!(text.contains("not known yet") && !text.contains("metadata server"), "{text}");
+        }
+        for target in ["instance/name", "instance/hostname"] {
+            assert_eq!(answer(&values, target).await.2, "node-1");
+        }
+        assert_eq!(answer(&values, "project/?recursive=true").await.0, 200);
+        assert_eq!(answer(&values, "instance/").await.0, 200, "Node's library detects by it");
+
+        values.know_node(Some("6f0a9d3e-5b1c-4c7e-9d51-0a1b2c3d4e5f"), Some("europe-west3-a"));
+        let id = answer(&values, "instance/id").await.2;
+        assert_eq!(answer(&values, "instance/zone").await.2, "projects/123/zones/europe-west3-a");
+        assert_eq!(answer(&values, "instance/").await.2, "attributes/\nhostname\nid\nname\nservice-accounts/\nzone\n");
+        let tree: Value = serde_json::from_str(&answer(&values, "instance/?recursive=true").await.2).expect("JSON");
+        assert_eq!(tree["id"].as_u64().map(|id| id.to_string()), Some(id.clone()), "a number");
+        assert!(tree["id"].as_i64().is_some_and(|id| id > 0) && tree["zone"] == "projects/123/zones/europe-west3-a");
+
+        values.know_node(None, None);
+        assert_ne!(answer(&values, "instance/id").await.2, id, "made of the name");
+        assert_eq!(answer(&values, "instance/zone").await.0, 404);
+    }
+
+    #[tokio::test]
+    async fn what_is_given_is_more_than_what_the_node_says() {
+        let given = Named {
+            project_id: Some("shop".into()),
+            zone: Some("rack-1".into()),
+            instance_name: Some("a".into()),
+            instance_id: Some(7),
+            ..Named::default()
+        };
+        let values = Values::of_node(given, "node-1");
+        assert!(!values.awaits_node());
+        values.know_node(Some("u"), Some("z"));
+        for (target, expected) in
+            [("instance/zone", "projects/shop/zones/rack-1"), ("instance/name", "a"), ("instance/id", "7")]
+        {
+            assert_eq!(answer(&values, target).await.2, expected);
+        }
+        // Without a cluster, a name is enough for a number.
+        let alone = Values::new(Named { instance_name: Some("a".into()), ..Named::default() });
+        assert_eq!(answer(&alone, "instance/id").await.0, 200);
+        assert_eq!(answer(&Values::new(Named::default()), "instance/id").await.0, 404);
     }
 
     #[test]
-    fn they_are_shown_as_given() {
-        assert_eq!(Values::new(all().named()), all());
+    fn a_node_has_the_same_number_in_each_version() {
+        assert_eq!(number_of("a"), 0xaf63_dc4c_8601_ec8c >> 1);
     }
 }

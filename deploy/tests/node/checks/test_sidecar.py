@@ -47,7 +47,8 @@ class Sidecar(Subject):
         [found] = cluster.objects("sidecar-environment")
         [application] = found["spec"]["containers"]
         env = {one["name"]: one["value"] for one in application["env"]}
-        self.assertEqual(env["GCE_METADATA_HOST"], "127.0.0.1:8988")
+        for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT"):
+            self.assertEqual(env[name], "127.0.0.1:8988", name)
 
     def test_the_redirect_leaves_the_application_no_choice(self):
         targets = [TOKEN, SECRET, "8081:/", "443:/"]

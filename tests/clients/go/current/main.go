@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"application"
@@ -32,8 +33,13 @@ func main() {
 	application.Main(map[string]application.Library{
 		"metadata": withMetadata(context.Background()),
 		"auth":     withAuth(context.Background()),
-		"oauth2":   withOauth2(context.Background()),
+		"oauth2":   withOauth2(context.Background(), cloudPlatform),
 		"detector": withDetector(context.Background()),
+		"istio":    withIstio(context.Background()),
+		// What these programs ask for, by this library and with these scopes.
+		"prometheus":   withOauth2(context.Background(), "https://www.googleapis.com/auth/compute.readonly"),
+		"cert-manager": withOauth2(context.Background(), "https://www.googleapis.com/auth/ndev.clouddns.readwrite"),
+		"rclone":       withOauth2(context.Background(), "https://www.googleapis.com/auth/devstorage.full_control"),
 	})
 }
 
@@ -132,7 +138,7 @@ func withAuth(ctx context.Context) application.Library {
 	}
 }
 
-func withOauth2(ctx context.Context) application.Library {
+func withOauth2(ctx context.Context, scope string) application.Library {
 	token := func(source oauth2.TokenSource) (string, error) {
 		token, err := source.Token()
 		if err != nil {
@@ -142,7 +148,7 @@ func withOauth2(ctx context.Context) application.Library {
 	}
 	found := func(ask func(*google.Credentials) (string, error)) func() (any, error) {
 		return func() (any, error) {
-			found, err := google.FindDefaultCredentials(ctx, cloudPlatform)
+			found, err := google.FindDefaultCredentials(ctx, scope)
 			if err != nil {
 				return nil, err
 			}
@@ -159,6 +165,39 @@ func withOauth2(ctx context.Context) application.Library {
 			"scoped":   scoped,
 			"refresh":  scoped,
 			"universe": found(func(found *google.Credentials) (string, error) { return found.GetUniverseDomain() }),
+		},
+	}
+}
+
+// What each sidecar of Istio asks for at its start, all at once (pkg/bootstrap/platform/gcp.go). It does without the last three, which
+// GKE's own server does not have.
+func withIstio(ctx context.Context) application.Library {
+	attribute := func(name string) func() (string, error) {
+		return func() (string, error) { return metadata.InstanceAttributeValueWithContext(ctx, name) }
+	}
+	suppliers := []func() (string, error){
+		func() (string, error) { return metadata.InstanceIDWithContext(ctx) },
+		func() (string, error) { return metadata.ProjectIDWithContext(ctx) },
+		func() (string, error) { return metadata.NumericProjectIDWithContext(ctx) },
+		attribute("cluster-location"),
+		attribute("cluster-name"),
+		func() (string, error) { return metadata.InstanceNameWithContext(ctx) },
+		attribute("instance-template"),
+		attribute("created-by"),
+	}
+	return application.Library{
+		Module: "cloud.google.com/go/compute/metadata",
+		Steps: map[string]application.Step{
+			"detect": func() (any, error) { return metadata.OnGCEWithContext(ctx), nil },
+			"crawl": func() (any, error) {
+				values, errs := make([]string, len(suppliers)), make([]error, len(suppliers))
+				var all sync.WaitGroup
+				for number, supply := range suppliers {
+					all.Go(func() { values[number], errs[number] = supply() })
+				}
+				all.Wait()
+				return values[0], errors.Join(errs[:len(errs)-3]...)
+			},
 		},
 	}
 }

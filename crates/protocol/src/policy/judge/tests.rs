@@ -121,16 +121,23 @@ fn compat_redacts_recursive_reads() {
     assert_eq!(by(&refusing, account), Verdict::Redact, "Python's library requests it first");
 }
 
-/// gcloud ignores 404, and fails on 403.
+/// gcloud ignores 404, and fails on 403. Kubernetes' check names no audience.
 #[test]
-fn gclouds_own_audience_is_not_found() {
+fn an_identity_token_is_not_found_for_any_audience() {
     let identity = "/computeMetadata/v1/instance/service-accounts/default/identity?audience=";
     let gcloud = "32555940559.apps.googleusercontent.com&format=standard&licenses=FALSE";
-    for (policy, other) in [("compat", 403), ("strict", 404)] {
+    for (policy, without) in [("compat", 403), ("strict", 404)] {
         let policy = built_in(policy);
         assert_eq!(by(&policy, &format!("{identity}{gcloud}")), Verdict::Conceal(404));
-        assert_eq!(by(&policy, &format!("{identity}https://example.com")), Verdict::Conceal(other));
-        assert_eq!(by(&policy, &format!("{identity}x.{gcloud}")), Verdict::Conceal(other));
+        assert_eq!(by(&policy, &format!("{identity}https://example.com")), Verdict::Conceal(404));
+        assert_eq!(by(&policy, identity.trim_end_matches("?audience=")), Verdict::Conceal(without));
+    }
+    let text = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: one\nversion: '1'\nqueryKeys: [audience]\n\
+                rules:\n  - paths: [instance/service-accounts/*/identity]\n    verdict: conceal\n    reason: r\n    \
+                notFoundForAudiences: [a]\n";
+    let one = Choice::default().compile(text).expect("a policy");
+    for (audience, status) in [("a", 404), ("b", 403), ("x.a", 403)] {
+        assert_eq!(by(&one, &format!("{identity}{audience}")), Verdict::Conceal(status), "{audience}");
     }
     assert_eq!(by(&built_in("k8s-metadata-proxy"), &format!("{identity}{gcloud}")), Verdict::Conceal(403));
 }
@@ -209,6 +216,7 @@ fn strict_serves_what_the_gke_metadata_server_serves() {
         "instance/service-accounts",
         "instance/attributes/cluster-uid",
         "project/project-id",
+        "universe/universe-domain",
     ] {
         assert_eq!(below(path), Verdict::Allow, "{path}");
     }
@@ -228,7 +236,7 @@ fn strict_serves_what_the_gke_metadata_server_serves() {
         "instance/service-accounts/default/identity?audience=x",
         "project/attributes/",
         "oslogin/",
-        "universe/universe-domain",
+        "universe/other",
     ] {
         assert_eq!(below(path), Verdict::Conceal(404), "{path}");
     }

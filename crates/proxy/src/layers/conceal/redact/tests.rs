@@ -20,7 +20,10 @@ fn a_listing_keeps_served_values_and_the_directories_above_them() {
     let strict = built_in("strict");
     let entries = "attributes/\ndisks/\nhostname\nid\nservice-accounts/\nid/\n../\n\nkube-env\n";
     assert_eq!(listing(of_node(&strict), "instance", entries), "attributes/\nhostname\nid\nservice-accounts/\nid/\n");
-    assert_eq!(listing(of_node(&strict), "", "instance/\noslogin/\nproject/\nuniverse/\n"), "instance/\nproject/\n");
+    assert_eq!(
+        listing(of_node(&strict), "", "instance/\noslogin/\nproject/\nuniverse/\n"),
+        "instance/\nproject/\nuniverse/\n"
+    );
     let account = "aliases\nemail\nidentity\nscopes\ntoken\n";
     let left = listing(of_node(&strict), "instance/service-accounts/default", account);
     assert_eq!(left, "aliases\nemail\nscopes\ntoken\n");
