@@ -2,7 +2,8 @@
 //!
 //! Client libraries ping `/` when a process starts; Go's and gsutil's send no header with it. Node's requests
 //! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached from the
-//! start. All of them remember a failure for the life of the process, so the response must not depend on an upstream
+//! start. Others request the accounts or the project in this way. The redirect of a directory that each machine has is known
+//! without asking; whether the policy shows the directory is decided when the client follows. All of them remember a failure for the life of the process, so the response must not depend on an upstream
 //! that is slow or busy. The listings contain only what the proxy serves: the real server's legacy entries beside
 //! `computeMetadata/` and beside `v1/` are left out.
 
@@ -11,9 +12,6 @@ use http::{Response, StatusCode};
 use super::filter::{Decide, Decision};
 use crate::metadata::{Endpoint, Request};
 use crate::reply::{self, Body};
-
-/// The path that Node's library requests.
-const INSTANCE_PATH: &str = "/computeMetadata/v1/instance";
 
 /// Answers discovery requests.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +37,22 @@ fn answer(request: &Request) -> Option<Response<Body>> {
         _ if !request.query.is_empty() => None,
         Endpoint::Root => Some(listing("computeMetadata/\n")),
         Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
-        Endpoint::Leaf if request.path.as_str() == INSTANCE_PATH => Some(reply::directory_redirect(request)),
+        Endpoint::Leaf | Endpoint::ServiceAccounts if lacks_only_a_slash(request.path.as_str()) => {
+            Some(reply::directory_redirect(request))
+        }
         _ => None,
     }
+}
+
+/// Whether a path is a directory that each machine has, without its final slash.
+fn lacks_only_a_slash(path: &str) -> bool {
+    matches!(
+        path,
+        "/computeMetadata/v1"
+            | "/computeMetadata/v1/instance"
+            | "/computeMetadata/v1/instance/attributes"
+            | "/computeMetadata/v1/instance/service-accounts"
+            | "/computeMetadata/v1/instance/service-accounts/default"
+            | "/computeMetadata/v1/project"
+    )
 }

@@ -45,16 +45,21 @@ fn forms(path: CommonPath) -> [bool; 2] {
     match path {
         // In the token cache.
         CommonPath::DefaultToken => [false, false],
-        CommonPath::DefaultAccount => [false, true],
-        CommonPath::Accounts => [true, true],
+        CommonPath::DefaultAccount | CommonPath::Accounts => [true, true],
         CommonPath::UniverseDomain
         | CommonPath::ProjectId
         | CommonPath::NumericProjectId
         | CommonPath::InstanceId
         | CommonPath::Zone
+        | CommonPath::InstanceName
         | CommonPath::Hostname
         | CommonPath::DefaultEmail
+        | CommonPath::DefaultScopes
         | CommonPath::Instance
+        | CommonPath::Attributes
+        | CommonPath::InstanceTemplate
+        | CommonPath::CreatedBy
+        | CommonPath::Ipv6s
         | CommonPath::ClusterName
         | CommonPath::ClusterLocation
         | CommonPath::MachineType
@@ -98,7 +103,11 @@ impl Leaf {
     /// How often its value can change.
     pub fn lifetime(self) -> Lifetime {
         match self.path {
-            CommonPath::ClusterName | CommonPath::ClusterLocation => Lifetime::Attribute,
+            CommonPath::ClusterName
+            | CommonPath::ClusterLocation
+            | CommonPath::Attributes
+            | CommonPath::InstanceTemplate
+            | CommonPath::CreatedBy => Lifetime::Attribute,
             _ => Lifetime::Machine,
         }
     }
@@ -107,14 +116,21 @@ impl Leaf {
     /// or is not the metadata server.
     pub fn may_be_missing(self) -> bool {
         match self.path {
-            // A machine may have no account, no universe and no cluster. GKE's own metadata server has no machine type.
+            // A machine may have no account, no universe, no cluster, no template and no IPv6. GKE's own metadata server has
+            // no machine type and no name.
             CommonPath::UniverseDomain
             | CommonPath::DefaultToken
             | CommonPath::DefaultEmail
             | CommonPath::DefaultAccount
+            | CommonPath::DefaultScopes
             | CommonPath::Accounts
+            | CommonPath::Attributes
             | CommonPath::ClusterName
             | CommonPath::ClusterLocation
+            | CommonPath::InstanceName
+            | CommonPath::InstanceTemplate
+            | CommonPath::CreatedBy
+            | CommonPath::Ipv6s
             | CommonPath::MachineType
             | CommonPath::Version => true,
             CommonPath::ProjectId
