@@ -38,8 +38,7 @@ fn layers(criterion: &mut Criterion) {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
     let request = || support::request(support::CLUSTER_UID, Empty::new());
-    let (requests, shedding) = (Arc::default(), Arc::default());
-    let rescue = rescue::layer(&requests, &shedding, OnOverload::Reset, &timeline).layer(answers);
+    let rescue = rescue::layer(&rescue::Notes::default(), OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);
     let hosts = Arc::new(AllowedHosts::default());
     bench(criterion, "classify", classify::layer(&hosts, (), &timeline).layer(ends()), request);

@@ -19,9 +19,10 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::config::{Config, MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::http_client::secure::CaError;
 use crate::layers::conceal::PolicyMetrics;
+use crate::layers::leaves::Leaves;
 use crate::memory::Pressure;
 use crate::pods::{ProcError, Sandboxes, Scans};
-use crate::policy::{LivePolicy, LoadError, Policy, Reloaded};
+use crate::policy::{A_RESTART_FAILS, LivePolicy, LoadError, Policy, Reloaded};
 use crate::redirect::{Keeper, Redirect};
 use crate::server::{self, Connections, Door, Drain, Server};
 use crate::shared::{Identifying, Shared};
@@ -169,6 +170,8 @@ impl App {
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| {
             let keeper = Keeper::of_installed(redirect, registry.counter(&table::REDIRECT_DROPPED));
+            // The process keeps one.
+            let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))
         };
         let _redirecting = redirect.map(keep);
@@ -277,14 +280,15 @@ fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
         Upstream::None(_) => shared.readiness.warm(),
     }
     let concealment = Arc::clone(&shared.concealment);
-    tasks.spawn(async move { follow(concealment.policy(), concealment.metrics()).await });
+    let leaves = Arc::clone(&shared.leaves);
+    tasks.spawn(async move { follow(concealment.policy(), concealment.metrics(), &leaves).await });
     let connections = Arc::clone(&shared.limits.connections);
     tasks.spawn(async move { connections.tend().await });
     if let Some(identity) = shared.identity.clone() {
         tasks.spawn(identity.tend());
     }
-    let of_history = Arc::clone(shared);
-    tasks.spawn(async move { of_history.measures.history.run(&of_history.measures.instruments.latency).await });
+    let measured = Arc::clone(shared);
+    tasks.spawn(async move { measured.measures.run().await });
     tasks
 }
 
@@ -303,7 +307,7 @@ async fn drain(shared: &Shared, mut accepting: JoinSet<()>) {
 }
 
 /// Follows the policy file. Logs and counts its changes.
-async fn follow(live: &LivePolicy, metrics: &PolicyMetrics) {
+async fn follow(live: &LivePolicy, metrics: &PolicyMetrics, leaves: &Arc<Leaves>) {
     metrics.in_force(&live.current());
     let report = |reloaded: Reloaded<'_>| {
         metrics.reloaded(&reloaded);
@@ -311,10 +315,13 @@ async fn follow(live: &LivePolicy, metrics: &PolicyMetrics) {
             Reloaded::Applied(policy) => {
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
                 tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
+                // It may show more of them. What it conceals is left out of the kept ones, too.
+                let leaves = Arc::clone(leaves);
+                tokio::spawn(async move { leaves.refresh_trees().await });
             }
             Reloaded::Rejected { error, in_force } => {
                 let in_force = in_force.name();
-                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy");
+                tracing::error!(%error, in_force, "invalid policy file; keeping the previous policy; {A_RESTART_FAILS}");
             }
         }
     };

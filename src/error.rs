@@ -37,9 +37,9 @@ pub enum Error {
     /// The pod's service account cannot be used, or is not known.
     #[error(transparent)]
     Account(#[from] AccountError),
-    /// A pod reads a tree that includes the node's accounts.
+    /// A pod reads a tree that may include the node's accounts, which cannot be removed.
     #[error(
-        "Refused: a recursive read of this directory includes the node's service accounts; read instance/ one level at a time."
+        "Refused: a recursive read of this directory may include the node's service accounts; read /computeMetadata/v1/ instead."
     )]
     IncludesAccounts,
     /// A response larger than this many bytes, which cannot be buffered as a whole.
@@ -120,6 +120,14 @@ impl Error {
         }
     }
 
+    /// The path that was asked for, if it is known.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Concealed(concealed) => Some(concealed.path().as_str()),
+            _ => None,
+        }
+    }
+
     /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -179,5 +187,50 @@ fn status_of_request(error: &RequestError) -> StatusCode {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         Self::Upstream(Arc::new(failure))
+    }
+}
+
+/// Why there is no answer, for all requests that waited for the same.
+#[derive(Debug, Clone)]
+pub enum SharedError {
+    /// The metadata server returned none.
+    Failed(Arc<Failure>),
+    /// The request for it was shed.
+    Overloaded(Overload),
+    /// It is larger than this many bytes.
+    TooLarge(usize),
+}
+
+impl From<Failure> for SharedError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Arc::new(failure))
+    }
+}
+
+impl From<Overload> for SharedError {
+    fn from(overload: Overload) -> Self {
+        Self::Overloaded(overload)
+    }
+}
+
+impl From<Error> for SharedError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Upstream(failure) => Self::Failed(failure),
+            Error::Overloaded(overload) => Self::Overloaded(overload),
+            Error::TooLarge(largest) => Self::TooLarge(largest),
+            // The layers below return no other error.
+            _ => Failure::Closed.into(),
+        }
+    }
+}
+
+impl From<SharedError> for Error {
+    fn from(error: SharedError) -> Self {
+        match error {
+            SharedError::Failed(failure) => Self::Upstream(failure),
+            SharedError::Overloaded(overload) => overload.into(),
+            SharedError::TooLarge(largest) => Self::TooLarge(largest),
+        }
     }
 }

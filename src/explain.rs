@@ -1,16 +1,14 @@
 //! [`Question`]: the commands `explain` and `policy`, which answer questions about policies.
 
 use std::fmt::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use bytes::Bytes;
+use http::Uri;
 use http::header::HOST;
 use http::uri::Authority;
-use http::{StatusCode, Uri};
 
+use crate::ask::{self, AskError};
 use crate::error::Error;
-use crate::http_client::{HttpClient, Limits};
 use crate::identity::Whois;
 use crate::layers::conceal::redact;
 use crate::metadata::headers::{GOOGLE, METADATA_FLAVOR};
@@ -20,17 +18,14 @@ use crate::metadata::{Malformed, Query, Request, RequestError};
 use crate::policy::pattern::Pattern;
 use crate::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadError, Policy, Source, Subject};
 
-/// The proxy answers from memory.
-const ADMIN_LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 64 * 1024 };
-
 /// What policies leave out at the beginning of a path.
 const V1: &str = "/computeMetadata/v1/";
 
 /// A question about policies. Its answer is text.
 #[derive(Debug)]
 pub enum Question {
-    /// What does the policy decide about a URL, and why?
-    Explain(Choice, String),
+    /// What does the policy decide about a URL, and why? Is it what was expected?
+    Explain(Choice, String, Option<Expected>),
     /// What is the text of a policy?
     Show(Source),
     /// Which requests does the second policy decide differently from the first?
@@ -41,11 +36,35 @@ pub enum Question {
     Schema,
 }
 
+/// What a policy is expected to decide about a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum Expected {
+    /// Pods get an answer, perhaps with values removed.
+    Allow,
+    /// Nothing is sent upstream.
+    Conceal,
+}
+
+/// The answer to a question.
+#[derive(Debug)]
+pub struct Answer {
+    /// What to print.
+    pub text: String,
+    /// Whether it is what was expected, if anything was.
+    pub is_as_expected: bool,
+}
+
 impl Question {
     /// Answers the question. Fails if the policy cannot be loaded.
-    pub fn answer(&self) -> Result<String, LoadError> {
-        Ok(match self {
-            Self::Explain(choice, url) => explain(&choice.load()?, url),
+    pub fn answer(&self) -> Result<Answer, LoadError> {
+        let mut is_as_expected = true;
+        let text = match self {
+            Self::Explain(choice, url, expected) => {
+                let policy = choice.load()?;
+                is_as_expected = expected.is_none_or(|expected| decides(&policy, url) == Some(expected));
+                explain(&policy, url)
+            }
             Self::Show(source) => {
                 source.texts()?.join("\n# The policy it extends, whose rules come after its own:\n\n")
             }
@@ -56,8 +75,16 @@ impl Question {
                 format!("The policy {name}, version {version} ({hash}), is valid: {} rules.\n", policy.rule_count())
             }
             Self::Schema => policy::SCHEMA.to_owned(),
-        })
+        };
+        Ok(Answer { text, is_as_expected })
     }
+}
+
+/// What the policy decides about a GET of a URL. `None` if the URL is invalid, so that a misspelt one meets no expectation.
+fn decides(policy: &Policy, url: &str) -> Option<Expected> {
+    let request = parse(url).ok()?;
+    let is_concealed = matches!(policy.judge(&request), Decision::Conceal(_));
+    Some(if is_concealed { Expected::Conceal } else { Expected::Allow })
 }
 
 /// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
@@ -100,38 +127,9 @@ pub async fn whois(admin: SocketAddr, pod: &str) -> Result<Whois, AskError> {
     serde_json::from_str(&answer).map_err(|_| AskError::Unclear)
 }
 
-/// Why it is not known whom the proxy takes a pod for.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nothing answers there.
-    #[error("cannot reach the proxy at {0} (--metrics-addr): {1}")]
-    Unreachable(SocketAddr, String),
-    /// The proxy does not identify pods.
-    #[error("{0}")]
-    NoIdentity(String),
-    /// It does not answer that here, such as to an address that is not loopback.
-    #[error("it refuses to say: {0}")]
-    Refused(String),
-    /// The answer has another form.
-    #[error("its answer has another form; the proxy is of another version")]
-    Unclear,
-}
-
 async fn ask(admin: SocketAddr, query: &[(&str, &str)]) -> Result<String, AskError> {
-    let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
-    // A proxy that listens on all addresses listens on loopback, too.
-    let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
     let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-    let request = http::Request::get(format!("http://{}/whois?{query}", SocketAddr::new(ip, admin.port())));
-    let request = request.body(Bytes::new()).map_err(|error| unreachable(&error))?;
-    let answer = HttpClient::plain(ADMIN_LIMITS).send(request).await.map_err(|error| unreachable(&error))?;
-    let text = String::from_utf8_lossy(answer.body()).into_owned();
-    let said = || text.trim_end().to_owned();
-    match answer.status() {
-        status if status.is_success() => Ok(text),
-        StatusCode::NOT_FOUND => Err(AskError::NoIdentity(said())),
-        _ => Err(AskError::Refused(said())),
-    }
+    ask::get(admin, &format!("/whois?{query}")).await
 }
 
 /// A table of requests and what each policy decides.
@@ -223,7 +221,19 @@ mod tests {
 
     fn explained(policy: &str, url: &str) -> String {
         let choice = Choice { source: Source::parse(policy), recursive: None };
-        Question::Explain(choice, url.to_owned()).answer().expect("a built-in policy")
+        Question::Explain(choice, url.to_owned(), None).answer().expect("a built-in policy").text
+    }
+
+    #[test]
+    fn an_expectation_is_met_only_by_that_verdict_and_never_by_an_invalid_url() {
+        let (secret, open) = ("/computeMetadata/v1/instance/attributes/kube-env", "/computeMetadata/v1/instance/zone");
+        for (url, allow, conceal) in [(secret, false, true), (open, true, false), (&secret[1..], false, false)] {
+            let meets = |expected| {
+                let question = Question::Explain(Choice::default(), url.to_owned(), Some(expected));
+                question.answer().expect("a built-in policy").is_as_expected
+            };
+            assert_eq!((meets(Expected::Allow), meets(Expected::Conceal)), (allow, conceal), "{url}");
+        }
     }
 
     #[test]
@@ -244,7 +254,7 @@ mod tests {
     #[test]
     fn the_upstream_request_is_shown() {
         let text = explained("strict", "/computeMetadata/v1/instance/?recursive=true&alt=text&unknown=1");
-        assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?alt=json&recursive=true\n"), "{text}");
+        assert!(text.contains("upstream   GET /computeMetadata/v1/instance/?recursive=true\n"), "{text}");
         let text = explained("compat", "/computeMetadata/v1/instance/id?recursive=true");
         assert!(text.contains("upstream   GET /computeMetadata/v1/instance/id\n"), "{text}");
     }
@@ -252,7 +262,8 @@ mod tests {
     #[test]
     fn policies_are_compared() {
         let choice = |name: &str| Choice { source: Source::parse(name), recursive: None };
-        let compared = |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in");
+        let compared =
+            |from: &str, to: &str| Question::Compare([choice(from), choice(to)]).answer().expect("built in").text;
         let text = compared("k8s-metadata-proxy", "compat");
         let row = |target: &str| text.lines().find(|line| line.starts_with(&format!("/computeMetadata/v1/{target} ")));
         assert!(

@@ -23,6 +23,9 @@ pub enum Failure {
     /// No complete response within this time.
     #[error("it did not answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
+    /// The response began, but was not read to its end within this time.
+    #[error("its response was not read to its end within {} ms", .0.as_millis())]
+    Slow(Duration),
     /// The connection was closed before the response head.
     #[error("it closed the connection without a response")]
     Closed,
@@ -48,7 +51,7 @@ impl Failure {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "upstream_connect",
-            Self::TimedOut(_) => "upstream_timeout",
+            Self::TimedOut(_) | Self::Slow(_) => "upstream_timeout",
             Self::Closed => "upstream_closed",
             Self::CutShort => "upstream_cut_short",
             Self::NotHttp => "upstream_not_http",

@@ -31,7 +31,7 @@ pub struct Finding<T, V> {
 
 /// The meaning of a finding. A greater one is worse.
 pub trait Verdict: Copy + Ord {
-    /// What the finding's line begins with: 8 characters.
+    /// What the finding's line begins with: a word, and blanks after it.
     fn mark(self) -> &'static str;
 }
 
@@ -82,7 +82,7 @@ impl<T, V> Finding<T, V> {
 const MAX_TEXT: usize = 4000;
 
 /// What could move a terminal's cursor, or change the order of what it shows, becomes visible.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let is_hidden = |char: char| {
         char.is_control() || matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
     };

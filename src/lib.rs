@@ -62,6 +62,8 @@
 //! | whether a pod or node is protected, once or all the time | [`check`] |
 //! | why pods of a node get tokens of their own, or why not | `doctor` |
 //! | how commands for operators show what they found | [`finding`] |
+//! | how a command asks the running proxy | [`ask`] |
+//! | whether this proxy is well, what is wrong with it, and what to do | [`condition`] |
 //! | when a filter begins and ends | [`layers::latency`] |
 //! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
 //! | names, labels and help of metrics | [`telemetry::table`] |
@@ -88,12 +90,14 @@
 
 pub mod admin;
 pub mod app;
+pub mod ask;
 pub mod backoff;
 pub mod cgroup;
 pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod cluster;
+pub mod condition;
 pub mod config;
 #[cfg(feature = "mock")]
 pub mod demo;
@@ -125,9 +129,11 @@ pub mod shares;
 pub mod single_flight;
 pub mod stack;
 pub mod startup_taint;
+pub mod status;
 pub mod telemetry;
 pub mod threads;
 pub mod tokens;
+mod units;
 pub mod upstream;
 pub mod warm;
 pub mod workloads;

@@ -11,6 +11,7 @@ use gce_metadata_proxy::explain;
 use gce_metadata_proxy::pages;
 use gce_metadata_proxy::redirect;
 use gce_metadata_proxy::server::drain::Signals;
+use gce_metadata_proxy::status;
 use gce_metadata_proxy::telemetry::{Registry, logging, table};
 use gce_metadata_proxy::threads;
 use tokio::runtime::{Builder, Runtime};
@@ -44,8 +45,24 @@ fn start(command: Command) -> Outcome<ExitCode> {
     runtime(threads::count())?.block_on(async {
         match command {
             Command::Serve(config) => serve(config).await?,
-            Command::Ask(question) => print(&question.answer()?),
+            Command::Ask(question) => {
+                let answer = question.answer()?;
+                print(&answer.text);
+                return Ok(if answer.is_as_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
             Command::ExplainPod { admin, pod } => print(&explain::pod(admin, &pod).await?),
+            Command::Status { admin, format } => {
+                return Ok(match status::run(admin, format).await {
+                    Ok((text, code)) => {
+                        print(&text);
+                        ExitCode::from(code)
+                    }
+                    Err(error) => {
+                        eprintln!("gce-metadata-proxy: {error}");
+                        ExitCode::from(status::CANNOT_ASK)
+                    }
+                });
+            }
             Command::Check { command, admin, log: (format, levels) } => {
                 logging::start(format, &levels);
                 let (text, code) = check::run(command, admin, first_signal()?).await?;
@@ -100,10 +117,10 @@ async fn serve(config: Config) -> Outcome<()> {
     let mut signals = Signals::listen()?;
     logging::start(config.log_format, &config.log);
     logging::limit_panics();
+    let mut app = App::bind(config).await?;
     for unknown in cli::unknown_variables() {
         tracing::warn!("{unknown}");
     }
-    let mut app = App::bind(config).await?;
     app.connect_cluster().await?;
     app.install_redirect().await?;
     let (tell, told) = oneshot::channel::<()>();

@@ -2,5 +2,5 @@
 
 mod live;
 
-pub use live::{LivePolicy, Reloaded};
+pub use live::{A_RESTART_FAILS, LivePolicy, Rejection, Reloaded};
 pub use protocol::policy::*;

@@ -1,10 +1,11 @@
 //! [`Readiness`]: whether the proxy is ready to serve pods.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::door_probe::DoorProbe;
@@ -13,7 +14,7 @@ use crate::server::Drain;
 use crate::upstream::Health;
 
 /// State of the process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "status", content = "reason")]
 pub enum State {
     /// Not serving yet, or warming up the cache.
@@ -27,6 +28,24 @@ pub enum State {
     Degraded(String),
     /// Finishing requests in flight and accepting no connections.
     Draining,
+}
+
+/// Why a process that serves is not as it should be. Its text is the reason of [`State::Degraded`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// The proxy's own door does not answer.
+    Door(String),
+    /// The last request to the metadata server failed.
+    Upstream {
+        /// Why.
+        failure: String,
+        /// For how long no request has succeeded.
+        lasts: Duration,
+    },
+    /// New pods may be unknown.
+    Identity(String),
+    /// What pods ask for first is not known yet.
+    Cold,
 }
 
 /// Maximum time to wait for the warmup, so that a node without a metadata server can start. The list of pods is waited for
@@ -75,20 +94,29 @@ impl Readiness {
         } else if !(is_late || is_warm && self.knows_pods()) {
             State::Starting
         } else if !self.knows_pods() {
-            State::Unable("identity: the API server has not yet listed this node's pods, which get 503".to_owned())
+            let why = self.identity.as_ref().and_then(|identity| identity.degraded());
+            State::Unable(why.unwrap_or_else(|| "identity: the node's pods were not listed yet".to_owned()))
         } else if !self.serving.load(Ordering::Relaxed) {
             State::Starting
-        } else if let Some(trouble) = self.door.trouble() {
-            State::Degraded(trouble)
-        } else if let Some(failure) = self.upstream.failure() {
-            State::Degraded(format!("metadata server: {failure}"))
-        } else if let Some(degraded) = self.identity.as_ref().and_then(|identity| identity.degraded()) {
-            State::Degraded(degraded)
-        } else if is_warm {
-            State::Ready
         } else {
-            State::Degraded("the metadata server has not yet provided the default token and common values".to_owned())
+            self.troubles().first().map_or(State::Ready, |trouble| State::Degraded(trouble.to_string()))
         }
+    }
+
+    /// What is not as it should be, the most important first.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        let failure = self.upstream.failure().zip(self.upstream.failing_for());
+        let degraded = self.identity.as_ref().and_then(|identity| identity.degraded());
+        let is_cold = !self.warm.load(Ordering::Relaxed);
+        [
+            self.door.trouble().map(Trouble::Door),
+            failure.map(|(failure, lasts)| Trouble::Upstream { failure, lasts }),
+            degraded.map(Trouble::Identity),
+            is_cold.then_some(Trouble::Cold),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 
@@ -99,9 +127,19 @@ impl State {
     }
 }
 
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Door(trouble) | Self::Identity(trouble) => f.write_str(trouble),
+            Self::Upstream { failure, .. } => write!(f, "metadata server: {failure}"),
+            Self::Cold => f.write_str("the metadata server has not yet provided the default token and common values"),
+        }
+    }
+}
+
 /// One line, for a person.
-impl std::fmt::Display for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Starting => f.write_str("starting"),
             Self::Unable(reason) => write!(f, "unable: {reason}"),

@@ -5,7 +5,7 @@ mod limits;
 mod measures;
 mod sources;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
@@ -19,8 +19,10 @@ use crate::layers::token_cache::{IsDefault, Store, Tokens};
 use crate::memory::Pressure;
 use crate::policy::LivePolicy;
 use crate::readiness::Readiness;
+use crate::redirect::Standing;
 use crate::server::Drain;
 use crate::telemetry::Registry;
+use crate::telemetry::refusals::{NamePod, Refusals};
 use crate::tokens::MetadataServer;
 use crate::upstream::{Access, Forward};
 use crate::workloads::Workloads;
@@ -42,6 +44,8 @@ pub struct Shared {
     pub registry: Registry,
     /// What is counted and measured of requests.
     pub measures: Measures,
+    /// The last refusals.
+    pub refusals: Arc<Refusals>,
     /// How much clients may use.
     pub limits: Limits,
     /// The policy in force, and how it is enforced.
@@ -58,6 +62,8 @@ pub struct Shared {
     pub tokens: Tokens<Sources>,
     /// Whether pods should be sent here.
     pub readiness: Readiness,
+    /// Whether the redirect is installed. Set once if this process keeps one.
+    pub redirect: OnceLock<Arc<Standing>>,
     /// Asks whether pods are served.
     pub door_probe: Arc<DoorProbe>,
     /// Ends connections at shutdown.
@@ -83,20 +89,24 @@ impl Shared {
         let upstream = Access::new(&config.upstream, &limits.room, &measures.instruments.latency, &registry);
         let (identity, sources) = pods.sources(MetadataServer::new(upstream.forward.clone()), &registry);
         let policy_metrics = Arc::new(PolicyMetrics::new(&registry));
+        let accounts = identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new);
         let concealment = Concealment::new(policy, config.policy_mode, Arc::clone(&limits.room), policy_metrics);
+        let concealment = Arc::new(concealment.with_accounts(accounts.clone()));
         let (door_probe, drain) = (Arc::new(DoorProbe::new(&registry)), Drain::default());
         let health = Arc::clone(&upstream.health);
         Arc::new(Self {
             began: Instant::now(),
             readiness: Readiness::new(health, identity.clone(), Arc::clone(&door_probe), drain.clone()),
-            accounts: identity.as_ref().and_then(|identity| Accounts::new(identity.workloads())).map(Arc::new),
-            concealment: Arc::new(concealment),
-            leaves: leaves(&upstream.forward),
+            accounts,
+            refusals: refusals(identity.clone()),
+            leaves: leaves(&upstream.forward, &concealment, identity.is_some()),
+            concealment,
             tokens: Tokens::new(store, sources),
             config,
             registry,
             measures,
             limits,
+            redirect: OnceLock::new(),
             identity,
             upstream,
             door_probe,
@@ -105,11 +115,25 @@ impl Shared {
     }
 }
 
-/// Values that are requested from the metadata server.
-fn leaves(forward: &Forward) -> Arc<Leaves> {
-    let forward = forward.clone();
-    Leaves::new(move |leaf: Leaf| {
-        let forward = forward.clone();
-        async move { forward.ask(&leaf.request()).await }
-    })
+/// Refusals with the names of identified pods.
+fn refusals(identity: Option<Arc<Identity>>) -> Arc<Refusals> {
+    Arc::new(Refusals::new(NamePod::new(Arc::new(move |addr| identity.as_ref()?.pod_at(addr)))))
+}
+
+/// Values that are requested from the metadata server. Trees are kept for pods if these have identities.
+fn leaves(forward: &Forward, concealment: &Arc<Concealment>, has_identities: bool) -> Arc<Leaves> {
+    let (forward, concealment) = (forward.clone(), Arc::clone(concealment));
+    let leaves = Leaves::new(move |leaf: Leaf| {
+        let (forward, concealment) = (forward.clone(), Arc::clone(&concealment));
+        async move {
+            let request = leaf.request();
+            let answer = forward.ask(&request);
+            if leaf.is_tree() {
+                concealment.kept_tree(&request, !has_identities, answer).await
+            } else {
+                Ok(answer.await?)
+            }
+        }
+    });
+    Arc::new(if has_identities { leaves.with_trees_of_pods() } else { leaves })
 }

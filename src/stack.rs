@@ -62,6 +62,11 @@ fn with_between(
     let filters = Filters::of(&shared);
     let limit = Arc::new(limit(&shared, filters.clone()));
     let of_visitors = shared.identity.clone();
+    let notes = rescue::Notes {
+        requests: Arc::clone(&shared.measures.requests),
+        shedding: Arc::clone(&shared.measures.shedding),
+        refusals: Arc::clone(&shared.refusals),
+    };
     // A connection's client stays known while it is parked.
     let remember = move |arrival: Arrival| Some(Visitor::new(of_visitors.clone()?, arrival));
     Remembering(remember, move |arrival: Arrival, visitor: &Option<Arc<Visitor>>| {
@@ -76,7 +81,7 @@ fn with_between(
             // Outermost, so that refusals are measured, too.
             total(timeline),
             // Outside everything that decides, so that every refusal and failure below is answered in one place.
-            rescue::layer(&shared.measures.requests, &shared.measures.shedding, shared.config.on_overload, timeline),
+            rescue::layer(&notes, shared.config.on_overload, timeline),
             // Inside rescue, which answers what it catches, and outside everything that decides.
             catch_panic::layer(&shared.measures.requests, peer),
             // Outside all filters: whichever of them answers is done here.

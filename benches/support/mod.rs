@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use gce_metadata_proxy::cli;
 use gce_metadata_proxy::error::Error;
-use gce_metadata_proxy::failure::UPSTREAM_TIMEOUT;
+use gce_metadata_proxy::failure::{Failure, UPSTREAM_TIMEOUT};
 use gce_metadata_proxy::layers::in_flight::SeatedBody;
 use gce_metadata_proxy::layers::latency::TimedBody;
 use gce_metadata_proxy::layers::leaves::{Leaf, Leaves};
@@ -98,7 +98,7 @@ async fn stacks_of(
 
 /// Cached leaves: the zone, with the server's response.
 pub fn known_leaves() -> Arc<Leaves> {
-    let leaves = Leaves::new(|_| std::future::pending());
+    let leaves = Arc::new(Leaves::new(|_| std::future::pending::<Result<_, Failure>>()));
     keep_zone(&leaves);
     leaves
 }

@@ -20,6 +20,7 @@ FOLDERS = [
     "overlays/identity",
     "overlays/identity-doctor",
     "overlays/cilium",
+    "observability",
     "tests/everything",
     "tests/own-policy",
     "tests/removal",

@@ -81,20 +81,32 @@ class Flags(unittest.TestCase):
             if where in rendered.UNEDITED:
                 continue
             with self.subTest(where, container=container["name"]):
-                mistakes = self.mistakes(container, args)
+                mistakes = self.mistakes(args, environment(container))
                 self.assertEqual(len(mistakes), 1, mistakes)
                 self.assertIn("--made-on-purpose", mistakes[0])
+
+    def test_what_the_chart_makes_of_more_values_is_valid(self):
+        for given in [
+            "identity.enabled=true,identity.workloadIdentityProvider=none",
+            "port=888,metricsPort=1989,canary.metricsPort=9999,podMonitor.enabled=true,redirect.startupTaint=example.com/t",
+        ]:
+            for found in rendered.helm("--set", given, "--kube-version", "1.36.0"):
+                for _, container in rendered.containers_of(found):
+                    variables = {one["name"]: one.get("value", "node-1") for one in container.get("env", [])}
+                    with self.subTest(given, container=container["name"]):
+                        [mistake] = self.mistakes(container["args"], variables)
+                        self.assertIn("--made-on-purpose", mistake)
 
     def test_an_overlay_that_was_not_edited_is_refused(self):
         for where in rendered.UNEDITED:
             container = rendered.container(where, "doctor" if where in rendered.DOCTORS else "proxy")
             with self.subTest(where):
-                mistakes = self.mistakes(container, container["args"])
+                mistakes = self.mistakes(container["args"], environment(container))
                 self.assertRegex("\n".join(mistakes), r"METADATA_PROXY_WORKLOAD_IDENTITY_PROVIDER.*PROJECT_NUMBER.*is not valid")
 
-    def mistakes(self, container, args):
+    def mistakes(self, args, variables):
         """What the binary says is wrong about a container's arguments and variables."""
-        asked, variables = [BINARY, *map(here, args), "--made-on-purpose"], NOWHERE | environment(container)
+        asked, variables = [BINARY, *map(here, args), "--made-on-purpose"], NOWHERE | variables
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10, env=variables)
         self.assertEqual(done.returncode, USAGE, done.stderr)
         return [line for line in done.stderr.splitlines() if line.startswith("gce-metadata-proxy: ")]

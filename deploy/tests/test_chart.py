@@ -1,17 +1,22 @@
-"""The chart renders what the overlays render, and refuses values that it does not understand."""
+"""The chart renders what the overlays render, and more with values of its own."""
 
 import difflib
-import json
-import re
+import os
+import shutil
+import tempfile
 import unittest
 from copy import deepcopy
+from pathlib import Path
 
 import yaml
 
 import rendered
 
 # What Helm's users expect on every object, and Kustomize's do not.
-HELMS = ["helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "app.kubernetes.io/version"]
+HELMS = [
+    "helm.sh/chart", "helm.sh/resource-policy",
+    "app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "app.kubernetes.io/version",
+]  # fmt: skip
 
 
 class Chart(unittest.TestCase):
@@ -55,7 +60,7 @@ class Chart(unittest.TestCase):
             (values, {"proxy", "redirect"}),
             ([*values, "--set", "identity.enabled=false"], {"redirect"}),
             ([*values, "--set", "redirect.routeLocalnet=false"], {"proxy"}),
-            ([*values, "--set", "redirect.enabled=false,redirect.remove=true"], {"proxy", "redirect-remove"}),
+            ([*values, "--set", "redirect.enabled=false,redirect.remove=true,canary.enabled=false"], {"proxy", "redirect-remove"}),
             (["--set", "seLinuxType="], set()),
         ]:
             with self.subTest(more):
@@ -109,95 +114,125 @@ class Chart(unittest.TestCase):
             rule["replacement"]
             for endpoint in monitor["spec"]["podMetricsEndpoints"]
             for rule in endpoint["relabelings"]
-            if rule["targetLabel"] == "__address__"
+            if rule.get("targetLabel") == "__address__"
         ]
         self.assertEqual(addresses, ["$1:989", "$1:1990"])
 
-    def test_it_refuses_values_that_it_does_not_understand(self):
-        for mistake in [
-            "redirect.enabled=maybe",
-            "redirect.enable=true",
-            "redirect.remove=true",
-            "redirect.allow={80}",
-            "redirect.maxNewConnections=-1",
-            "redirect.maxNewConnections=100001",
-            "redirect.metricsAddr=990",
-            "redirect.allow={https}",
-            "redirect.allow=443",
-            "redirect.uplinks={eth0;eth1}",
-            "image.pullPolicy=Sometimes",
-            "policy.document.extends=strict",
-            "policy.document.apiVersion=v1",
-            "resources.limits.memory=null",
-            "extraArgs={max-in-flight=400}",
-            "canary.enabled=maybe",
-            "seLinuxType=spc-t",
-            "podMonitor.interval=often",
-            "tolerations={}",
+    def test_its_alerts_are_those_of_kustomize(self):
+        own = "labels.release=monitoring,prometheusRule.runbookUrl=https://git.example/README.md"
+        [shipped] = [one for one in rendered.kustomize("observability") if one["kind"] == "PrometheusRule"]
+        for given, where, labels in [
+            ("prometheusRule.enabled=true", "deploy/observability/README.md", {}),
+            (f"prometheusRule.enabled=true,prometheusRule.{own}", "https://git.example/README.md", {"release": "monitoring"}),
         ]:
-            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
-                rendered.helm("--set", mistake)
+            [rule] = [one for one in rendered.helm("--set", given) if one["kind"] == "PrometheusRule"]
+            with self.subTest(given):
+                self.assertEqual(without_helms_labels(rule["metadata"]["labels"]), shipped["metadata"]["labels"] | labels)
+                for ours, charts in zip(alerts(shipped), alerts(rule), strict=True):
+                    link = ours["annotations"]["runbook_url"].split("#")[1]
+                    self.assertEqual(charts["annotations"]["runbook_url"], f"{where}#{link}")
+                    # Kustomize folds lines otherwise.
+                    self.assertEqual(charts["expr"].split(), ours["expr"].split())
 
-    def test_it_refuses_a_policy_that_the_proxy_would_refuse(self):
-        values = rendered.TESTS / "own-policy" / "values.yaml"
-        rule = "policy.document.rules[0]"
-        for mistake, sentence in [
-            ("policy.document.rule={}", "additional properties 'rule' not allowed"),
-            ("policy.document.extends=stict", "'/policy/document/extends'"),
-            ("policy.document.name=Ours", "'/policy/document/name'"),
-            (f"{rule}.paths={{instance/tags}},{rule}.verdict=deny", "'/policy/document/rules/0/verdict'"),
-            (f"{rule}.paths={{/instance/tags}},{rule}.verdict=allow", "'/policy/document/rules/0/paths/0'"),
+    def test_what_a_site_needs_reaches_the_proxy_and_its_doctor(self):
+        values = [
+            "--set", "env[0].name=HTTPS_PROXY,env[0].value=http://proxy.example:3128",
+            "--set", "volumes[0].name=ca,volumes[0].configMap.name=ca,volumeMounts[0].name=ca,volumeMounts[0].mountPath=/ca",
+        ]  # fmt: skip
+        identity = ["--values", rendered.TESTS / "identity-kubelet" / "values.yaml"]
+        for more in ([], identity):
+            pod = self.pod(*values, *more)
+            with self.subTest(more):
+                self.assert_has_these(pod, pod["containers"][0])
+                [redirect] = [one for one in pod["containers"] if one["name"] == "redirect"]
+                self.assertNotIn("HTTPS_PROXY", values_of(redirect))
+        [doctor] = [one for one in rendered.helm(*values, *identity, "--set", "identity.doctor.node=n") if one["kind"] == "Job"]
+        pod = doctor["spec"]["template"]["spec"]
+        self.assert_has_these(pod, pod["containers"][0])
+
+    def assert_has_these(self, pod, container):
+        self.assertEqual(values_of(container)["HTTPS_PROXY"], "http://proxy.example:3128")
+        self.assertIn({"name": "ca", "configMap": {"name": "ca"}}, pod["volumes"])
+        self.assertIn({"name": "ca", "mountPath": "/ca"}, container["volumeMounts"])
+
+    def test_proxy_and_canary_are_placed_as_the_values_say(self):
+        given = [
+            "--set", "priorityClassName=ours,tolerations[0].key=a,tolerations[0].operator=Exists",
+            "--set", "podAnnotations.ours=yes", "--set", "redirect.resources.limits.cpu=60m,canary.resources.limits.cpu=20m",
+        ]  # fmt: skip
+        limits = {}
+        for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
+            template = rendered.daemonset(rendered.helm(*given), name)["spec"]["template"]
+            with self.subTest(name):
+                self.assertEqual(template["metadata"]["annotations"]["ours"], "yes")
+                self.assertEqual(template["spec"]["priorityClassName"], "ours")
+                self.assertEqual(template["spec"]["tolerations"], [{"key": "a", "operator": "Exists"}])
+            limits |= {one["name"]: one["resources"]["limits"]["cpu"] for one in template["spec"]["containers"]}
+        self.assertEqual(limits, {"proxy": "100m", "redirect": "60m", "canary": "20m"})
+        none = self.pod("--set", "priorityClassName=,tolerations=null")
+        self.assertFalse({"priorityClassName", "tolerations"} & set(none))
+
+    def test_another_port_is_known_to_all_who_need_it(self):
+        ports = "port=888,metricsPort=1989,canary.metricsPort=9999,podMonitor.enabled=true,redirect.startupTaint=t"
+        given = ["--set", ports, "--kube-version", "1.30.0"]
+        containers = {one["name"]: one for one in self.pod(*given)["containers"]}
+        [canary] = self.pod(*given, of="gce-metadata-proxy-canary")["containers"]
+        proxy, redirect = containers["proxy"], containers["redirect"]
+        self.assertIn("--addr=127.0.0.1:888", proxy["args"])
+        self.assertIn("--metrics-addr=0.0.0.0:1989", proxy["args"])
+        for probe in ("livenessProbe", "readinessProbe"):
+            self.assertEqual(proxy[probe]["httpGet"]["port"], 1989)
+        for args in (redirect["args"], redirect["readinessProbe"]["exec"]["command"]):
+            self.assertIn("--to=127.0.0.1:888", args)
+        # What is run in the container asks there, and the redirect whether it may take the taint away.
+        for container in (proxy, redirect):
+            self.assertEqual(values_of(container)["METADATA_PROXY_METRICS_ADDR"], "127.0.0.1:1989")
+        self.assertIn("--metrics-addr=0.0.0.0:9999", canary["args"])
+        self.assertIn("--metrics-addr=127.0.0.1:9999", canary["readinessProbe"]["exec"]["command"])
+        monitors = [one for one in rendered.helm(*given) if one["kind"] == "PodMonitor"]
+        scraped = [
+            rule["replacement"]
+            for monitor in monitors
+            for endpoint in monitor["spec"]["podMetricsEndpoints"]
+            for rule in endpoint["relabelings"]
+            if "replacement" in rule
+        ]
+        self.assertEqual(scraped, ["$1:1989", "$1:9999"])
+
+    def test_its_notes_say_how_to_check_and_how_to_remove(self):
+        first, second = "--set redirect.enabled=false,redirect.startupTaint=,canary.enabled=false", "--set redirect.remove=true"
+        for given, wanted in [
+            ("canary.enabled=true", ["get daemonset/gce-metadata-proxy-canary", "BEFORE helm uninstall", first, second]),
+            ("redirect.enabled=false", ["need the proxy", second]),
+            ("redirect.enabled=false,canary.enabled=false,redirect.remove=true", ["helm uninstall removes the rest"]),
+            ("identity.enabled=true,identity.workloadIdentityProvider=none", ["identity doctor", "new pods then get 503"]),
+            ("image.repository=r.example/p,image.tag=v1", ["--image=r.example/p:v1 -- check", "-c proxy -- /gce-metadata-proxy status"]),
         ]:
-            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
-                rendered.helm("--values", values, "--set", mistake)
+            text = notes(given)
+            with self.subTest(given):
+                for part in ["-n metadata rollout status daemonset/gce-metadata-proxy", *wanted]:
+                    self.assertIn(part, text)
+                # The order is that of the text.
+                self.assertEqual(sorted(wanted, key=text.index), wanted)
 
-    def test_it_knows_the_fields_of_a_policy_as_the_proxy_does(self):
-        wanted = policy_for_the_chart()
-        schema = json.loads((rendered.CHART / "values.schema.json").read_text())
-        self.assertTrue(schema["definitions"]["policy"] == wanted, f"put this there:\n{on_few_lines(wanted)}")
-
-    def test_it_refuses_an_identity_that_cannot_be(self):
-        provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
-        pool, cluster = "shop.svc.id.goog", "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c"
-        for mistake, sentence in [
-            ({"access": "cluster"}, "'/identity/access': value must be one of 'own-node', 'kubelet', 'fenced'"),
-            ({"workloadPool": "Shop.svc.id.goog"}, "'/identity/workloadPool'"),
-            ({"workloadIdentityProvider": "projects/1"}, "'/identity/workloadIdentityProvider'"),
-            ({"workloadPool": pool, "clusterUri": "shop"}, "'/identity/clusterUri'"),
-            # It would end the string in the admission policy.
-            ({"workloadIdentityProvider": provider, "tokenAudience": "a', 'b"}, "'/identity/tokenAudience'"),
-            ({"passthrough": ["fluentbit"]}, "'/identity/passthrough/0'"),
-            ({"prefetch": "some"}, "'/identity/prefetch'"),
-            ({"kubeconfig": "kubelet.conf"}, "'/identity/kubeconfig'"),
-            ({"resources": {"limits": {"memory": None}}}, "'/identity/resources/limits'"),
-            ({"workloadPool": pool, "clusterUri": cluster, "workloadIdentityProvider": provider}, "are both set"),
-            ({"workloadPool": pool}, "identity.workloadPool needs identity.clusterUri"),
-            ({"clusterUri": cluster}, "identity.clusterUri needs identity.workloadPool"),
-            ({"tokenAudience": "a"}, "identity.tokenAudience needs identity.workloadPool or"),
-            ({"shortTokens": True}, "identity.shortTokens needs identity.workloadPool or"),
-            ({"access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
+    def test_an_uninstall_leaves_what_pods_would_be_cut_off_without(self):
+        own = ["--values", rendered.TESTS / "everything" / "values.yaml"]
+        removed = ["--set", "redirect.enabled=false,canary.enabled=false"]
+        for more, wanted in [
+            (own, {"DaemonSet gce-metadata-proxy", "ServiceAccount gce-metadata-proxy", "ConfigMap gce-metadata-proxy-policy"}),
+            ([*own, *removed], set()),
+            ([*own, *removed, "--set", "redirect.remove=true"], set()),
         ]:
-            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
-                self.with_identity(mistake, "1.36.0")
-
-    def test_it_refuses_a_way_that_the_cluster_does_not_have(self):
-        fenced = {
-            "access": "fenced",
-            "workloadIdentityProvider": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
-        }
-        with self.assertRaisesRegex(AssertionError, "own-node needs Kubernetes 1.36 .*, and this is v1.34.1;"):
-            self.with_identity({}, "1.34.1-gke.5")
-        with self.assertRaisesRegex(AssertionError, "fenced needs Kubernetes 1.30 .*, and this is v1.29.9"):
-            self.with_identity(fenced, "1.29.9")
-        short = fenced | {"access": "kubelet", "shortTokens": True}
-        with self.assertRaisesRegex(AssertionError, "shortTokens needs Kubernetes 1.30 .*, and this is v1.29.9"):
-            self.with_identity(short, "1.29.9")
-        self.with_identity({}, "1.36.0-gke.100")
-        self.with_identity(fenced, "1.30.0-eks-1")
-        self.with_identity({"access": "kubelet"}, "1.25.0")
+            kept = {
+                f"{one['kind']} {one['metadata']['name']}"
+                for one in rendered.helm(*more)
+                if one["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+            }
+            with self.subTest(more):
+                self.assertEqual(kept, wanted)
 
     def test_without_a_pool_pods_are_told_apart_and_nobody_gets_tokens_of_an_audience(self):
-        found = self.with_identity({}, "1.36.0")
+        found = rendered.helm("--set", "identity.enabled=true,identity.workloadIdentityProvider=none", "--kube-version", "1.36.0")
         self.assertIn("ClusterRole -/gce-metadata-proxy-own-node", map(rendered.name_of, found))
         self.assertNotIn("ClusterRole -/gce-metadata-proxy-audience", map(rendered.name_of, found))
 
@@ -210,13 +245,26 @@ class Chart(unittest.TestCase):
         self.assertIn("'system:serviceaccount:metadata:gce-metadata-proxy'", condition["expression"])
 
     @staticmethod
-    def with_identity(values, version):
-        given = ["--set-json", f"identity={json.dumps(values | {'enabled': True})}"]
-        return rendered.helm(*given, "--kube-version", version)
-
-    @staticmethod
     def pod(*arguments, of="gce-metadata-proxy"):
         return rendered.daemonset(rendered.helm(*arguments), of)["spec"]["template"]["spec"]
+
+
+def notes(given):
+    """What Helm prints after an installation, which `helm template` does not show unless it is part of an object."""
+    with tempfile.TemporaryDirectory() as place:
+        chart = Path(place) / "chart"
+        shutil.copytree(rendered.CHART, chart)
+        (chart / "templates" / "NOTES.txt").rename(chart / "notes")
+        (chart / "templates" / "notes.yaml").write_text('kind: Notes\ntext: {{ tpl (.Files.Get "notes") . | toJson }}\n')
+        command = ["template", "release", chart, "--namespace", "metadata", "--kube-version", "1.36.0", "--set", given]
+        found = rendered.objects(rendered.run(os.environ.get("HELM", "helm"), *command))
+        [shown] = [one["text"] for one in found if one["kind"] == "Notes"]
+        return shown
+
+
+def alerts(rule):
+    """The alerts of a PrometheusRule."""
+    return [one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one]
 
 
 def values_of(container):
@@ -224,29 +272,10 @@ def values_of(container):
     return {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
 
 
-def policy_for_the_chart():
-    """The schema of a policy file, at its place in the schema of the chart's values, without what `policy schema` explains."""
-    text = (rendered.DEPLOY.parent / "policies" / "schema.json").read_text()
-    schema = json.loads(text.replace('"#/$defs/', '"#/definitions/policy/$defs/'), object_hook=without_descriptions)
-    del schema["$schema"], schema["title"]
-    return schema
-
-
-def without_descriptions(found):
-    return {key: value for key, value in found.items() if key != "description" or not isinstance(value, str)}
-
-
-def on_few_lines(schema):
-    """As JSON, with one line for each field and each type."""
-    line = lambda item: f"{json.dumps(item[0])}: {json.dumps(item[1])}"
-    lines = lambda found: "{\n    " + ",\n    ".join(map(line, found.items())) + "\n  }"
-    parts = {key: lines(value) if key in ("properties", "$defs") else json.dumps(value) for key, value in schema.items()}
-    return "{\n" + ",\n".join(f'  "{key}": {part}' for key, part in parts.items()) + "\n}"
-
-
 def without_helms_labels(found):
     if isinstance(found, dict):
-        return {key: without_helms_labels(value) for key, value in found.items() if key not in HELMS}
+        kept = {key: without_helms_labels(value) for key, value in found.items() if key not in HELMS}
+        return {key: value for key, value in kept.items() if (key, value) != ("annotations", {})}
     if isinstance(found, list):
         return [without_helms_labels(value) for value in found]
     return found

@@ -16,7 +16,7 @@ class Editing(unittest.TestCase):
         place = tempfile.TemporaryDirectory()
         self.addCleanup(place.cleanup)
         self.deploy = Path(place.name) / "deploy"
-        shutil.copytree(rendered.DEPLOY, self.deploy, ignore=shutil.ignore_patterns("tests", "helm"))
+        shutil.copytree(rendered.DEPLOY, self.deploy, ignore=shutil.ignore_patterns("tests"))
 
     def test_a_component_of_ones_own_replaces_the_policy(self):
         shipped = next(found for found in rendered.kustomize("tests/everything") if found["kind"] == "ConfigMap")
@@ -47,6 +47,38 @@ class Editing(unittest.TestCase):
                 self.assertEqual([image for image in images if not image.startswith("registry.example/")], [])
             file.write_text(text)
         self.assertGreater(named, 8)
+
+    def test_alerts_have_the_links_and_labels_that_are_named(self):
+        place = self.deploy / "observability"
+        for name, was, now in [
+            ("runbooks.yaml", "url: deploy/observability/README.md", "url: https://git.example/README.md"),
+            ("kustomization.yaml", "# labels:\n#   - pairs:", "labels:\n  - pairs:"),
+        ]:
+            text = (place / name).read_text()
+            self.assertIn(was, text)
+            (place / name).write_text(text.replace(was, now))
+        objects = rendered.objects(rendered.run("kubectl", "kustomize", place))
+        [rule] = [one for one in objects if one["kind"] == "PrometheusRule"]
+        self.assertEqual(rule["metadata"]["labels"]["release"], "kube-prometheus-stack")
+        annotations = [one["annotations"] for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one]
+        self.assertTrue(annotations)
+        for found in annotations:
+            self.assertRegex(found["runbook_url"], r"^https://git\.example/README\.md#[a-z-]+$")
+
+    def test_a_label_for_prometheus_changes_no_pod(self):
+        mine = self.deploy / "overlays/mine"
+        shutil.copytree(self.deploy / "overlays/self-managed", mine)
+        file = mine / "kustomization.yaml"
+        plain = file.read_text().replace("# - ../../components/observability", "- ../../components/observability")
+        found = {}
+        for text in (plain, plain + "labels:\n  - pairs: {release: kube-prometheus-stack}\n"):
+            file.write_text(text)
+            found[text == plain] = rendered.objects(rendered.run("kubectl", "kustomize", mine))
+        monitors = [one["metadata"]["labels"]["release"] for one in found[False] if one["kind"] == "PodMonitor"]
+        self.assertEqual(monitors, ["kube-prometheus-stack"] * 2)
+        for name in ("gce-metadata-proxy", "gce-metadata-proxy-canary"):
+            before, after = (rendered.daemonset(found[is_plain], name)["spec"] for is_plain in (True, False))
+            self.assertEqual(before, after)
 
     def name_of_policy(self, folder):
         """The name of the only policy that a folder gives, which the proxy has to use."""

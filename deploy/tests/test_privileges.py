@@ -156,7 +156,7 @@ def proxy_of(found):
 class Privileges(unittest.TestCase):
     def test_every_container_has_these_and_no_more(self):
         seen = {}
-        for where, _, container in rendered.containers():
+        for where, pod, container in rendered.containers():
             # The chart's are compared with the overlays' objects as a whole.
             where = where.removeprefix("chart as ")
             with self.subTest(where, container=container["name"]):

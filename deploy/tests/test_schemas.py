@@ -10,9 +10,9 @@ from kubernetes_validate import utils
 import rendered
 
 # Kubernetes' schemas do not have them: the Prometheus operator and Cilium define them.
-MONITOR = "PodMonitor"
+MONITOR, RULE = "PodMonitor", "PrometheusRule"
 CILIUM = {"CiliumLocalRedirectPolicy", "CiliumClusterwideNetworkPolicy", "CiliumNetworkPolicy"}
-FOREIGN = {MONITOR} | CILIUM
+FOREIGN = {MONITOR, RULE} | CILIUM
 # Sidecars came with 1.29 (alpha in 1.28), admission policies and recursiveReadOnly with 1.30. The right to act as a node
 # (1.36) is in no schema. The rest works from 1.25.
 SINCE = {"sidecar/environment": "1.28", "sidecar/redirect": "1.28", "tests/startup-taint": "1.30"}
@@ -52,7 +52,16 @@ class Schemas(unittest.TestCase):
             for endpoint in monitor["spec"]["podMetricsEndpoints"]:
                 self.assertLessEqual(set(endpoint), {"path", "interval", "relabelings"})
                 for relabeling in endpoint["relabelings"]:
-                    self.assertLessEqual(set(relabeling), {"sourceLabels", "targetLabel", "replacement"})
+                    self.assertLessEqual(set(relabeling), {"sourceLabels", "action", "regex", "targetLabel", "replacement"})
+
+        rules = [found for _, found in rendered.everything() if found["kind"] == RULE]
+        self.assertTrue(rules)
+        for rule in rules:
+            self.assertEqual((rule["apiVersion"], set(rule["spec"])), ("monitoring.coreos.com/v1", {"groups"}))
+            for group in rule["spec"]["groups"]:
+                self.assertLessEqual(set(group), {"name", "interval", "rules"})
+                for one in group["rules"]:
+                    self.assertLessEqual(set(one), {"record", "alert", "expr", "for", "labels", "annotations"})
 
     def test_ciliums_objects_are_what_its_definitions_allow(self):
         schema = json.loads((rendered.TESTS / "cilium.schema.json").read_text())

@@ -18,9 +18,11 @@ use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::statusz::{self, Status};
 use crate::cli;
+use crate::condition::{Condition, Fact};
 use crate::layers::catch_panic::panic_message;
 use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
+use crate::readiness::State;
 use crate::reply;
 use crate::server::{Arrival, NewStack, Reset, Stack};
 use crate::shared::Shared;
@@ -47,7 +49,7 @@ gce-metadata-proxy
 /metrics               Prometheus metrics
 /healthz               200 while the process is alive; does not depend on the metadata server
 /readyz                200 if ready or degraded, 503 if starting, unable or draining
-/readyz?verbose        readiness as JSON
+/readyz?verbose        readiness as JSON, with what is wrong and what to do
 /loglevel              log levels; from this machine: PUT /loglevel?levels=info,gce_metadata_proxy=debug
 ";
 
@@ -140,12 +142,23 @@ impl Admin {
         let state = self.shared.readiness.state();
         let status = if state.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         if verbose {
-            let json = serde_json::to_string(&state).expect("a tag and a string are always JSON");
+            let facts: Vec<Fact> = statusz::facts(&self.shared).into_iter().map(Fact::for_anybody).collect();
+            let verbose = Verbose { state, condition: Condition::of(&facts), facts };
+            let json = serde_json::to_string(&verbose).expect("tags and strings are always JSON");
             page(status, JSON, json + "\n")
         } else {
             text(status, format!("{state}\n"))
         }
     }
+}
+
+/// Readiness with what is wrong. Pods may read it.
+#[derive(Serialize)]
+struct Verbose {
+    #[serde(flatten)]
+    state: State,
+    condition: Condition,
+    facts: Vec<Fact>,
 }
 
 /// Refuses requests that the pages must not see, catches their panics, and sets headers that all responses have.

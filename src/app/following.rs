@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::cluster::rights::{self, Report, Severity};
 use crate::cluster::{Cluster, RequestError};
-use crate::identity::{CredentialState, Identity};
+use crate::identity::{ApiServer, CredentialState, Identity};
 use crate::pods::{self, Store, WatchEvent};
 use crate::shared::Shared;
 use crate::tokens::workload::{prefetch, renew};
@@ -20,6 +20,8 @@ const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 /// Follows this node's pods and their accounts, and what the proxy's credential may do, in tasks of this set.
 pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
     let Some(identity) = &shared.identity else { return };
+    let asked = cluster.clone();
+    identity.follows(ApiServer::new(Arc::new(move || asked.server())));
     let (pods, workloads) = (Arc::clone(identity.pods()), Arc::clone(identity.workloads()));
     let dir = shared.config.identity.as_ref().and_then(|settings| settings.state_dir.as_ref());
     if let Some(dir) = dir {

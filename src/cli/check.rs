@@ -1,11 +1,14 @@
 //! Flags of `check`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::admin::AdminArgs;
 use super::given::{Given, Mistakes, Syntax};
 use super::redirect::RoutesArgs;
+use super::repeated::Repeated;
 use super::syntax::{self, Choice, HostName, Time};
 use crate::check::{Canary, Command};
 use crate::finding::Format;
@@ -32,17 +35,23 @@ pub(super) struct CheckArgs {
 
     #[command(flatten)]
     open: RoutesArgs,
+
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 impl CheckArgs {
-    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Command> {
+    /// What to do, and where operators are served: as given before or after the command.
+    pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<(Command, SocketAddr)> {
+        let admin = self.admin.over(before).resolve(mistakes);
         let node = mistakes.optional(self.node_name);
         let open = self.open.resolve(mistakes);
-        Some(match self.interval {
+        let command = match self.interval {
             Some(interval) => Command::Repeatedly(Canary { interval: mistakes.value(interval)?, node, open }),
             None if self.last => Command::Last,
             None => Command::Once { format: mistakes.value(self.format)?, open },
-        })
+        };
+        Some((command, admin?))
     }
 }
 

@@ -1,10 +1,9 @@
 //! `identity` and its subcommands.
 
-use std::net::SocketAddr;
-
 use clap::{Args, Subcommand};
 
 use super::Command;
+use super::admin::AdminArgs;
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
 use super::repeated::Repeated;
@@ -38,6 +37,9 @@ pub(super) struct DoctorArgs {
 
     #[command(flatten)]
     identity: IdentityArgs,
+
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 impl Subcommands {
@@ -45,10 +47,11 @@ impl Subcommands {
     pub(super) fn resolve(
         self,
         before: IdentityArgs,
-        admin: Option<SocketAddr>,
+        admin_before: AdminArgs,
         mistakes: &mut Mistakes,
     ) -> Option<Command> {
-        let Self::Doctor(DoctorArgs { account, pod, format, identity }) = self;
+        let Self::Doctor(DoctorArgs { account, pod, format, identity, admin }) = self;
+        let admin = admin.over(admin_before).resolve(mistakes);
         let settings = identity.over(before).resolve_anyway("identity doctor", mistakes);
         let (account, pod) = (mistakes.optional(account), mistakes.optional(pod));
         let whose = match (account, pod) {

@@ -1,32 +1,53 @@
 //! The policy flags, and the commands that answer questions about policies: `explain` and `policy`.
 
-use std::net::SocketAddr;
-
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::Command;
-use super::given::Mistakes;
+use super::admin::AdminArgs;
+use super::given::{Given, Mistakes};
+use super::repeated::{Repeated, repeated};
 use super::syntax::{self, Choice};
 use crate::config::Config;
-use crate::explain::Question;
+use crate::explain::{Expected, Question};
 use crate::layers::conceal::Mode;
 use crate::policy::{self, BuiltIn, Recursive, Source};
+
+repeated! {
+    #[derive(Debug, Args, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub(super) struct ChoiceArgs {
+        /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
+        /// other known secrets, `strict` allows only what GKE's own server shows, `k8s-metadata-proxy` conceals exactly what
+        /// that proxy conceals, FILE is a policy file, which is reloaded when it changes
+        #[arg(
+            long,
+            value_name = format!("{}|FILE", syntax::names::<BuiltIn>()),
+            env = "METADATA_PROXY_POLICY",
+            default_value = policy::Choice::default().source.to_string()
+        )]
+        policy: Given<String>,
+
+        /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
+        #[arg(long, value_name = syntax::names::<Recursive>(), env = "METADATA_PROXY_RECURSIVE")]
+        recursive: Option<Choice<Recursive>>,
+    }
+}
+
+impl ChoiceArgs {
+    pub(super) fn resolve(self, mistakes: &mut Mistakes) -> policy::Choice {
+        let (policy, recursive) = (mistakes.optional(Some(self.policy)), mistakes.optional(self.recursive));
+        let source = policy.map_or_else(|| policy::Choice::default().source, |policy| Source::parse(&policy));
+        policy::Choice { source, recursive }
+    }
+}
 
 #[derive(Debug, Args, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct PolicyArgs {
-    /// Policy that decides which metadata is concealed from pods: `compat` conceals what k8s-metadata-proxy conceals and
-    /// other known secrets, `strict` allows only what GKE's own server shows, `k8s-metadata-proxy` conceals exactly what
-    /// that proxy conceals, FILE is a policy file, which is reloaded when it changes
-    #[arg(
-        long,
-        value_name = format!("{}|FILE", syntax::names::<BuiltIn>()),
-        env = "METADATA_PROXY_POLICY",
-        default_value = policy::Choice::default().source.to_string(),
-        global = true
-    )]
-    policy: String,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) choice: ChoiceArgs,
 
     /// Enforce the policy, or only log what it would refuse
     #[arg(
@@ -36,33 +57,22 @@ pub(super) struct PolicyArgs {
         default_value = Mode::default().to_string()
     )]
     policy_mode: Choice<Mode>,
-
-    /// Refuse recursive reads, or answer them without the concealed values. Overrides the policy
-    #[arg(long, value_name = syntax::names::<Recursive>(), env = "METADATA_PROXY_RECURSIVE", global = true)]
-    recursive: Option<Choice<Recursive>>,
 }
 
 impl PolicyArgs {
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> (policy::Choice, Option<Mode>) {
-        let mode = mistakes.value(self.policy_mode.clone());
-        (self.choice(mistakes), mode)
-    }
-
-    /// The policy alone, for commands that do not enforce it.
-    pub(super) fn choice(self, mistakes: &mut Mistakes) -> policy::Choice {
-        let recursive = mistakes.optional(self.recursive);
-        // A variable that is empty counts as not set.
-        let source =
-            if self.policy.is_empty() { policy::Choice::default().source } else { Source::parse(&self.policy) };
-        policy::Choice { source, recursive }
+        (self.choice.resolve(mistakes), mistakes.value(self.policy_mode))
     }
 
     /// The flags that result in this configuration.
     pub(super) fn from_config(config: &Config) -> Self {
+        let policy::Choice { source, recursive } = &config.policy;
         Self {
-            policy: config.policy.source.to_string(),
+            choice: ChoiceArgs {
+                policy: Given::from_value(source.to_string()),
+                recursive: recursive.map(Choice::from_value),
+            },
             policy_mode: Choice::from_value(config.policy_mode),
-            recursive: config.policy.recursive.map(Choice::from_value),
         }
     }
 }
@@ -76,27 +86,44 @@ pub(super) struct ExplainArgs {
     /// Instead of a URL, explain how the proxy on this machine (at --metrics-addr) identifies a pod
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
     pod: Option<String>,
+
+    /// Exit with 1 if the policy decides otherwise, or if the URL is invalid: for tests of a policy
+    #[arg(long, value_name = syntax::names::<Expected>(), conflicts_with = "pod")]
+    expect: Option<Choice<Expected>>,
+
+    #[command(flatten)]
+    policy: ChoiceArgs,
+
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 impl ExplainArgs {
-    /// The policy is only for URLs, and the address only for pods.
-    pub(super) fn resolve(self, policy: policy::Choice, admin: SocketAddr) -> Command {
-        match self.pod {
-            Some(pod) => Command::ExplainPod { admin, pod },
-            None => Command::Ask(Question::Explain(policy, self.url.unwrap_or_default())),
+    /// The policy is only for URLs, and the address only for pods. Both hold where they are given, before or after the command.
+    pub(super) fn resolve(self, policy: ChoiceArgs, admin: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
+        if let Some(pod) = self.pod {
+            return Some(Command::ExplainPod { admin: self.admin.over(admin).resolve(mistakes)?, pod });
         }
+        let (policy, expected) = (self.policy.over(policy).resolve(mistakes), mistakes.optional(self.expect));
+        Some(Command::Ask(Question::Explain(policy, self.url.unwrap_or_default(), expected)))
     }
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Policies {
     /// Print the policy selected by --policy, and the policy it extends
-    Show,
+    Show {
+        #[command(flatten)]
+        policy: ChoiceArgs,
+    },
     /// Print the requests that the policy selected by --policy decides differently from another one
     Diff {
         /// The other policy: a built-in policy, or a policy file
         #[arg(value_name = format!("{}|FILE", syntax::names::<BuiltIn>()))]
         from: String,
+
+        #[command(flatten)]
+        policy: ChoiceArgs,
     },
     /// Validate a policy file
     Check {
@@ -109,12 +136,13 @@ pub(super) enum Policies {
 }
 
 impl Policies {
-    pub(super) fn resolve(self, policy: policy::Choice) -> Question {
+    /// The policy holds where it is given, before or after the command.
+    pub(super) fn resolve(self, before: ChoiceArgs, mistakes: &mut Mistakes) -> Question {
         match self {
-            Self::Show => Question::Show(policy.source),
-            Self::Diff { from } => {
+            Self::Show { policy } => Question::Show(policy.over(before).resolve(mistakes).source),
+            Self::Diff { from, policy } => {
                 let from = policy::Choice { source: Source::parse(&from), recursive: None };
-                Question::Compare([from, policy])
+                Question::Compare([from, policy.over(before).resolve(mistakes)])
             }
             Self::Check { file } => Question::Check(Source::File(file.into())),
             Self::Schema => Question::Schema,

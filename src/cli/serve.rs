@@ -6,6 +6,7 @@ use clap::{ArgMatches, Args};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::admin::AdminArgs;
 use super::effect;
 use super::given::{Given, Mistakes};
 use super::identity::IdentityArgs;
@@ -34,15 +35,9 @@ pub(super) struct ServeArgs {
     )]
     addr: Vec<Given<SocketAddr>>,
 
-    /// Address to listen on for operators: /metrics, /healthz, /readyz, /statusz and others
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "METADATA_PROXY_METRICS_ADDR",
-        default_value = config::METRICS_ADDR.to_string(),
-        global = true
-    )]
-    pub(super) metrics_addr: Given<SocketAddr>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) admin: AdminArgs,
 
     /// Host name to accept on --metrics-addr, in addition to localhost and IP addresses; for example the node name that a
     /// scraper uses. May be repeated
@@ -176,7 +171,7 @@ impl ServeArgs {
     pub(super) fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
         effect::check(given, mistakes);
         let addrs = mistakes.list(self.addr);
-        let metrics_addr = mistakes.value(self.metrics_addr);
+        let metrics_addr = self.admin.resolve(mistakes);
         let metrics_allowed_hosts = mistakes.list(self.metrics_allowed_host);
         let upstream = mistakes.value(self.upstream);
         let upstream = self.values.resolve(upstream, mistakes);
@@ -220,7 +215,7 @@ impl ServeArgs {
         let hosts = |hosts: &[String]| hosts.iter().cloned().map(Given::from_value).collect();
         Self {
             addr: config.addrs.iter().copied().map(Given::from_value).collect(),
-            metrics_addr: Given::from_value(config.metrics_addr),
+            admin: AdminArgs::from_addr(config.metrics_addr),
             metrics_allowed_host: hosts(&config.metrics_allowed_hosts),
             upstream: Given::from_value(match &config.upstream {
                 Upstream::Server(target) => Place::Server(target.clone()),

@@ -1,9 +1,8 @@
 //! The flag `--startup-taint` of `redirect install --keep`.
 
-use std::net::SocketAddr;
-
 use clap::Args;
 
+use super::admin::AdminArgs;
 use super::given::{Given, Mistakes, Plain};
 use super::identity::NodeArgs;
 use super::repeated::Repeated;
@@ -19,6 +18,9 @@ pub(super) struct StartupTaintArgs {
 
     #[command(flatten)]
     node: NodeArgs,
+
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 impl StartupTaintArgs {
@@ -27,7 +29,7 @@ impl StartupTaintArgs {
         self,
         keeps_rules: bool,
         before: NodeArgs,
-        admin: Option<SocketAddr>,
+        admin_before: AdminArgs,
         mistakes: &mut Mistakes,
     ) -> Option<StartupTaint> {
         let key = mistakes.optional(self.startup_taint)?;
@@ -36,6 +38,7 @@ impl StartupTaintArgs {
                 "--startup-taint requires `redirect install --keep`, which waits until the proxy is ready".to_owned(),
             );
         }
+        let admin = self.admin.over(admin_before).resolve(mistakes);
         let node = self.node.over(before);
         if node.is_nameless() {
             mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());

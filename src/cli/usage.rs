@@ -96,10 +96,6 @@ mod tests {
             ("policy check", "policy check needs <FILE>\nTry 'gce-metadata-proxy policy check --help'."),
             ("policy", "policy needs a command: show, diff, check or schema\nTry 'gce-metadata-proxy policy --help'."),
             (
-                "policy --recursive redact",
-                "policy needs a command: show, diff, check or schema\nTry 'gce-metadata-proxy policy --help'.",
-            ),
-            (
                 "--policy check redirect",
                 "redirect needs a command: install, remove or check\nTry 'gce-metadata-proxy redirect --help'.",
             ),

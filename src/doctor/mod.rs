@@ -29,7 +29,8 @@ use tokio::time::{Instant, timeout_at};
 pub use patient::Whose;
 pub use report::{Finding, Report, Step, Verdict};
 
-use crate::explain::{self, AskError};
+use crate::ask::AskError;
+use crate::explain;
 use crate::identity::Settings;
 use google::{Exchanged, Reached};
 use patient::Patient;

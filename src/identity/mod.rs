@@ -24,7 +24,7 @@ mod waiting;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -51,6 +51,9 @@ pub use visitor::{Outdated, Visitor};
 /// Resets the connections from an address that were accepted before a moment. Returns their number.
 pub type CutFrom = Hook<dyn Fn(IpAddr, BootTime) -> usize + Send + Sync>;
 
+/// The API server's URL.
+pub type ApiServer = Hook<dyn Fn() -> String + Send + Sync>;
+
 /// Deletes what is kept for a principal that is gone.
 pub type Forget = Hook<dyn Fn(Principal) + Send + Sync>;
 
@@ -76,6 +79,8 @@ pub struct Identity {
     forget: Forget,
     metrics: IdentityMetrics,
     credential: CredentialBoard,
+    /// Set when it is followed.
+    api_server: OnceLock<ApiServer>,
 }
 
 /// An identified pod, for pages.
@@ -125,6 +130,7 @@ impl Identity {
             forget,
             metrics: IdentityMetrics::new(registry),
             credential: CredentialBoard::new(registry),
+            api_server: OnceLock::new(),
         });
         identity.observe(registry);
         identity
@@ -180,6 +186,7 @@ impl Identity {
             holders: &holders,
             reported: &reported,
             api_age: self.pods.age().unwrap_or(Duration::MAX),
+            is_answered: self.pods.is_answered(),
             attest: self.attest,
             accepted: arrival.accepted,
             now: BootTime::now(),
@@ -255,14 +262,27 @@ impl Identity {
 
     /// Why new pods may be unknown, if so. For operators.
     pub fn degraded(&self) -> Option<String> {
+        let api_server = self.api_server();
         match self.pods.age() {
-            None => Some("identity: the API server has not yet listed this node's pods, which get 503".to_owned()),
+            None => Some(format!("identity: {api_server} has not yet listed this node's pods, which get 503")),
             Some(age) if age > STALE => {
                 let seconds = age.as_secs();
-                Some(format!("identity: the API server has been silent for {seconds} s; new pods get 503"))
+                Some(format!("identity: {api_server} has been silent for {seconds} s; new pods get 503"))
             }
             Some(_) => self.scans.trouble().map(|trouble| format!("identity: {trouble}; new pods get 503")),
         }
+    }
+
+    /// The API server in words, with its URL if that is known.
+    pub fn api_server(&self) -> String {
+        let at = self.api_server.get().map(|url| format!(" at {}", url())).unwrap_or_default();
+        format!("the API server{at}")
+    }
+
+    /// From now on this is the API server.
+    pub fn follows(&self, api_server: ApiServer) {
+        // A process follows one.
+        let _ = self.api_server.set(api_server);
     }
 
     /// The pods that the API server reports.
@@ -289,6 +309,11 @@ impl Identity {
         let mut rows: Vec<_> = self.lock().iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.address);
         rows
+    }
+
+    /// The pod that has this address now, if it was identified.
+    pub fn pod_at(&self, addr: IpAddr) -> Option<Arc<CallingPod>> {
+        self.lock().get(&addr)?.pod.as_ref().map(|pod| Arc::clone(&pod.calling))
     }
 
     /// Counts a request that got 503.

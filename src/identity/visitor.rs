@@ -73,7 +73,7 @@ impl Visitor {
                 Err(NoOwner::Outdated) => return Err(Outdated),
                 Err(NoOwner::Unidentified(why)) => why,
             };
-            if matches!(why, Missing::Pod { .. }) {
+            if matches!(why, Missing::Pod { .. } | Missing::Answer { uid: Some(_), .. }) {
                 identity.pods.missed();
             }
             if waiting.is_none() {

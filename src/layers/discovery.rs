@@ -2,10 +2,10 @@
 //!
 //! Client libraries ping `/` when a process starts; Go's and gsutil's send no header with it. Node's requests
 //! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached from the
-//! start. Others request the accounts or the project in this way. The redirect of a directory that each machine has is known
-//! without asking; whether the policy shows the directory is decided when the client follows. All of them remember a failure for the life of the process, so the response must not depend on an upstream
-//! that is slow or busy. The listings contain only what the proxy serves: the real server's legacy entries beside
-//! `computeMetadata/` and beside `v1/` are left out.
+//! start; others do so with the accounts or the project. All of them remember a failure for the life of the process, so the
+//! response must not depend on an upstream that is slow or busy. The listings contain only what the proxy serves: the real
+//! server's legacy entries beside `computeMetadata/` and beside `v1/` are left out. The policy decides about a directory when
+//! the client follows the redirect.
 
 use http::{Response, StatusCode};
 
@@ -44,7 +44,7 @@ fn answer(request: &Request) -> Option<Response<Body>> {
     }
 }
 
-/// Whether a path is a directory that each machine has, without its final slash.
+/// Whether a path is that of a directory which each machine has, without its final slash.
 fn lacks_only_a_slash(path: &str) -> bool {
     matches!(
         path,

@@ -86,7 +86,7 @@ impl<B: From<Body>> Decide<B> for Accounts {
 
 /// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
 /// refused as a whole, because they give tokens under other paths. Where pods have accounts of their own, `layers::accounts`
-/// answers for these.
+/// answers for these. `layers::conceal` removes the node's accounts from the trees of v1.
 fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<Body>, Error>> {
     if request.path.as_str() == WHO_AM_I {
         return Some(Ok(who_am_i(request.pod.as_deref())));
@@ -103,17 +103,11 @@ fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<B
         Endpoint::Leaf | Endpoint::Directory if request.path.concerns_accounts() => {
             Some(Err(Error::NoAccount(Arc::clone(pod))))
         }
-        Endpoint::Root | Endpoint::Versions | Endpoint::Directory if accounts.of_node && includes_accounts(request) => {
+        Endpoint::Root | Endpoint::Versions if accounts.of_node && request.query.is_recursive() => {
             Some(Err(Error::IncludesAccounts))
         }
         Endpoint::Root | Endpoint::Versions | Endpoint::Directory | Endpoint::Leaf => None,
     }
-}
-
-/// Whether the answer to a recursive read includes the node's accounts.
-fn includes_accounts(request: &Request) -> bool {
-    let mut segments = request.path.segments().skip(2);
-    request.query.is_recursive() && matches!((segments.next(), segments.next()), (None | Some("instance"), None))
 }
 
 fn who_am_i(pod: Option<&CallingPod>) -> Response<Body> {

@@ -24,6 +24,13 @@
 //!
 //! Answers from memory carry `Age`.
 //!
+//! # Trees
+//!
+//! Detectors read trees (`?recursive=true`) once per process. A tree is kept as the policy redacts it, which is small, and without
+//! the node's accounts where pods have identities. `conceal` redacts it again for each client, and puts a pod's own accounts in,
+//! so a stricter policy applies at once, and no tree of one pod is another's. A tree that cannot be kept goes to the server
+//! for each request, as in audit mode.
+//!
 //! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
 //! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
 //! time.
@@ -64,6 +71,7 @@ impl Decide for Arc<Leaves> {
             Lookup::Known(Landed::Kept(answer)) => Decision::Answer(Ok(answer.response_from_memory(now))),
             Lookup::Known(Landed::TooLarge) => Decision::Pass(request),
             Lookup::Known(landed) => Decision::Answer(answer(leaf, landed)),
+            Lookup::Unknown if leaf.is_tree() => Decision::undecided(self.clone().tree(leaf, request)),
             Lookup::Unknown => Decision::wait(waiting(leaf, self.landing(leaf))),
         }
     }
@@ -72,6 +80,17 @@ impl Decide for Arc<Leaves> {
     fn answers_from_memory(&self, request: &Request) -> bool {
         self.leaf(request)
             .is_some_and(|leaf| !matches!(self.find(leaf, BootTime::now()), Lookup::Known(Landed::TooLarge)))
+    }
+}
+
+impl Leaves {
+    /// Waits for the flight of a tree. The request goes to the server if that is not kept.
+    async fn tree(self: Arc<Self>, leaf: Leaf, mut request: Box<Request>) -> Result<Decision, Error> {
+        request.detach();
+        Ok(match self.landing(leaf).await {
+            Landed::TooLarge => Decision::Pass(request),
+            landed => Decision::Answer(answer(leaf, landed)),
+        })
     }
 }
 
@@ -94,7 +113,7 @@ fn answer(leaf: Leaf, landed: Landed) -> Result<Response<Body>, Error> {
         Landed::Refused(answer) => Ok(answer.response()),
         // The client's next attempt is streamed.
         Landed::TooLarge => Err(Failure::TooLarge(MAX_BUFFERED_BYTES).into()),
-        Landed::Failed(failure) => Err(Error::Upstream(failure)),
+        Landed::Failed(failure) => Err(failure.into()),
     }
 }
 

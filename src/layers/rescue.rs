@@ -18,7 +18,9 @@ use super::outcome::Outcome;
 use crate::error::{Error, Overload};
 use crate::reply::{self, Body};
 use crate::server::Reset;
+use crate::telemetry::labels::Label;
 use crate::telemetry::latency::RequestOutcome;
+use crate::telemetry::refusals::{Cause, Refusals};
 use crate::telemetry::requests::Requests;
 use crate::telemetry::sampled::Brief;
 use crate::telemetry::shedding::{Shed, Shedding};
@@ -34,19 +36,24 @@ pub enum OnOverload {
     Unavailable,
 }
 
+/// Where errors are recorded.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// Counts them.
+    pub requests: Arc<Requests>,
+    /// Counts those under overload.
+    pub shedding: Arc<Shedding>,
+    /// Shows the last ones.
+    pub refusals: Arc<Refusals>,
+}
+
 /// Turns errors of a connection's requests into responses, and counts and logs them.
 pub fn layer<S>(
-    requests: &Arc<Requests>,
-    shedding: &Arc<Shedding>,
+    notes: &Notes,
     on_overload: OnOverload,
     timeline: &Arc<Timeline>,
 ) -> impl Layer<S, Service = Rescue<S>> + Clone + use<S> {
-    let rescuer = Arc::new(Rescuer {
-        requests: Arc::clone(requests),
-        shedding: Arc::clone(shedding),
-        on_overload,
-        timeline: Arc::clone(timeline),
-    });
+    let rescuer = Arc::new(Rescuer { notes: notes.clone(), on_overload, timeline: Arc::clone(timeline) });
     layer_fn(move |inner| Rescue { inner, rescuer: Arc::clone(&rescuer), unready: None })
 }
 
@@ -68,8 +75,7 @@ impl<S: Clone> Clone for Rescue<S> {
 /// Counts and answers errors.
 #[derive(Debug)]
 struct Rescuer {
-    requests: Arc<Requests>,
-    shedding: Arc<Shedding>,
+    notes: Notes,
     on_overload: OnOverload,
     timeline: Arc<Timeline>,
 }
@@ -128,7 +134,7 @@ where
             Ok(answer) => answer,
             Err(error) => this.rescuer.rescue(&error)?.map(A::from),
         };
-        this.rescuer.requests.answered(outcome, answer.status());
+        this.rescuer.notes.requests.answered(outcome, answer.status());
         Poll::Ready(Ok(answer))
     }
 }
@@ -138,7 +144,7 @@ impl Rescuer {
         self.note(error);
         let is_shed = matches!(error, Error::Overloaded(Overload::InFlight)) && self.on_overload == OnOverload::Reset;
         if is_shed || matches!(error, Error::Outdated) {
-            self.shedding.reset();
+            self.notes.shedding.reset();
             return Err(Reset);
         }
         Ok(answer(error))
@@ -146,18 +152,27 @@ impl Rescuer {
 
     /// Counts a refusal or failure, and logs it once a minute for each reason and client.
     fn note(&self, error: &Error) {
+        let Notes { requests, shedding, refusals } = &self.notes;
         let (reason, peer) = (error.reason(), self.timeline.peer());
-        self.requests.refused(reason);
+        requests.refused(reason);
         tracing::debug!(%peer, reason, "{error}");
-        match error {
-            Error::Overloaded(overload) => self.shedding.shed((*overload).into(), Some(peer)),
-            // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
-            Error::Upstream(_) | Error::Token(_) | Error::Panicked => {}
-            _ => {
-                if let Some(count) = self.requests.refusal_line_due(reason, peer.ip(), Instant::now()) {
-                    tracing::info!(%peer, reason, count, "refused requests; the last error: {}", Brief(error));
-                }
-            }
+        if let Error::Overloaded(overload) = error {
+            shedding.shed((*overload).into(), Some(peer));
+            return;
+        }
+        let path = error.path().unwrap_or_else(|| self.timeline.endpoint().label());
+        refusals.note(peer.ip(), Cause { reason, status: error.status(), path }, Instant::now());
+        // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
+        if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Panicked) {
+            return;
+        }
+        let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
+        let (error, is_unidentified) = (Brief(error), matches!(error, Error::Unidentified(_)));
+        // It is not what the client did, but what the proxy lacks.
+        if is_unidentified {
+            tracing::warn!(%peer, reason, count, "refused requests; the last error: {error}");
+        } else {
+            tracing::info!(%peer, reason, count, "refused requests; the last error: {error}");
         }
     }
 }

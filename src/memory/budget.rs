@@ -6,8 +6,11 @@ const MIB: usize = 1024 * 1024;
 /// receive buffer (4 KiB).
 pub const OPEN_BYTES: usize = 10 * 1024;
 
-/// Charge of hyper's state and a full send buffer, in bytes.
-pub const SERVING_BYTES: usize = 24 * 1024;
+/// Charge of hyper's state and of a response that its client reads, in bytes.
+pub const SERVING_BYTES: usize = 10 * 1024;
+
+/// Charge of a full send buffer and of what hyper holds behind it, in bytes, while a client does not read.
+pub const UNREAD_BYTES: usize = 14 * 1024;
 
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
 const IDLE_PROCESS_BYTES: usize = 11 * MIB / 2;
@@ -68,7 +71,7 @@ impl Demand {
     /// Sum of all parts, in bytes.
     fn bytes(self) -> usize {
         // New connections leave an eighth of it to requests.
-        let connections = self.connections * (OPEN_BYTES + SERVING_BYTES) / 7 * 8;
+        let connections = self.connections * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES) / 7 * 8;
         connections + self.exchanges * EXCHANGE_BYTES + MAX_PART_BYTES + self.token_bytes()
     }
 
@@ -102,7 +105,7 @@ mod tests {
     fn with_25_mib_the_default_flags_get_enough_connections_for_a_node() {
         let budget = Budget::new(Some(25 << 20), DEFAULT);
         assert!(budget.connections / OPEN_BYTES >= 800, "{budget:?}");
-        assert!(budget.connections / (OPEN_BYTES + SERVING_BYTES) >= 230, "{budget:?}");
+        assert!(budget.connections / (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES) >= 230, "{budget:?}");
         let raised = Budget::new(Some(25 << 20), Demand { connections: 4000, exchanges: 264, has_accounts: false });
         assert_eq!(raised, budget, "the memory limit takes precedence over the flags");
     }
@@ -119,7 +122,10 @@ mod tests {
     fn without_a_memory_limit_the_flags_decide() {
         for demand in [DEFAULT, Demand { connections: 6000, exchanges: 5064, has_accounts: true }] {
             let budget = Budget::new(None, demand);
-            assert!(budget.connections >= demand.connections * (OPEN_BYTES + SERVING_BYTES), "{budget:?}");
+            assert!(
+                budget.connections >= demand.connections * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES),
+                "{budget:?}"
+            );
         }
     }
 }

@@ -26,6 +26,14 @@ struct Inner {
     pods: HashMap<PodUid, Arc<Pod>>,
     /// When the API server was last heard from. `None` before the first list.
     heard: Option<BootTime>,
+    /// Whether the last attempt to hear from it failed.
+    is_unanswered: bool,
+}
+
+impl Inner {
+    fn hears(&mut self) {
+        (self.heard, self.is_unanswered) = (Some(BootTime::now()), false);
+    }
 }
 
 impl Default for Pods {
@@ -39,7 +47,7 @@ impl Pods {
     pub fn replace(&self, pods: impl IntoIterator<Item = Pod>) {
         let mut inner = self.lock();
         inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
-        inner.heard = Some(BootTime::now());
+        inner.hears();
         self.changed();
     }
 
@@ -48,7 +56,7 @@ impl Pods {
         let mut inner = self.lock();
         if inner.heard.is_none() {
             inner.pods = pods.into_iter().map(|pod| (pod.uid, Arc::new(pod))).collect();
-            inner.heard = Some(heard);
+            (inner.heard, inner.is_unanswered) = (Some(heard), true);
             self.changed();
         }
     }
@@ -56,7 +64,7 @@ impl Pods {
     /// Records a pod that was added or modified.
     pub fn apply(&self, pod: Pod) {
         let mut inner = self.lock();
-        inner.heard = Some(BootTime::now());
+        inner.hears();
         if inner.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
             inner.pods.insert(pod.uid, Arc::new(pod));
             self.changed();
@@ -66,7 +74,7 @@ impl Pods {
     /// Records that a pod is gone.
     pub fn remove(&self, uid: PodUid) {
         let mut inner = self.lock();
-        inner.heard = Some(BootTime::now());
+        inner.hears();
         if inner.pods.remove(&uid).is_some() {
             self.changed();
         }
@@ -74,7 +82,19 @@ impl Pods {
 
     /// Records that the API server reported no change, such as by a bookmark.
     pub fn heard(&self) {
-        self.lock().heard = Some(BootTime::now());
+        self.lock().hears();
+    }
+
+    /// Records that an attempt to hear from the API server failed.
+    pub fn unanswered(&self) {
+        self.lock().is_unanswered = true;
+    }
+
+    /// Whether the API server has answered, and the last attempt to hear from it did not fail. If not, nobody knows about
+    /// pods that began since then.
+    pub fn is_answered(&self) -> bool {
+        let inner = self.lock();
+        inner.heard.is_some() && !inner.is_unanswered
     }
 
     /// The pod with this UID.

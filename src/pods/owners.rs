@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::sandboxes::{Anchor, Sandbox};
 use super::{Pod, PodUid};
 use crate::clock::BootTime;
-use crate::metadata::{Doubt, Missing};
+use crate::metadata::{Doubt, Missing, Silence};
 
 /// How long the API server alone is trusted after it was last heard from, about a pod whose sandbox is older than that.
 pub const MAX_API_AGE: Duration = Duration::from_secs(30 * 60);
@@ -46,6 +46,8 @@ pub struct Evidence<'a> {
     pub reported: &'a [Arc<Pod>],
     /// Time since the API server was last heard from.
     pub api_age: Duration,
+    /// Whether the last attempt to hear from it succeeded. Only the words depend on this.
+    pub is_answered: bool,
     /// Whether the API server alone may decide.
     pub attest: Attest,
     /// When the connection was accepted.
@@ -97,16 +99,17 @@ pub fn decide(
     anchor: impl Fn(PodUid) -> Anchor,
 ) -> Result<Owner, NoOwner> {
     let owner = match evidence.holders {
-        [] => by_api(evidence, anchor)?,
+        [] => by_api(evidence, anchor),
         [only] => match evidence.reported {
             // A pod without addresses of its own may have it as well.
             [other] if other.uid != only.uid && matches!(anchor(other.uid), Anchor::Bare(_)) => {
                 return Err(Missing::Decision { claims: 2 }.into());
             }
-            reported => by_kernel(*only, pod).map_err(|missing| of_static_pod(reported).unwrap_or(missing))?,
+            reported => by_kernel(*only, pod).map_err(|missing| of_static_pod(reported).unwrap_or(missing)),
         },
-        several => by_kernel(one_of(several, evidence, &pod)?, pod)?,
+        several => by_kernel(one_of(several, evidence, &pod)?, pod),
     };
+    let owner = owner.map_err(|why| unless_answered(why, evidence))?;
     // A connection of the tick in which the sandbox began may be of the pod before it.
     if evidence.accepted < owner.began + TICK { Err(NoOwner::Outdated) } else { Ok(owner) }
 }
@@ -128,6 +131,18 @@ fn one_of(
         other.uid != one.uid && other.began >= one.began && !has_others
     };
     if several.iter().any(may_be_next) { Err(ambiguous().into()) } else { Ok(*one) }
+}
+
+/// What is missing, if the API server does not answer: it may report such a pod, and nobody knows. Only the words depend on
+/// this.
+fn unless_answered(why: NoOwner, evidence: &Evidence<'_>) -> NoOwner {
+    let uid = match &why {
+        NoOwner::Unidentified(Missing::Pod { uid }) if !evidence.is_answered => Some(uid.clone()),
+        NoOwner::Unidentified(Missing::Claim) if !evidence.is_answered => None,
+        _ => return why,
+    };
+    let seconds = (evidence.api_age != Duration::MAX).then_some(evidence.api_age.as_secs());
+    Missing::Answer { uid, silence: Silence(seconds) }.into()
 }
 
 fn by_kernel(sandbox: Sandbox, pod: impl Fn(PodUid) -> Option<Arc<Pod>>) -> Result<Owner, NoOwner> {

@@ -207,15 +207,18 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
     /// Decides how the next attempt begins, and logs what is new.
     fn failed(&mut self, error: &RequestError) {
         let failure = error.failure();
+        // It is expected after a long cut, and an answer.
+        if failure != Failure::Expired {
+            self.pods.unanswered();
+        }
         if loses_events(failure) {
             self.version = None;
         }
-        // It is expected after a long cut.
         let is_logged = failure != Failure::Expired && !self.reported.contains(&failure);
         if is_logged {
             self.reported.push(failure);
-            let node = self.cluster.node();
-            tracing::warn!("cannot watch the pods of node {node}: {error}. Known pods are kept; retrying");
+            let (node, server) = (self.cluster.node(), self.cluster.server());
+            tracing::warn!(%server, "cannot watch the pods of node {node}: {error}. Known pods are kept; retrying");
         }
         (self.on)(WatchEvent::Failed { error, is_logged });
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
-use tokio::time::{MissedTickBehavior, sleep};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use tokio::time::{Instant, MissedTickBehavior, sleep};
 
 use protocol::policy::{Choice, Content, LoadError, Policy, Source, digest};
 
@@ -26,7 +26,21 @@ pub struct LivePolicy {
     choice: Choice,
     /// What the file contained when it was loaded.
     loaded: Seen,
+    rejected: ArcSwapOption<Rejection>,
 }
+
+/// Why the file's present content is not in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// The mistake, with its place.
+    pub error: String,
+    /// When it was found.
+    pub since: Instant,
+}
+
+/// What a restart does while the policy file is invalid, as the end of a sentence. Another policy may show what the file
+/// conceals, and one kept from before may be an old one, so no process begins with either.
+pub const A_RESTART_FAILS: &str = "a restart fails (exit code 1) until the file is valid";
 
 impl LivePolicy {
     /// Loads the chosen policy. A file that was written in the last second is read until two reads, a second apart, are
@@ -38,7 +52,7 @@ impl LivePolicy {
 
     fn of(choice: Choice, text: &str) -> Result<Self, LoadError> {
         let policy = ArcSwap::from_pointee(choice.compile(text)?);
-        Ok(Self { policy, choice, loaded: Seen::Text(digest(text)) })
+        Ok(Self { policy, choice, loaded: Seen::Text(digest(text)), rejected: ArcSwapOption::empty() })
     }
 
     /// The policy in force, for a single decision.
@@ -49,6 +63,11 @@ impl LivePolicy {
     /// The policy in force, for the duration of a request.
     pub fn hold(&self) -> Arc<Policy> {
         self.policy.load_full()
+    }
+
+    /// Why the file's present content is not in force. `None` if it is.
+    pub fn rejected(&self) -> Option<Arc<Rejection>> {
+        self.rejected.load_full()
     }
 
     /// Watches the policy file and applies valid changes. An invalid file changes nothing. Each change is
@@ -81,9 +100,13 @@ impl LivePolicy {
             Ok(policy) => {
                 let policy = Arc::new(policy);
                 self.policy.store(Arc::clone(&policy));
+                self.rejected.store(None);
                 report(Reloaded::Applied(&policy));
             }
-            Err(error) => report(Reloaded::Rejected { error: &error, in_force: &self.current() }),
+            Err(error) => {
+                self.rejected.store(Some(Arc::new(Rejection { error: error.to_string(), since: Instant::now() })));
+                report(Reloaded::Rejected { error: &error, in_force: &self.current() });
+            }
         }
     }
 }

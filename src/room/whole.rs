@@ -34,7 +34,7 @@ impl Account {
         let mut charge = if needed.sent.max(needed.made) <= small { None } else { Some(self.take(needed).await?) };
         let bytes = match timeout(UPSTREAM_TIMEOUT, collect(body, bound)).await {
             Ok(read) => read?.ok_or(Error::TooLarge(self.largest()))?,
-            Err(_) => return Err(Failure::TimedOut(UPSTREAM_TIMEOUT).into()),
+            Err(_) => return Err(Failure::Slow(UPSTREAM_TIMEOUT).into()),
         };
         if let Some(charge) = &mut charge {
             charge.reduce_to(needs(bytes.len()));

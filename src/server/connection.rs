@@ -87,7 +87,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
 
     /// Serves requests with hyper until the connection ends. Returns it if it becomes idle.
     async fn serve_http(mut self, mut watchdog: Pin<&mut Watchdog>) -> Option<Self> {
-        let serving = if let Some(serving) = self.place.serve(Reclaim::Yes) {
+        let mut serving = if let Some(serving) = self.place.serve(Reclaim::Yes) {
             serving
         } else {
             let Self { io, inbox, activity, place, .. } = &mut self;
@@ -117,6 +117,7 @@ impl<I: Socket, N: NewStack> Connection<I, N> {
             if let Poll::Ready(ended) = Pin::new(&mut http).poll(cx) {
                 return Poll::Ready(Ended::Closed(ended));
             }
+            serving.weigh_response(activity.is_blocked());
             if activity.has_withheld() {
                 // A response was written, and another head is buffered. hyper is waiting for it, and nothing
                 // else wakes the task. Other connections get their turn first.

@@ -20,9 +20,11 @@
 //!
 //! # What a connection weighs
 //!
-//! [`OPEN_BYTES`] once accepted, and [`SERVING_BYTES`] more while it has hyper's state, each including kernel
-//! buffers, plus an incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that
-//! were sent cannot be refused, so a connection is charged with full buffers from the start. While less than
+//! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and
+//! [`UNREAD_BYTES`] more while its client does not read, each including kernel buffers, plus an
+//! incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that clients send cannot be refused, so
+//! a connection is charged with a full receive buffer from the start. A send buffer is full only if its client does not read;
+//! then others that are not read give way. A client with many connections is charged with full ones, read or not. While less than
 //! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the
 //! next request cheaper. Above that, a connection has it only while it is being answered. New connections
 //! leave the last eighth to requests.
@@ -51,7 +53,7 @@ use super::activity::Activity;
 use super::arrival::Arrival;
 use super::turns::Turns;
 use crate::clock::BootTime;
-use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES};
+use crate::memory::{Level, OPEN_BYTES, Pressure, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::Availability;
 use crate::telemetry::Registry;
 use crate::telemetry::shedding::{Shed, Shedding};
@@ -71,7 +73,7 @@ const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
 /// Charge from which connections drop hyper's state as soon as they are idle, however large the limit is: that of 256 which
 /// are served. Otherwise a process without a memory limit would need 67 MiB for 3,000 connections, and 15 MiB a second later.
-const CROWDED_BYTES: usize = 256 * (OPEN_BYTES + SERVING_BYTES);
+const CROWDED_BYTES: usize = 256 * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES);
 
 /// Intervals between checks of the control group's memory, without and with pressure.
 const CALM_INTERVAL: Duration = Duration::from_millis(200);

@@ -31,12 +31,22 @@ pub(super) struct HeadScanner {
     mid_head: bool,
     /// The current head is that of a POST.
     is_post: bool,
-    /// Length of the current head's body, if it will be skipped.
-    body: Option<usize>,
+    /// What the current head announces.
+    body: Body,
     /// Bytes of a body that are still to come.
     body_left: usize,
-    body_announced: bool,
     ended: bool,
+}
+
+/// The body that a head announces.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Body {
+    #[default]
+    None,
+    /// It has this many bytes, and is skipped.
+    Short(usize),
+    /// It ends the scan.
+    Other,
 }
 
 /// Result of a scan.
@@ -115,7 +125,7 @@ impl HeadScanner {
 
     /// Whether a head announced a body that is not skipped.
     pub(super) fn body_announced(&self) -> bool {
-        self.body_announced
+        self.body == Body::Other
     }
 
     /// Processes a line that ends with CR LF, given its prefix. Returns whether it ends the head.
@@ -133,18 +143,20 @@ impl HeadScanner {
         let has_ended_head = mem::take(&mut self.mid_head);
         if has_ended_head {
             self.heads += 1;
-            let body = self.body.take();
-            self.ended = self.body_announced;
-            self.body_left = body.filter(|_| !self.ended).unwrap_or_default();
+            match self.body {
+                Body::None => {}
+                Body::Short(length) => (self.body, self.body_left) = (Body::None, length),
+                Body::Other => self.ended = true,
+            }
         }
         has_ended_head
     }
 
     fn announce_body(&mut self, begin: &[u8]) {
-        match bounded_length(begin) {
-            Some(length) if self.is_post && self.body.is_none() => self.body = Some(length),
-            _ => self.body_announced = true,
-        }
+        self.body = match bounded_length(begin) {
+            Some(length) if self.is_post && self.body == Body::None => Body::Short(length),
+            _ => Body::Other,
+        };
     }
 }
 

@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
-
 use super::histogram::{Snapshot, TIME_BOUNDS, WORK_BOUNDS};
 use super::labels::Label;
 use super::latency::{Filter, Latency};
@@ -55,16 +53,6 @@ pub struct Course {
 }
 
 impl History {
-    /// Takes a point every [`INTERVAL`]. Never returns.
-    pub async fn run(&self, latency: &Latency) {
-        let mut tick = interval(INTERVAL);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
-            self.take_point(latency);
-        }
-    }
-
     /// All filters over the last minutes, up to now.
     pub fn courses(&self, latency: &Latency) -> Vec<Course> {
         let now = Totals::now(latency);
@@ -80,7 +68,8 @@ impl History {
         Filter::ALL.map(course).into()
     }
 
-    fn take_point(&self, latency: &Latency) {
+    /// Takes a point. To be called every [`INTERVAL`].
+    pub fn take_point(&self, latency: &Latency) {
         let now = Totals::now(latency);
         let mut state = self.lock();
         if let Some(last) = &state.last {
@@ -159,13 +148,5 @@ mod tests {
         }
         let (total, points) = conceal(&history, &latency);
         assert_eq!((total, points[0], points.len()), (3, 3, MAX_POINTS + 1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_point_is_taken_every_ten_seconds() {
-        let (history, latency) = (History::default(), Latency::default());
-        let ran = tokio::time::timeout(Duration::from_secs(35), history.run(&latency)).await;
-        assert!(ran.is_err(), "it never returns");
-        assert_eq!(conceal(&history, &latency).1.len(), 4, "three intervals, and the time since the last point");
     }
 }

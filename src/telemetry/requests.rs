@@ -64,6 +64,11 @@ impl Requests {
         self.by_class[class - 1].inc();
     }
 
+    /// Responses so far.
+    pub fn count(&self) -> u64 {
+        self.by_class.iter().map(IntCounter::get).sum()
+    }
+
     /// Counts a request that the proxy refused or failed, for a reason from a fixed set.
     pub fn refused(&self, reason: &'static str) {
         self.refusals.with_label_values(&[reason]).inc();

@@ -1,7 +1,7 @@
 //! [`Shedding`]: counts and logs requests and connections that are refused or closed under overload.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntCounter;
@@ -11,7 +11,6 @@ use super::labels::{Label, labels};
 use super::latency::RequestOutcome;
 use super::moment::Moment;
 use super::registry::{Counters, Registry};
-use super::sampled::SampledBy;
 use super::table;
 use super::talkers::{Talker, Talkers};
 
@@ -43,21 +42,30 @@ labels! {
     }
 }
 
-/// Interval between log lines about overload of one kind.
+/// Interval between log lines about overload of one kind. An overload is over when nothing was shed for as long.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// There are fewer kinds.
-const MAX_KINDS: usize = 64;
 
 /// Clients shown in a log line.
 const LOGGED_TALKERS: usize = 3;
+
+/// An overload of one kind, from what is shed first to a minute without any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Overload {
+    began: Instant,
+    /// When something was shed last.
+    last: Instant,
+    logged: Instant,
+    /// What was shed since it was logged.
+    unlogged: u64,
+    total: u64,
+}
 
 /// Counts and logs requests and connections that are refused or closed under overload.
 #[derive(Debug)]
 pub struct Shedding {
     sheds: Counters<Shed>,
     resets: IntCounter,
-    log: SampledBy<&'static str>,
+    overloads: Mutex<[Option<Overload>; Shed::ALL.len()]>,
     talkers: Arc<Talkers>,
 }
 
@@ -67,7 +75,7 @@ impl Shedding {
         Self {
             sheds: registry.counters(&table::SHEDS),
             resets: registry.counter(&table::RESETS),
-            log: SampledBy::new(LOG_INTERVAL, MAX_KINDS),
+            overloads: Mutex::new([None; Shed::ALL.len()]),
             talkers,
         }
     }
@@ -86,7 +94,9 @@ impl Shedding {
 
     fn shed_all(&self, reason: Shed, number: u64, peer: Option<SocketAddr>) {
         self.sheds.of(reason).inc_by(number);
-        let Some(count) = self.log.due(reason.label(), Instant::now()) else { return };
+        let now = Instant::now();
+        let due = Overload::goes_on(&mut self.overloads()[reason.index()], number, now);
+        let Some(count) = due else { return };
         let talkers = self.talkers.top(LOGGED_TALKERS, Moment::now());
         let described =
             |talker: &Talker| format!("{}: {} requests, {} shed", talker.address, talker.requests, talker.sheds);
@@ -98,6 +108,22 @@ impl Shedding {
             last_minute = talkers.join("; "),
             "overloaded: shedding requests or connections"
         );
+    }
+
+    /// Logs the overloads that are over. To be called every few seconds.
+    pub fn end_overloads(&self, now: Instant) {
+        let over = Shed::ALL.map(|reason| Overload::ends(&mut self.overloads()[reason.index()], now));
+        for (reason, overload) in Shed::ALL.into_iter().zip(over) {
+            let Some(Overload { began, last, unlogged, total, .. }) = overload else { continue };
+            let seconds = last.saturating_duration_since(began).as_secs();
+            let (reason, count) = (reason.label(), unlogged);
+            tracing::info!(reason, count, total, seconds, "overload is over: nothing was shed for a minute");
+        }
+    }
+
+    fn overloads(&self) -> MutexGuard<'_, [Option<Overload>; Shed::ALL.len()]> {
+        // Overloads are replaced whole, so they are valid even after a panic.
+        self.overloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a connection that is reset instead of being answered.
@@ -112,9 +138,37 @@ impl Shedding {
         self.shed(Shed::Connections, Some(peer));
     }
 
+    /// What was shed so far for this reason.
+    pub fn count(&self, reason: Shed) -> u64 {
+        self.sheds.of(reason).get()
+    }
+
     /// What was shed so far, by reason.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.sheds.all()
+    }
+}
+
+impl Overload {
+    /// Takes in what was shed. If a log line is due, returns what was shed since the last one.
+    fn goes_on(overload: &mut Option<Self>, number: u64, now: Instant) -> Option<u64> {
+        let Some(known) = overload else {
+            *overload = Some(Self { began: now, last: now, logged: now, unlogged: 0, total: number });
+            return Some(number);
+        };
+        known.last = now;
+        known.total += number;
+        known.unlogged += number;
+        if now < known.logged + LOG_INTERVAL {
+            return None;
+        }
+        known.logged = now;
+        Some(std::mem::take(&mut known.unlogged))
+    }
+
+    /// The overload, if it is over now.
+    fn ends(overload: &mut Option<Self>, now: Instant) -> Option<Self> {
+        overload.take_if(|known| now >= known.last + LOG_INTERVAL)
     }
 }
 
@@ -122,5 +176,25 @@ impl Shedding {
 impl Default for Shedding {
     fn default() -> Self {
         Self::new(&Registry::default(), Arc::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overload_is_logged_once_a_minute_and_its_end_with_what_was_not_logged_yet() {
+        let (mut overload, start) = (None, Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(Overload::goes_on(&mut overload, 1, start), Some(1));
+        assert_eq!(Overload::goes_on(&mut overload, 5, after(59)), None);
+        assert_eq!(Overload::goes_on(&mut overload, 2, after(60)), Some(7));
+        assert_eq!(Overload::goes_on(&mut overload, 3, after(70)), None);
+        assert_eq!(Overload::ends(&mut overload, after(129)), None);
+        let over = Overload::ends(&mut overload, after(130)).expect("nothing was shed for a minute");
+        assert_eq!((over.unlogged, over.total, over.last), (3, 11, after(70)));
+        assert_eq!(Overload::ends(&mut overload, after(190)), None, "once");
+        assert_eq!(Overload::goes_on(&mut overload, 1, after(200)), Some(1), "another one");
     }
 }

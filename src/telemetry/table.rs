@@ -73,7 +73,8 @@ table! {
     POLICY_INFO = "metadata_proxy_policy_info" ["name", "version", "hash"]
         "Always 1. Labels show the policy in force and the first digits of its file's SHA-256.";
     POLICY_REJECTED = "metadata_proxy_policy_rejected" []
-        "1 while the policy file is invalid and the previous policy stays in force, otherwise 0.";
+        "1 while the policy file is invalid and the previous policy stays in force, otherwise 0. While it is 1, a restart of the \
+         proxy fails.";
     POLICY_RELOADS = "metadata_proxy_policy_reloads_total" ["outcome"]
         "Reloads of the policy file: applied or rejected.";
     IN_FLIGHT = "metadata_proxy_in_flight" []

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::latency::RequestOutcome;
 use super::moment::Moment;
@@ -27,7 +27,7 @@ const SLICES: usize = 6;
 const SLICE: Duration = Duration::from_secs(10);
 
 /// An address and its requests in the last minute.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Talker {
     /// The address. An IPv4-mapped IPv6 address is shown as IPv4.
     pub address: IpAddr,

@@ -18,8 +18,8 @@ pub struct Health(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Why the upstream is failing.
-    reason: Option<String>,
+    /// Why the upstream is failing, and since when.
+    failing: Option<(String, Instant)>,
     outages: Sampled,
     /// The failure was logged, and the recovery was not.
     is_logged_failing: bool,
@@ -27,14 +27,19 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { reason: None, outages: Sampled::new(LOG_INTERVAL), is_logged_failing: false }
+        Self { failing: None, outages: Sampled::new(LOG_INTERVAL), is_logged_failing: false }
     }
 }
 
 impl Health {
     /// Why the upstream is failing, or `None` while it is available.
     pub fn failure(&self) -> Option<String> {
-        self.lock().reason.clone()
+        self.lock().failing.as_ref().map(|(reason, _)| reason.clone())
+    }
+
+    /// For how long no request has succeeded. `None` while it is available.
+    pub fn failing_for(&self) -> Option<Duration> {
+        self.lock().failing.as_ref().map(|(_, since)| since.elapsed())
     }
 
     pub(super) fn answered(&self) {
@@ -58,13 +63,14 @@ impl Health {
 impl State {
     /// Records a success. Returns whether to log it.
     fn answered(&mut self) -> bool {
-        self.reason = None;
+        self.failing = None;
         std::mem::take(&mut self.is_logged_failing)
     }
 
     /// Records a failure. Returns whether to log it.
     fn failed(&mut self, failure: &Failure, now: Instant) -> bool {
-        self.reason = Some(failure.to_string());
+        let since = self.failing.take().map_or(now, |(_, since)| since);
+        self.failing = Some((failure.to_string(), since));
         let is_logged = !self.is_logged_failing && self.outages.due(now).is_some();
         self.is_logged_failing |= is_logged;
         is_logged
@@ -81,9 +87,9 @@ mod tests {
         let start = Instant::now();
         let lines = [0, 1, 120].map(|second| state.failed(&Failure::Closed, start + Duration::from_secs(second)));
         assert_eq!(lines, [true, false, false], "however long it lasts");
-        assert!(state.reason.is_some());
+        assert_eq!(state.failing.as_ref().map(|(_, since)| *since), Some(start), "since the first failure");
         assert_eq!([state.answered(), state.answered()], [true, false]);
-        assert!(state.reason.is_none());
+        assert!(state.failing.is_none());
     }
 
     #[test]

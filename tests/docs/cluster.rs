@@ -27,14 +27,14 @@ const KUBECTL: [&str; 16] = [
 ];
 
 /// Flags of kubectl without a value, and flags whose value can be anything.
-const KUBECTL_SWITCHES: [&str; 3] = ["--rm", "-i", "--force"];
+const KUBECTL_SWITCHES: [&str; 4] = ["--rm", "-i", "--force", "--previous"];
 const KUBECTL_VALUES: [&str; 6] = ["--dry-run", "-o", "--output", "--raw", "--restart", "--selector"];
 
 /// Likewise of helm.
 const HELM_SWITCHES: [&str; 2] = ["--install", "--reset-then-reuse-values"];
 const HELM_VALUES: [&str; 2] = ["-o", "--kube-version"];
 
-const HELM: [&str; 5] = ["get", "install", "template", "uninstall", "upgrade"];
+const HELM: [&str; 6] = ["get", "install", "rollback", "template", "uninstall", "upgrade"];
 
 /// Likewise of docker.
 const DOCKER_VALUES: [&str; 2] = ["--build-arg", "--platform"];
@@ -233,7 +233,7 @@ impl Cluster {
         }
         match named[..] {
             [subcommand] if is_mention => check(HELM.contains(&subcommand), "unknown subcommand"),
-            ["get", "values", RELEASE] | ["uninstall", RELEASE] => Ok(()),
+            ["get", "values", RELEASE] | ["rollback" | "uninstall", RELEASE] => Ok(()),
             ["install" | "upgrade" | "template", RELEASE, chart] => {
                 check(self.original(chart).join("Chart.yaml").exists(), format!("no chart {chart}"))
             }

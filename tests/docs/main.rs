@@ -156,7 +156,6 @@ fn the_table_of_clients_has_every_client_situation_and_exception() {
         );
     }
     let reasons = texts("expected.rs", "reason");
-    assert!(!reasons.is_empty());
     for (at, reason) in reasons.iter().enumerate() {
         let note = format!("\n{}. {reason}\n", at + 1);
         assert!(page.contains(&note), "docs/clients.md should have the note:{note}");

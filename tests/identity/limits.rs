@@ -25,6 +25,9 @@ pub const TESTS: &[Test] = tests![
 /// Thousandths of a processor, as in `deploy/components/identity/daemonset.yaml`.
 pub const CPU: u32 = 100;
 
+/// Bytes of memory, as there.
+const MEMORY: u64 = 32 << 20;
+
 /// Pods of a full node.
 const PODS: u8 = 110;
 
@@ -54,7 +57,7 @@ fn a_herd_is_answered_under_the_limit_of_the_manifests() {
             Pod::start(&world.node, object, world.address(number))
         })
         .collect();
-    let group = Cgroup::new(bounds()).expect("groups are needed");
+    let group = Cgroup::new(Bounds { memory: Some(MEMORY), ..bounds() }).expect("groups are needed");
     let flags = google.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut failed = Vec::new();
@@ -74,6 +77,9 @@ fn a_herd_is_answered_under_the_limit_of_the_manifests() {
             assert!(!is_full_size() || late == 0, "{late} answers took longer than {LATE:?}");
         }
     }
+    let usage = group.usage().expect("the group tells");
+    println!("peak {} KiB", usage.peak >> 10);
+    assert_eq!(usage.killed, 0, "for want of memory");
     assert!(failed.is_empty(), "{} not answered, as {:#?}", failed.len(), &failed[..failed.len().min(5)]);
 }
 

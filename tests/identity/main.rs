@@ -37,6 +37,7 @@ mod startup_taint;
 mod static_pods;
 mod tally;
 mod tokens;
+mod trees;
 mod world;
 
 #[path = "../kube/mod.rs"]
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         ("outage", outage::TESTS),
         ("rights", rights::TESTS),
         ("tokens", tokens::TESTS),
+        ("trees", trees::TESTS),
         ("doctor", doctor::TESTS),
         ("quiet", quiet::TESTS),
         ("memory", memory::TESTS),

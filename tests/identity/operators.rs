@@ -60,6 +60,16 @@ fn pods_are_shown_and_get_nothing_of_the_nodes_accounts() {
     for shown in ["the proxy's credential: ", ">confined<", "team-0/shop", "team-0/agent", "(acts as the node)"] {
         assert!(page.contains(shown), "{shown} is missing from\n{page}");
     }
+    let status = Process::run(namespace, &["status"]).stdout;
+    for shown in [
+        "ok       gce-metadata-proxy ",
+        "reported by the API server at https://",
+        "client       team-0/shop (",
+        "refused      team-0/shop (",
+        "): 1 x 403 no_account, last ",
+    ] {
+        assert!(status.contains(shown), "{shown} is missing from\n{status}");
+    }
     let explained = namespace.sh(&format!("{BINARY} explain --pod team-0/shop"));
     for shown in [&*pod.address.v4.to_string(), "team-0/shop by kernel, account app-0", &pod.object.uid] {
         assert!(explained.contains(shown), "{shown} is missing from\n{explained}");

@@ -190,6 +190,8 @@ fn a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known() {
         assert_eq!(pods[0].get("/whoami").status, 503, "nothing is known");
         assert!(proxy.written_before.iter().any(|line| line.contains(says)), "{says}: {:?}", proxy.written_before);
         assert_eq!(world.readyz(), 503);
+        let page = world.node.namespace.curl("http://127.0.0.1:989/statusz").text;
+        assert!(page.contains("<h1 class=\"banner ") && !page.contains("\"banner good\""), "{page}");
         last = Some(proxy);
     }
     world.server.restart();
@@ -245,6 +247,8 @@ fn a_new_pod_gets_its_token_soon_after_the_api_server_is_back() {
                 }
             });
             pause(AWAY);
+            let told = pod.get(TOKEN).text;
+            assert!(told.contains("the API server has not answered for ") && !told.contains("reports no"), "{told}");
             assert!(!token.is_finished(), "nobody can know it");
             let back = Instant::now();
             world.watch.pass();

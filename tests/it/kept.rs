@@ -1,12 +1,16 @@
 //! Kept values through the real binary: each is fetched once, whoever asks first, and needs no seat.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::layers::conceal::Mode;
 use gce_metadata_proxy::layers::leaves::Leaf;
 use gce_metadata_proxy::metadata::CommonPath;
 use gce_metadata_proxy::mock::{BUILDER_ACCOUNT, Fault, Handle};
 use gce_metadata_proxy::policy::{Choice, Source};
+use gce_metadata_proxy::upstream::MAX_BUFFERED_BYTES;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -17,6 +21,9 @@ use crate::support::{Binary, Connection, Outcome, Proxy, config, eventually, get
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
+
+/// A name that `compat` conceals.
+const SECRET_OF_COMPAT: &str = "kube-env";
 
 /// Values that are requested of one proxy at the same time.
 const LEAVES_PER_PROXY: usize = 3;
@@ -99,8 +106,15 @@ async fn a_directory_without_its_slash_needs_no_upstream() {
     let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
     mock.stop().await;
-    for directory in ["", "/instance", "/instance/service-accounts", "/instance/service-accounts/default", "/project"] {
-        let target = format!("/computeMetadata/v1{directory}");
+    for directory in [
+        "v1",
+        "v1/instance",
+        "v1/instance/attributes",
+        "v1/instance/service-accounts",
+        "v1/instance/service-accounts/default",
+        "v1/project",
+    ] {
+        let target = format!("/computeMetadata/{directory}");
         let answer = get(proxy.addr, &target).await;
         let location = format!("http://{}{target}/", proxy.addr);
         assert_eq!((answer.status, answer.header("location")), (301, Some(location.as_str())), "{target}");
@@ -174,5 +188,69 @@ async fn the_default_token_is_also_that_of_a_request_with_an_audience() {
     mock.stop().await;
     let target = format!("{}?audience=https%3A%2F%2Fwww.googleapis.com%2Foauth2%2Fv4%2Ftoken", path_of("default"));
     assert_eq!(get(proxy.addr, &target).await.status, 200);
+    proxy.stop().await;
+}
+
+/// The directories whose trees are kept.
+const TREES: [&str; 3] = ["/computeMetadata/v1/", "/computeMetadata/v1/instance/", "/computeMetadata/v1/project/"];
+
+/// All formats of a tree are made of the same value.
+#[tokio::test]
+async fn a_herd_of_tree_readers_is_one_upstream_request_and_needs_no_upstream_afterwards() {
+    const READERS: usize = 110;
+    for tree in TREES {
+        let mock = upstream().await;
+        mock.fault(Fault::Delay(Duration::from_secs(2)));
+        let (_binary, addr) = Binary::proxy(mock.addr()).await;
+        let formats = ["", "&alt=json", "&alt=text"].map(|format| format!("{tree}?recursive=true{format}"));
+        let read = async || {
+            let answers = crowd(addr, formats.iter().cycle().take(READERS).cloned()).await;
+            assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+            answers.into_iter().map(|answer| answer.body).collect::<BTreeSet<_>>()
+        };
+        let cold = read().await;
+        assert_eq!(cold.len(), 2, "as JSON and as text");
+        let asked = mock.log().iter().filter(|seen| seen.target.starts_with(&format!("{tree}?"))).count();
+        assert_eq!(asked, 1, "{tree}");
+        mock.stop().await;
+        assert_eq!(read().await, cold, "{tree}");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_tree_needs_no_seat() {
+    let (_mock, proxy, _held) = all_seats_taken().await;
+    for tree in TREES {
+        for format in ["", "&alt=json", "&alt=text"] {
+            let answer = get(proxy.addr, &format!("{tree}?recursive=true{format}")).await;
+            assert_eq!(answer.status, 200, "{tree} {format}: {answer:?}");
+        }
+    }
+    proxy.stop().await;
+}
+
+/// A large tree is read by each client by itself, as its size demands.
+#[tokio::test]
+async fn a_tree_that_is_large_when_redacted_is_not_kept() {
+    let mock = upstream().await;
+    mock.set("instance/attributes/large", &"x".repeat(MAX_BUFFERED_BYTES));
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.reset_counters();
+    for number in 1..=2 {
+        let answer = get(proxy.addr, &format!("{}?recursive=true", TREES[1])).await;
+        assert_eq!((answer.status, mock.requests()), (200, number));
+        assert!(answer.body.len() > MAX_BUFFERED_BYTES && !answer.body.contains(SECRET_OF_COMPAT));
+    }
+    proxy.stop().await;
+}
+
+/// In audit mode clients see all, so nothing that is redacted is kept for them.
+#[tokio::test]
+async fn no_tree_is_kept_where_none_is_redacted() {
+    let mock = upstream().await;
+    let proxy = Proxy::with(Config { policy_mode: Mode::Audit, ..config(mock.addr()) }).await;
+    mock.reset_counters();
+    let answer = get(proxy.addr, &format!("{}?recursive=true", TREES[1])).await;
+    assert!(answer.body.contains(SECRET_OF_COMPAT) && mock.requests() == 1, "{answer:?}");
     proxy.stop().await;
 }

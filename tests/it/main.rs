@@ -13,6 +13,7 @@ mod observability;
 mod posts;
 mod process;
 mod quiet;
+mod status;
 mod statusz;
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of it")]
 #[path = "../support/mod.rs"]

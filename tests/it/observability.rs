@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use gce_metadata_proxy::telemetry::table::TABLE;
 use serde_json::Value;
 
-const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yaml");
+const RULES: &str = include_str!("../../deploy/helm/gce-metadata-proxy/alerts/prometheus-rule.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/observability/dashboard.json");
 const README: &str = include_str!("../../deploy/observability/README.md");
 
@@ -59,11 +59,26 @@ fn the_rules_and_the_dashboard_name_metrics_that_exist() {
 }
 
 #[test]
+fn a_panel_has_a_line_for_ten_nodes_at_most_and_calls_them_by_their_names() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let lines: Vec<(&str, &str)> = targets
+        .map(|target| (target["expr"].as_str().expect("a query"), target["legendFormat"].as_str().expect("a legend")))
+        .collect();
+    for (query, legend) in &lines {
+        assert!(!legend.contains("{{instance}}") && query.contains("node=~\"$node\""), "{legend}: {query}");
+        assert!(!legend.contains("{{node}}") || query.starts_with("topk(10, "), "{legend}: {query}");
+    }
+    assert!(lines.iter().any(|(_, legend)| legend.contains("{{node}}")), "{lines:?}");
+}
+
+#[test]
 fn each_alert_says_where_it_is_told_what_to_do() {
     let rules = rules();
     let (mut alerts, mut runbooks) = (Vec::new(), Vec::new());
     strings(&rules, "alert", &mut alerts);
-    strings(&rules, "runbook", &mut runbooks);
+    strings(&rules, "runbook_url", &mut runbooks);
     assert_eq!(alerts.len(), runbooks.len());
     for runbook in runbooks {
         let anchor = runbook.strip_prefix("deploy/observability/README.md#").expect("a place in the README");

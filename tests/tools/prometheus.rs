@@ -17,13 +17,17 @@ use crate::support::needs::{Test, tests};
 use crate::support::{Outcome, Proxy, ask, get, upstream};
 
 /// The tests that need `prometheus`.
-pub(crate) const WITH_PROMETHEUS: &[Test] = tests![a_real_prometheus_answers_the_question_what_each_filter_costs];
+pub(crate) const WITH_PROMETHEUS: &[Test] = tests![
+    a_real_prometheus_answers_the_question_what_each_filter_costs,
+    the_dashboard_has_an_answer_while_two_pods_are_on_a_node,
+];
 
 /// The tests that need `promtool`.
 pub(crate) const WITH_PROMTOOL: &[Test] =
     tests![each_alert_fires_on_its_fault_and_none_on_a_healthy_node, promtool_finds_no_fault_with_the_metrics];
 
-const RULES: &str = include_str!("../../deploy/observability/prometheus-rule.yaml");
+const DASHBOARD: &str = include_str!("../../deploy/observability/dashboard.json");
+const RULES: &str = include_str!("../../deploy/helm/gce-metadata-proxy/alerts/prometheus-rule.yaml");
 
 /// Timeout for Prometheus to answer a query. It starts within a second and scrapes every second.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -102,9 +106,12 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    fn start(metrics_addr: SocketAddr) -> Self {
+    /// Scrapes the proxy once for each of these pods. During an update a node has two, and one address.
+    fn start(metrics_addr: SocketAddr, pods: &[&str]) -> Self {
         let directory = Scratch::new("prometheus");
-        let scrape = format!("{{job_name: proxy, static_configs: [{{targets: ['{metrics_addr}']}}]}}");
+        let target = |pod| format!("{{targets: ['{metrics_addr}'], labels: {{node: n, pod: {pod}}}}}");
+        let targets: Vec<String> = pods.iter().map(target).collect();
+        let scrape = format!("{{job_name: proxy, static_configs: [{}]}}", targets.join(", "));
         directory.write("prometheus.yml", &format!("global: {{scrape_interval: 1s}}\nscrape_configs: [{scrape}]\n"));
         // Prometheus does not report its port, so find a free one first.
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -122,13 +129,18 @@ impl Prometheus {
         Self { addr, _process: process, _directory: directory }
     }
 
-    /// The result of a query by the values of a label. Empty while there is none.
-    async fn ask(&self, query: &str, label: &str) -> Vec<(String, f64)> {
+    /// What it says to a query; null while it starts.
+    async fn say(&self, query: &str) -> Value {
         let query: String = byte_serialize(query.as_bytes()).collect();
         let Outcome::Answered(answer) = ask(self.addr, &format!("/api/v1/query?query={query}")).await else {
-            return Vec::new();
+            return Value::Null;
         };
-        let answer: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        serde_json::from_str(&answer.body).unwrap_or_default()
+    }
+
+    /// The result of a query by the values of a label. Empty while there is none.
+    async fn ask(&self, query: &str, label: &str) -> Vec<(String, f64)> {
+        let answer = self.say(query).await;
         let series = answer["data"]["result"].as_array().cloned().unwrap_or_default();
         let read = |series: &Value| {
             let value = series["value"][1].as_str()?.parse().ok()?;
@@ -147,7 +159,7 @@ fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
     block_on(async {
         let mock = upstream().await;
         let proxy = Proxy::start(mock.addr()).await;
-        let prometheus = Prometheus::start(proxy.metrics_addr);
+        let prometheus = Prometheus::start(proxy.metrics_addr, &["only"]);
         let answered = timeout(SCRAPE_TIMEOUT, async {
             loop {
                 get(proxy.addr, LEAF).await;
@@ -165,6 +177,43 @@ fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
         for filter in Filter::without_identity() {
             let is_answered = answer.iter().any(|(name, p99)| name == filter.label() && *p99 > 0.0);
             assert!(is_answered, "{}: {answer:?}", filter.label());
+        }
+        proxy.stop().await;
+    });
+}
+
+fn the_dashboard_has_an_answer_while_two_pods_are_on_a_node() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let queries: Vec<String> = targets
+        .map(|target| target["expr"].as_str().expect("a query"))
+        .map(|query| query.replace("$node", ".*").replace("$__rate_interval", "10s"))
+        .collect();
+    assert!(queries.len() > 30, "{}", queries.len());
+    block_on(async {
+        let mock = upstream().await;
+        let proxy = Proxy::start(mock.addr()).await;
+        let prometheus = Prometheus::start(proxy.metrics_addr, &["old", "new"]);
+        let scraped = timeout(SCRAPE_TIMEOUT, async {
+            // Twice each, so that there are rates.
+            while prometheus.ask("count_over_time(metadata_proxy_build_info[1m]) > 1", "pod").await.len() < 2 {
+                sleep(QUERY_INTERVAL).await;
+            }
+        });
+        scraped.await.expect("both pods are scraped");
+        let mut refused = Vec::new();
+        for query in &queries {
+            let answer = prometheus.say(query).await;
+            if answer["status"] != "success" {
+                refused.push(format!("{query}: {}", answer["error"]));
+            }
+        }
+        assert!(refused.is_empty(), "{}", refused.join("\n"));
+        // The parts that are joined with others, not only without an error.
+        for joined in queries.iter().filter(|query| query.contains("on (instance, job)")) {
+            let answer = prometheus.say(joined).await;
+            assert_ne!(answer["data"]["result"], Value::Array(Vec::new()), "{joined}");
         }
         proxy.stop().await;
     });

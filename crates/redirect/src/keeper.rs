@@ -1,6 +1,6 @@
 //! [`Keeper`]: checks the rules, restores them, and tries again where they cannot be installed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -25,6 +25,27 @@ pub struct Keeper {
     trouble: Option<Trouble>,
     drops: Drops,
     installed: Arc<Notify>,
+    standing: Arc<Standing>,
+}
+
+/// What others are told of a kept redirect.
+#[derive(Debug, Default)]
+pub struct Standing(Mutex<Option<String>>);
+
+impl Standing {
+    /// Why it is not installed. `None` if it is, as of the last check.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn set(&self, trouble: Option<String>) {
+        *self.lock() = trouble;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        // Nothing panics while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a redirect is not installed.
@@ -38,7 +59,8 @@ struct Trouble {
 impl Keeper {
     /// A keeper of a redirect that was just installed. Registers its metric.
     pub fn of_installed(redirect: Redirect, dropped: IntCounter) -> Self {
-        Self { redirect, trouble: None, drops: Drops::new(dropped), installed: Arc::default() }
+        let (drops, installed, standing) = (Drops::new(dropped), Arc::default(), Arc::default());
+        Self { redirect, trouble: None, drops, installed, standing }
     }
 
     /// Installs a redirect, or logs why that is impossible. Registers its metric.
@@ -54,6 +76,11 @@ impl Keeper {
     /// Notified when the redirect is installed after [`begin`](Keeper::begin).
     pub fn installed(&self) -> Arc<Notify> {
         Arc::clone(&self.installed)
+    }
+
+    /// Whether it is installed, for others.
+    pub fn standing(&self) -> Arc<Standing> {
+        Arc::clone(&self.standing)
     }
 
     /// Checks the rules and restores them if they differ, while polled.
@@ -86,6 +113,7 @@ impl Keeper {
 
     fn is_installed(&mut self, tool: Tool) {
         self.trouble = None;
+        self.standing.set(None);
         tracing::info!(%tool, "redirect installed; checking it every {} s", CHECK_INTERVAL.as_secs());
         if let Some(doubt) = self.redirect.doubt() {
             tracing::warn!("{doubt}");
@@ -99,6 +127,7 @@ impl Keeper {
         if self.trouble.as_ref().is_none_or(|before| before.logged != logged) {
             tracing::error!("{logged}. Trying again every {} s", RETRY_INTERVAL.as_secs());
         }
+        self.standing.set(Some(logged.clone()));
         self.trouble = Some(Trouble { logged, is_open: matches!(error.pods, Pods::Open(_)) });
     }
 }

@@ -95,7 +95,7 @@ use tokio::time::sleep;
 pub use closing::{NotInstalled, Pods};
 pub use command::{Command, CommandError, run};
 pub use error::Error;
-pub use keeper::{CHECK_INTERVAL, Keeper};
+pub use keeper::{CHECK_INTERVAL, Keeper, Standing};
 pub use plan::{METADATA_V4, METADATA_V6};
 pub use rate::Rate;
 pub use state::State;

@@ -52,7 +52,10 @@ mod tests {
         for text in [
             include_str!("../../../deploy/components/route-localnet/daemonset.yaml"),
             include_str!("../../../deploy/components/redirect-remove/daemonset.yaml"),
-            include_str!("../../../deploy/helm/gce-metadata-proxy/templates/daemonset.yaml"),
+            concat!(
+                include_str!("../../../deploy/helm/gce-metadata-proxy/templates/daemonset.yaml"),
+                include_str!("../../../deploy/helm/gce-metadata-proxy/templates/_proxy.tpl")
+            ),
         ] {
             assert!(text.contains(&format!("mountPath: {MOUNTED_PATH}\n")), "{text}");
             assert!(text.contains(&format!("path: {SYSCTL_PATH}\n")), "{text}");

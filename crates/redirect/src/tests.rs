@@ -29,7 +29,7 @@ fn the_chart_has_the_same_default_for_new_connections() {
             format!("maxNewConnections: {default}\n"),
         ),
         (
-            include_str!("../../../deploy/helm/gce-metadata-proxy/templates/daemonset.yaml"),
+            include_str!("../../../deploy/helm/gce-metadata-proxy/templates/_proxy.tpl"),
             format!("ne (int .maxNewConnections) {default} }}}}\n"),
         ),
         (

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::data::Quantiles;
-use super::units::time;
 use crate::telemetry::history::MAX_POINTS;
+use crate::units::time;
 
 /// Size of the drawing, in its own units; it is scaled to the width that there is.
 const WIDTH: f64 = 320.0;
@@ -29,11 +29,11 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Holds all of these; at least from 100 ns to 100 us, where filters should be.
+    /// Holds all of these; at least from 0.001 ms to 0.1 ms. Filters should be at the lower end, or below.
     pub(super) fn over<'a>(all: impl Iterator<Item = &'a Quantiles>) -> Self {
         let most = all.map(|quantiles| quantiles.p99).fold(1e-4, f64::max);
         #[expect(clippy::cast_possible_truncation, reason = "a time has few decades")]
-        Self { decades: (-7, most.log10().ceil() as i32) }
+        Self { decades: (-6, most.log10().ceil() as i32) }
     }
 
     fn y(self, seconds: f64) -> f64 {
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn the_scale_holds_what_is_slow_and_starts_where_filters_are() {
-        assert_eq!(Scale::over([].into_iter()).decades, (-7, -4));
+        assert_eq!(Scale::over([].into_iter()).decades, (-6, -4));
         let scale = Scale::over([flat(0.02)].iter());
-        assert_eq!(scale.decades, (-7, -1));
-        assert!(scale.y(1e-7) > scale.y(1e-6) && scale.y(1e-6) > scale.y(1e-2));
+        assert_eq!(scale.decades, (-6, -1));
+        assert!(scale.y(1e-6) > scale.y(1e-5) && scale.y(1e-5) > scale.y(1e-2));
     }
 }

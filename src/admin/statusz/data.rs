@@ -6,21 +6,15 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::overview::{Count, Overview};
 use crate::identity::{CallerRow, CredentialStatus, Summary};
-use crate::readiness;
-use crate::telemetry::talkers::Talker;
 
 /// All of it. Durations are in seconds, as in the metrics.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// Of the running binary.
-    pub version: &'static str,
-    /// Since the process began.
-    pub uptime_seconds: u64,
-    /// Whether pods should be sent here, and what is amiss.
-    pub readiness: readiness::State,
-    /// By which rules secrets are concealed.
-    pub policy: Policy,
+    /// What is wrong, and who asks and is refused.
+    #[serde(flatten)]
+    pub overview: Overview,
     /// Each flag with its value in force.
     pub flags: Vec<Flag>,
     /// What there is room for.
@@ -49,32 +43,6 @@ pub struct Status {
     pub values: Vec<ValueStatus>,
     /// The pods that were identified. `None` without Workload Identity.
     pub pods: Option<PodsStatus>,
-    /// Who asked most in the last minute.
-    pub talkers: Vec<Talker>,
-}
-
-/// The rules in force.
-#[derive(Debug, Serialize)]
-pub struct Policy {
-    /// What it calls itself.
-    pub name: String,
-    /// The version that it gives itself.
-    pub version: String,
-    /// The beginning of its file's SHA-256.
-    pub hash: String,
-    /// Where it comes from: built in, or a path.
-    pub source: String,
-    /// Whether it is carried out (enforce) or only logged (audit).
-    pub mode: String,
-    /// What becomes of recursive reads.
-    pub recursive: String,
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, version, hash, source, mode, recursive } = self;
-        write!(f, "{name}, version {version} ({hash}, from {source}), mode {mode}, recursive reads: {recursive}")
-    }
 }
 
 /// A flag.
@@ -117,15 +85,6 @@ impl fmt::Display for Memory {
             None => f.write_str("no memory limit is set"),
         }
     }
-}
-
-/// How often something happened.
-#[derive(Debug, Serialize)]
-pub struct Count {
-    /// What.
-    pub reason: String,
-    /// How often.
-    pub count: u64,
 }
 
 /// Estimates from a histogram; nothing where nothing was counted.

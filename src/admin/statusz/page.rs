@@ -5,8 +5,10 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::{self, Scale};
-use super::data::{Count, PodsStatus, Quantiles, Status};
-use super::units::{span, time};
+use super::data::{PodsStatus, Quantiles, Status};
+use super::head;
+use super::parts::{counts, section, table};
+use crate::units::{span, time};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -17,69 +19,34 @@ pub fn html(status: &Status) -> String {
         html lang="en" {
             head {
                 meta charset="utf-8";
-                title { "gce-metadata-proxy" }
+                title { (status.overview.condition) ": " (status.overview.node) ", gce-metadata-proxy" }
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                (heading(status))
+                (head::banners(&status.overview))
+                (head::overview(&status.overview))
                 div class="grid2" {
                     (section("Capacity", &capacity(status)))
                     (section("Metadata server", &upstream(status)))
                 }
-                (section("Filters", &filters(status)))
-                (section("Requests since start", &requests(status)))
-                (section("Token cache", &tokens(status)))
-                (section("Kept values", &values(status)))
                 @if let Some(identified) = &status.pods {
                     (section("Pods", &pods(identified)))
                 }
+                (section("Token cache", &tokens(status)))
+                (section("Kept values", &values(status)))
+                (section("Requests since start", &requests(status)))
                 div class="grid2" {
-                    (section("Top clients of the last minute", &talkers(status)))
                     (section("Shed since start", &counts("reason", &status.sheds)))
                     (section("Refused or failed since start", &counts("reason", &status.refusals)))
                     (section("Flags", &flags(status)))
                 }
+                (section("Filters", &filters(status)))
             }
         }
     };
     page.into_string() + "\n"
-}
-
-fn heading(status: &Status) -> Markup {
-    let is_good = status.readiness.is_ready() && status.upstream.failure.is_none();
-    html! {
-        h1 { "gce-metadata-proxy " (status.version) }
-        p { span class=(if is_good { "good" } else { "bad" }) { (status.readiness) } }
-        p class="dim" {
-            "up " (span(status.uptime_seconds)) "; policy " (status.policy) "; "
-            a href="?format=json" { "as JSON" } ", " a href="/metrics" { "metrics" } ", " a href="/flagz" { "flags" }
-        }
-    }
-}
-
-fn section(title: &str, body: &Markup) -> Markup {
-    html! { section { h2 { (title) } (body) } }
-}
-
-/// A table that scrolls if it is too wide. Columns whose name begins with `#` are numbers.
-fn table(columns: &[&str], rows: &Markup) -> Markup {
-    html! {
-        div class="wide" {
-            table {
-                tr {
-                    @for column in columns {
-                        @match column.strip_prefix('#') {
-                            Some(number) => th class="n" { (number) },
-                            None => th { (column) },
-                        }
-                    }
-                }
-                (rows)
-            }
-        }
-    }
 }
 
 fn capacity(status: &Status) -> Markup {
@@ -104,7 +71,7 @@ fn upstream(status: &Status) -> Markup {
     html! {
         @match &upstream.failure {
             _ if upstream.address == "none" => p { "There is none; configured values are answered (--upstream none)." },
-            None => p { span class="good" { "available" } " at " (upstream.address) },
+            None => p { "available at " (upstream.address) },
             Some(failure) => p { span class="bad" { "unavailable" } " at " (upstream.address) ": " (failure) },
         }
         @if let Some(Quantiles { p50, p90, p99 }) = upstream.duration {
@@ -221,41 +188,13 @@ fn pods(pods: &PodsStatus) -> Markup {
         }
         p {
             "the proxy's credential: "
-            @let is_good = matches!(pods.credential.state, "confined" | "last_resort" | "unknown");
-            span class=(if is_good { "good" } else { "bad" }) { (pods.credential.state) }
+            b { (pods.credential.state) }
         }
         @for finding in &pods.credential.findings {
             p class="dim" { (finding) }
         }
         (table(&["address", "pod", "service account", "evidence", "UID"], &rows))
     }
-}
-
-fn talkers(status: &Status) -> Markup {
-    let rows = html! {
-        @for talker in &status.talkers {
-            tr {
-                td { (talker.address) }
-                td class="n" { (talker.requests) }
-                td class="n" { (talker.sheds) }
-                td class="n" { (talker.refusals) }
-            }
-        }
-    };
-    table(&["client", "#requests", "#shed", "#refused"], &rows)
-}
-
-fn counts(what: &str, counts: &[Count]) -> Markup {
-    let nonzero: Vec<&Count> = counts.iter().filter(|counted| counted.count > 0).collect();
-    if nonzero.is_empty() {
-        return html! { p class="dim" { "none" } };
-    }
-    let rows = html! {
-        @for Count { reason, count } in nonzero {
-            tr { td { (reason) } td class="n" { (count) } }
-        }
-    };
-    table(&[what, "#count"], &rows)
 }
 
 fn flags(status: &Status) -> Markup {
@@ -278,9 +217,10 @@ fn quantiles<const N: usize>(quantiles: Option<Quantiles>, pick: impl Fn(Quantil
 
 #[cfg(test)]
 mod tests {
-    use super::super::data::{Flag, Memory, Policy, TokenStatus, Upstream, ValueStatus};
+    use super::super::data::{Flag, Memory, TokenStatus, Upstream, ValueStatus};
+    use super::super::overview::Count;
+    use super::super::overview::tests::overview;
     use super::*;
-    use crate::readiness::State;
 
     /// Text of a pod that would be markup, a quote or an entity.
     const HOSTILE: &str = r#"</td><script>alert(1)</script><a href="'&amp;"#;
@@ -290,17 +230,7 @@ mod tests {
         let text = || text.to_owned();
         let counts = || vec![Count { reason: text(), count: 1 }];
         Status {
-            version: "1",
-            uptime_seconds: 1,
-            readiness: State::Degraded(text()),
-            policy: Policy {
-                name: text(),
-                version: text(),
-                hash: text(),
-                source: text(),
-                mode: text(),
-                recursive: text(),
-            },
+            overview: overview(&text()),
             flags: vec![Flag { name: "--flag".to_owned(), value: text() }],
             room: Vec::new(),
             memory: Memory { level: "normal", usage_bytes: None, limit_bytes: None },
@@ -322,7 +252,6 @@ mod tests {
             tokens_not_shown: 0,
             pods: None,
             values: vec![ValueStatus { path: text(), status: 200, age_seconds: 1 }],
-            talkers: Vec::new(),
         }
     }
 
@@ -333,8 +262,9 @@ mod tests {
             assert_eq!(page.matches(markup).count(), harmless.matches(markup).count(), "{markup} in\n{page}");
         }
         let escaped = "&lt;/td&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;a href=&quot;'&amp;amp;";
-        // Readiness, six of the policy, a flag, a reason each of sheds, refusals and outcomes, two of the upstream, two of a
-        // token, one of a value.
-        assert_eq!(page.matches(escaped).count(), 16, "{page}");
+        // The node twice, six of a fact, three of the title, readiness, six of the policy, four of the surroundings, three of a
+        // refusal, a reason of what was shed in the last minute; a flag, a reason each of sheds, refusals and outcomes, two of the
+        // upstream, two of a token, one of a value.
+        assert_eq!(page.matches(escaped).count(), 35, "{page}");
     }
 }

@@ -2,30 +2,23 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::data::{
-    Count, Exchange, FilterStatus, Flag, Memory, PodsStatus, Policy, Quantiles, Room, Status, TokenStatus, Upstream,
-    ValueStatus,
+    Exchange, FilterStatus, Flag, Memory, PodsStatus, Quantiles, Room, Status, TokenStatus, Upstream, ValueStatus,
 };
+use super::overview::{Count, Overview};
 use crate::cli;
 use crate::clock::BootTime;
-use crate::config::Config;
 use crate::identity::Identity;
 use crate::layers::leaves::LeafRow;
 use crate::layers::token_cache::TokenRow;
 use crate::memory::Pressure;
 use crate::metadata::ServiceAccount;
 use crate::shared::Shared;
-use crate::telemetry::Moment;
 use crate::telemetry::histogram::Snapshot;
 use crate::telemetry::history::{self, Course};
 use crate::telemetry::labels::Label;
 use crate::telemetry::latency::Latency;
 use crate::tokens::TokenKind;
-
-/// Maximum addresses shown.
-const MAX_TALKERS: usize = 10;
 
 /// Maximum token cache entries shown.
 const MAX_TOKENS: usize = 50;
@@ -36,7 +29,6 @@ const MAX_TEXT_CHARS: usize = 100;
 impl Status {
     /// As of now.
     pub fn of(shared: &Shared) -> Self {
-        let now = Instant::now();
         let Shared { config, measures, limits, .. } = shared;
         let instruments = &measures.instruments;
         let courses = measures.history.courses(&instruments.latency);
@@ -44,10 +36,7 @@ impl Status {
         let (tokens, tokens_not_shown) = shared.tokens.store().rows(MAX_TOKENS, BootTime::now());
         let points = courses.first().map_or(0, |course| course.points.len());
         Self {
-            version: env!("CARGO_PKG_VERSION"),
-            uptime_seconds: now.saturating_duration_since(shared.began).as_secs(),
-            readiness: shared.readiness.state(),
-            policy: Policy::from_policy(&shared.concealment.policy().current(), config),
+            overview: Overview::of(shared),
             flags: cli::flags(config).into_iter().map(|(name, value)| Flag { name, value }).collect(),
             room: vec![
                 room("requests in flight", limits.seats.taken(), limits.seats.limit()),
@@ -71,7 +60,6 @@ impl Status {
             tokens_not_shown,
             values: shared.leaves.rows(BootTime::now()).iter().map(ValueStatus::from_row).collect(),
             pods: shared.identity.as_deref().map(PodsStatus::from_identity),
-            talkers: instruments.talkers.top(MAX_TALKERS, Moment::now()),
         }
     }
 }
@@ -104,19 +92,6 @@ fn tokens(rows: &[TokenRow]) -> Vec<TokenStatus> {
 impl PodsStatus {
     fn from_identity(identity: &Identity) -> Self {
         Self { summary: identity.summary(), credential: identity.credential().get(), callers: identity.rows() }
-    }
-}
-
-impl Policy {
-    fn from_policy(policy: &crate::policy::Policy, config: &Config) -> Self {
-        Self {
-            name: policy.name().to_owned(),
-            version: policy.version().to_owned(),
-            hash: policy.hash().to_owned(),
-            source: config.policy.source.to_string(),
-            mode: config.policy_mode.to_string(),
-            recursive: policy.recursive().to_string(),
-        }
     }
 }
 

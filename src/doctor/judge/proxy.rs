@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use crate::ask::AskError;
 use crate::doctor::patient::Patient;
 use crate::doctor::report::{Finding, Step};
-use crate::explain::AskError;
 use crate::identity::{Taken, Whois};
 
 /// Whether the proxy knows the pod at each of its addresses. From others its requests get 503, or another's tokens.

@@ -20,6 +20,8 @@ use crate::reply::{self, Body};
 use crate::workloads::{LinkError, Malformed, Names, Workload, Workloads};
 use tree::{Asked, Shown};
 
+pub use tree::Format;
+
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Whose accounts there are, and what they are called.
@@ -33,6 +35,18 @@ impl Accounts {
     /// The accounts of these workloads. `None` if they have no tokens of their own.
     pub fn new(workloads: &Arc<Workloads>) -> Option<Self> {
         Some(Self { workloads: Arc::clone(workloads), names: Arc::clone(workloads.names()?) })
+    }
+
+    /// The entry of this workload's accounts in the tree of the directory above them. It is empty if the account cannot be
+    /// used or is not known: the rest of the tree does not depend on it.
+    pub async fn entry(&self, id: WorkloadId, format: Format, path: &str) -> String {
+        let workload = match self.workloads.requested(id) {
+            Some(workload) => Some(workload),
+            None => self.workloads.link(id).await.ok(),
+        };
+        let usable = workload.filter(|workload| workload.link.is_ok());
+        let email = usable.as_ref().map(|workload| self.names.email(workload));
+        tree::entry(email.as_deref(), format, path)
     }
 
     /// Decides about a request for the account of this workload.
@@ -87,6 +101,11 @@ impl From<LinkError> for AccountError {
             LinkError::Unread { .. } | LinkError::Outdated => Self::Unknown(text),
         }
     }
+}
+
+/// The entry of a pod without an account.
+pub fn no_entry(format: Format, path: &str) -> String {
+    tree::entry(None, format, path)
 }
 
 /// What a workload asks of its accounts. `None` for any other request.

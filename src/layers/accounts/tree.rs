@@ -16,6 +16,15 @@ const DEFAULT: &str = "default";
 /// What an account's directory has, in order.
 const LISTING: &str = "aliases\nemail\nidentity\nscopes\ntoken\n";
 
+/// The format of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// As the server writes it by default.
+    Json,
+    /// Lines of `path value`.
+    Text,
+}
+
 /// What a path below `service-accounts` names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
@@ -102,7 +111,7 @@ struct Account<'a> {
 pub(super) fn show(asked: &Asked, query: &Query, email: &str) -> Shown {
     let format = query.value(Param::Alt);
     let is_recursive = query.is_recursive();
-    let account = Account { aliases: [DEFAULT], email, scopes: [SCOPE] };
+    let account = Account::of(email);
     match asked {
         Asked::Value { value: Value::Token | Value::Identity, .. } => Shown::Elsewhere,
         Asked::Nothing => Shown::Missing,
@@ -113,15 +122,33 @@ pub(super) fn show(asked: &Asked, query: &Query, email: &str) -> Shown {
             Shown::Text(accounts(email).map(|name| format!("{name}/\n")).concat())
         }
         Asked::Account { .. } if !is_recursive => Shown::Text(LISTING.to_owned()),
-        Asked::Accounts { .. } if is_text(format) => {
-            let lines = |name: &str| account.lines(&format!("{name}/"));
-            Shown::Text(accounts(email).map(lines).concat())
-        }
+        Asked::Accounts { .. } if is_text(format) => Shown::Text(lines(email, "")),
         Asked::Account { .. } if is_text(format) => Shown::Text(account.lines("")),
-        Asked::Accounts { .. } => json(&BTreeMap::from(accounts(email).map(|name| (name, &account)))),
+        Asked::Accounts { .. } => Shown::Json(tree(email)),
         Asked::Account { .. } => json(&account),
         Asked::Value { value, .. } => account.value(*value, format == Some("json")),
     }
+}
+
+/// The entry of a pod's accounts in the tree of the directory above them. `email`: none if the pod has no account. `path` is
+/// that of the accounts, relative to the tree.
+pub(super) fn entry(email: Option<&str>, format: Format, path: &str) -> String {
+    match format {
+        Format::Json => format!("\"serviceAccounts\":{}", email.map_or_else(|| "{}".to_owned(), tree)),
+        Format::Text => email.map(|email| lines(email, &format!("{path}/"))).unwrap_or_default(),
+    }
+}
+
+/// The directory of all accounts, as JSON.
+fn tree(email: &str) -> String {
+    let account = Account::of(email);
+    to_json(&BTreeMap::from(accounts(email).map(|name| (name, &account))))
+}
+
+/// The directory of all accounts, as lines. `path` precedes each.
+fn lines(email: &str, path: &str) -> String {
+    let account = Account::of(email);
+    accounts(email).map(|name| account.lines(&format!("{path}{name}/"))).concat()
 }
 
 /// The names of the account's directories, sorted.
@@ -136,7 +163,11 @@ fn is_text(format: Option<&str>) -> bool {
     format == Some("text")
 }
 
-impl Account<'_> {
+impl<'a> Account<'a> {
+    fn of(email: &'a str) -> Self {
+        Self { aliases: [DEFAULT], email, scopes: [SCOPE] }
+    }
+
     /// Everything as lines of `path value`.
     fn lines(&self, path: &str) -> String {
         let Self { aliases: [alias], email, scopes: [scope] } = self;
@@ -156,7 +187,11 @@ impl Account<'_> {
 }
 
 fn json(value: &impl Serialize) -> Shown {
-    Shown::Json(serde_json::to_string(value).expect("texts only"))
+    Shown::Json(to_json(value))
+}
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts only")
 }
 
 #[cfg(test)]

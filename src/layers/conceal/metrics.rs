@@ -59,6 +59,12 @@ impl PolicyMetrics {
         }
     }
 
+    /// Requests that audit mode answered although the policy conceals all or some of what they got.
+    pub fn audited(&self) -> u64 {
+        let count = |verdict| self.verdicts.of(verdict, VerdictMode::Audit).get();
+        count(Verdict::Concealed) + count(Verdict::Redacted)
+    }
+
     /// Shows the policy in force.
     pub fn in_force(&self, policy: &Policy) {
         self.info.reset();

@@ -2,6 +2,7 @@
 //!
 //! The decision is a pure function of the parsed request and a [`Policy`](crate::policy::Policy), which is data; the
 //! service only carries it out. The layer precedes all caches, so that no cached value escapes the policy.
+//! Trees are redacted before they are kept, too, so that no concealed value is.
 //!
 //! It makes three kinds of response itself:
 //!
@@ -18,7 +19,10 @@
 
 pub mod audit;
 pub mod metrics;
+#[cfg(test)]
+mod pods;
 pub mod redact;
+mod redaction;
 mod service;
 #[cfg(test)]
 mod trees;

@@ -4,6 +4,8 @@
 //! cannot be distinguished from the next path. Its keys are converted back to path segments (the server writes its own
 //! names in camel case and leaves users' names unchanged) and judged like the path of a request, so a value is in the
 //! response if and only if it would be served on its own. A response that cannot be parsed is refused, never passed on.
+//!
+//! The tree of a pod never has the node's service accounts. It has a place for the pod's own.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +13,8 @@ use std::fmt;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::metadata::Query;
 use crate::metadata::query::Param;
+use crate::metadata::{Query, names_accounts};
 use crate::policy::Policy;
 
 /// Maximum nesting of a tree. The server's tree has seven levels.
@@ -29,49 +31,96 @@ pub enum RedactError {
     TooLarge,
 }
 
-/// The query of the upstream request for a response that can be redacted: a tree is requested as JSON, never as text.
+/// What may be shown of a tree.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// Conceals values. Without a policy none are concealed.
+    pub policy: Option<&'a Policy>,
+    /// Whether service accounts are shown: those of the tree are the node's.
+    pub has_accounts: bool,
+}
+
+/// A redacted tree.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Redacted {
+    /// The tree in the requested format.
+    pub bytes: Vec<u8>,
+    /// The place for a pod's accounts, if the tree has the directory that they are in.
+    pub place: Option<Place>,
+    /// Whether an item of an array was left out, so that the number of the next is another.
+    pub is_renumbered: bool,
+}
+
+/// A place for another entry, at the end of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Index in the bytes.
+    pub at: usize,
+    /// Whether it would be the first entry of the directory.
+    pub is_first: bool,
+}
+
+/// The directory that contains `service-accounts`.
+const ABOVE_ACCOUNTS: &str = "instance";
+
+impl View<'_> {
+    fn shows(self, path: &str) -> bool {
+        self.policy.is_none_or(|policy| policy.shows(path))
+    }
+
+    fn leads_through(self, path: &str) -> bool {
+        self.policy.is_none_or(|policy| policy.leads_through(path))
+    }
+}
+
+/// The query of the upstream request for a response that can be redacted: a tree is requested as JSON, which it is without
+/// `alt`. The server refuses other formats. So the requests for all formats of a tree are the same.
 pub fn upstream_query(query: Query) -> Query {
-    if query.is_recursive() && query.value(Param::Alt) == Some("text") { query.with(Param::Alt, "json") } else { query }
+    if query.is_recursive() && query.is_format_of_tree() { query.without(Param::Alt) } else { query }
 }
 
 /// Removes concealed entries from a listing, which has one entry per line.
-pub fn listing(policy: &Policy, directory: &str, listing: &str) -> String {
+pub fn listing(view: View<'_>, directory: &str, listing: &str) -> String {
     let visible = |entry: &&str| match entry.strip_suffix('/') {
-        Some(name) => is_name(name) && policy.leads_through(&below(directory, name)),
-        None => is_name(entry) && policy.shows(&below(directory, entry)),
+        Some(name) => is_name(name) && view.leads_through(&below(directory, name)),
+        None => is_name(entry) && view.shows(&below(directory, entry)),
     };
     listing.lines().filter(visible).flat_map(|entry| [entry, "\n"]).collect()
 }
 
 /// Removes concealed values from a JSON tree. The result is never longer than the tree.
-pub fn json(policy: &Policy, directory: &str, tree: &[u8]) -> Result<Vec<u8>, RedactError> {
+pub fn json(view: View<'_>, directory: &str, tree: &[u8]) -> Result<Redacted, RedactError> {
     let mut json = Json(Vec::with_capacity(tree.len()));
-    redact(policy, directory, tree, &mut json, tree.len())?;
-    Ok(json.0)
+    let (place, is_renumbered) = redact(view, directory, tree, &mut json, tree.len())?;
+    Ok(Redacted { bytes: json.0, place, is_renumbered })
 }
 
 /// Removes concealed values from a JSON tree, and writes the rest as `path value` lines of at most `max_bytes` in
 /// total.
-pub fn text(policy: &Policy, directory: &str, tree: &[u8], max_bytes: usize) -> Result<Vec<u8>, RedactError> {
+pub fn text(view: View<'_>, directory: &str, tree: &[u8], max_bytes: usize) -> Result<Redacted, RedactError> {
     let mut text = Text { lines: Vec::with_capacity(tree.len().min(max_bytes)), directory_len: directory.len() };
-    redact(policy, directory, tree, &mut text, max_bytes)?;
-    Ok(text.lines)
+    let (place, is_renumbered) = redact(view, directory, tree, &mut text, max_bytes)?;
+    Ok(Redacted { bytes: text.lines, place, is_renumbered })
 }
 
+/// Writes what may be shown. Returns the place for accounts, and whether the tree is renumbered.
 fn redact(
-    policy: &Policy,
+    view: View<'_>,
     directory: &str,
     tree: &[u8],
     out: &mut impl TreeWriter,
     max_bytes: usize,
-) -> Result<(), RedactError> {
+) -> Result<(Option<Place>, bool), RedactError> {
     let tree: &RawValue = serde_json::from_slice(tree).map_err(|_| RedactError::Unreadable)?;
     if !tree.get().starts_with('{') && !tree.get().starts_with('[') {
         return Err(RedactError::Unreadable);
     }
-    let mut redactor = Redactor { policy, out, max_bytes };
+    let mut redactor = Redactor { view, out, max_bytes, place: None, is_renumbered: false };
     let written = redactor.node(directory, tree.get(), MAX_DEPTH);
-    if redactor.out.len() > max_bytes { Err(RedactError::TooLarge) } else { written }
+    if redactor.out.len() > max_bytes {
+        return Err(RedactError::TooLarge);
+    }
+    written.map(|()| (redactor.place, redactor.is_renumbered))
 }
 
 /// Writes a redacted tree in one format.
@@ -87,10 +136,12 @@ trait TreeWriter {
 }
 
 struct Redactor<'a, W> {
-    policy: &'a Policy,
+    view: View<'a>,
     out: &'a mut W,
     /// Writing stops after the value that exceeds this limit.
     max_bytes: usize,
+    place: Option<Place>,
+    is_renumbered: bool,
 }
 
 impl<W: TreeWriter> Redactor<'_, W> {
@@ -110,7 +161,7 @@ impl<W: TreeWriter> Redactor<'_, W> {
     }
 
     fn is_visible(&self, path: &str, node: &RawValue) -> bool {
-        if is_value(node) { self.policy.shows(path) } else { self.policy.leads_through(path) }
+        if is_value(node) { self.view.shows(path) } else { self.view.leads_through(path) }
     }
 }
 
@@ -137,12 +188,17 @@ impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
             if !is_name(&key) {
                 continue;
             }
-            let child = below(path, &segment(path, &key));
-            if redactor.is_visible(&child, node) {
+            let name = segment(path, &key);
+            let child = below(path, &name);
+            let is_hidden = !redactor.view.has_accounts && names_accounts(&name);
+            if !is_hidden && redactor.is_visible(&child, node) {
                 redactor.out.entry(first, Some(&key));
                 first = false;
                 redactor.node(&child, node.get(), depth).map_err(A::Error::custom)?;
             }
+        }
+        if path == ABOVE_ACCOUNTS {
+            redactor.place = Some(Place { at: redactor.out.len(), is_first: first });
         }
         redactor.out.close(b'}');
         Ok(())
@@ -159,10 +215,12 @@ impl<'de, W: TreeWriter> Visitor<'de> for Children<'_, '_, W> {
             let child = below(path, &number.to_string());
             number += 1;
             let is_line = is_value(item) && has_lines(path);
-            if if is_line { redactor.policy.shows(path) } else { redactor.is_visible(&child, item) } {
+            if if is_line { redactor.view.shows(path) } else { redactor.is_visible(&child, item) } {
                 redactor.out.entry(first, None);
                 first = false;
                 redactor.node(&child, item.get(), depth).map_err(A::Error::custom)?;
+            } else {
+                redactor.is_renumbered = true;
             }
         }
         redactor.out.close(b']');

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::Response;
 use http::header::{self, HeaderValue};
 use tower::layer::layer_fn;
@@ -11,14 +10,17 @@ use tower::{Layer, Service};
 
 use super::audit::{AuditLog, Mode};
 use super::metrics::{PolicyMetrics, Verdict, VerdictMode};
-use super::redact::{self, RedactError};
+use super::redact;
+use super::redaction::{self, Redaction};
 use crate::error::Error;
+use crate::failure::Failure;
+use crate::layers::accounts::Accounts;
 use crate::layers::outcome::Outcome;
 use crate::metadata::query::Param;
-use crate::metadata::{MetadataPath, Method, Query, Request};
-use crate::policy::{Cause, Concealed, Decision, LivePolicy, Policy, Subject};
+use crate::metadata::{CommonPath, Method, Principal, Query, Request};
+use crate::policy::{Concealed, Decision, LivePolicy, Policy};
 use crate::reply::{self, Body};
-use crate::room::{Account, Amount, Charge, Room, SMALL_BYTES, SMALL_BYTES_WITHOUT_SEAT, Whole};
+use crate::room::Room;
 
 /// Enforces a policy.
 pub fn layer<S>(concealment: &Arc<Concealment>) -> impl Layer<S, Service = Conceal<S>> + Clone + use<S> {
@@ -41,12 +43,37 @@ pub struct Concealment {
     audit: AuditLog,
     room: Arc<Room>,
     metrics: Arc<PolicyMetrics>,
+    /// The accounts of pods. `None` if they have none.
+    accounts: Option<Arc<Accounts>>,
 }
 
 impl Concealment {
     /// Applies the policy in force at the time of each request. Redacted responses are charged to this room.
     pub fn new(policy: Arc<LivePolicy>, mode: Mode, room: Arc<Room>, metrics: Arc<PolicyMetrics>) -> Self {
-        Self { policy, mode, audit: AuditLog::default(), room, metrics }
+        Self { policy, mode, audit: AuditLog::default(), room, metrics, accounts: None }
+    }
+
+    /// Trees that pods read have their own accounts of these.
+    #[must_use]
+    pub fn with_accounts(self, accounts: Option<Arc<Accounts>>) -> Self {
+        Self { accounts, ..self }
+    }
+
+    /// The response to the proxy's own request for a tree, as it can be kept: without concealed values, and without the
+    /// node's accounts unless `has_accounts`. [`Error::TooLarge`] if it cannot be kept, or if no request will get it.
+    pub async fn kept_tree(
+        &self,
+        request: &Request,
+        has_accounts: bool,
+        answer: impl Future<Output = Result<Response<Body>, Failure>>,
+    ) -> Result<Response<Body>, Error> {
+        let policy = self.policy.hold();
+        // A `recursive` that the policy does not accept is dropped.
+        let is_redacted = policy.passes(Param::Recursive) && matches!(policy.judge(request), Decision::Redact);
+        if self.mode == Mode::Audit || !is_redacted {
+            return Err(redaction::NOT_KEPT);
+        }
+        Redaction::to_keep(self.room.account(None), policy, request, has_accounts).kept(answer.await?).await
     }
 
     /// Whether a request will wait for a change of its value. It will not if the policy drops `wait_for_change`.
@@ -96,7 +123,12 @@ where
         self.concealment.count(decision);
         if self.concealment.mode == Mode::Audit {
             self.concealment.audit.note(&policy, &request, decision);
-            return Outcome::passed(self.inner.call(request));
+            // The node's accounts are not the policy's to show.
+            return if request.principal != Principal::Node && includes_accounts(&request) {
+                self.redact(None, request)
+            } else {
+                Outcome::passed(self.inner.call(request))
+            };
         }
         match decision {
             Decision::Allow => {
@@ -111,12 +143,7 @@ where
             }
             Decision::Redact => {
                 request.query = policy.trim(request.query);
-                let redaction = Redaction::new(&self.concealment, &request);
-                request.query = redact::upstream_query(request.query);
-                // A HEAD request needs the body too, because redaction changes the length.
-                request.method = Method::Get;
-                let answer = self.inner.call(request);
-                Outcome::pending(async move { redaction.answer(answer.await?).await })
+                self.redact(Some(self.concealment.policy.hold()), request)
             }
             Decision::Redirect => Outcome::decided(Ok(reply::directory_redirect(&request))),
             Decision::Conceal(cause) => {
@@ -124,6 +151,31 @@ where
             }
         }
     }
+}
+
+impl<S> Conceal<S>
+where
+    S: Service<Box<Request>, Response = Response<Body>, Error = Error, Future: Send + 'static>,
+{
+    /// Passes a request on, and redacts its response.
+    fn redact(
+        &mut self,
+        policy: Option<Arc<Policy>>,
+        mut request: Box<Request>,
+    ) -> Outcome<S::Future, Result<Response<Body>, Error>> {
+        let Concealment { room, accounts, .. } = &*self.concealment;
+        let redaction = Redaction::new(room.account(request.peer), policy, &request, accounts.clone());
+        request.query = redact::upstream_query(request.query);
+        // A HEAD request needs the body too, because redaction changes the length.
+        request.method = Method::Get;
+        let answer = self.inner.call(request);
+        Outcome::pending(redaction.answer(answer))
+    }
+}
+
+/// Whether the response is a tree that includes service accounts.
+fn includes_accounts(request: &Request) -> bool {
+    request.query.is_recursive() && matches!(request.path.common(), Some(CommonPath::Version | CommonPath::Instance))
 }
 
 /// Restores the client's query in the redirect of a directory without its slash.
@@ -136,121 +188,4 @@ fn with_query(mut answer: Response<Body>, query: &Query) -> Response<Body> {
         }
     }
     answer
-}
-
-/// Redacts the response to one request.
-struct Redaction {
-    account: Account,
-    policy: Arc<Policy>,
-    path: MetadataPath,
-    format: Format,
-    /// Maximum response that needs no room, in bytes.
-    small: usize,
-}
-
-/// The format that the client requested.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Listing,
-    Json,
-    Text,
-}
-
-impl Format {
-    /// Maximum size of the redacted response, in bytes, for a response of `bytes`. Text repeats the path before each
-    /// value. `largest` is the maximum size of any response.
-    fn max_bytes(self, bytes: usize, largest: usize) -> usize {
-        match self {
-            Self::Listing => bytes + "\n".len(),
-            Self::Json => bytes,
-            Self::Text => bytes.saturating_mul(4).min(largest),
-        }
-    }
-}
-
-impl Redaction {
-    /// `request` has the query as trimmed by the policy. Nothing of the connection's read buffer is kept, because the
-    /// request may wait for a long time.
-    fn new(concealment: &Concealment, request: &Request) -> Self {
-        let format = match request.query.value(Param::Alt) {
-            _ if !request.query.is_recursive() => Format::Listing,
-            Some("text") => Format::Text,
-            _ => Format::Json,
-        };
-        Self {
-            account: concealment.room.account(request.peer),
-            policy: concealment.policy.hold(),
-            path: request.path.detached(),
-            format,
-            small: if request.hangs() { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
-        }
-    }
-
-    async fn answer(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
-        // Every success may contain values: 200, and also 203 and 206, which some server may send instead.
-        if !answer.status().is_success() {
-            return Ok(without_body(&answer));
-        }
-        let (mut head, body) = answer.into_parts();
-        let max_bytes = |bytes| self.format.max_bytes(bytes, self.account.largest());
-        let Whole { bytes, charge } = self.account.read(body, self.small, max_bytes).await?;
-        let redacted = self.redact(&bytes, max_bytes(bytes.len())).map_err(|error| self.refusal(error))?;
-        drop(bytes);
-        head.headers.insert(header::CONTENT_LENGTH, redacted.len().into());
-        if self.format == Format::Text {
-            head.headers.insert(header::CONTENT_TYPE, reply::APPLICATION_TEXT);
-        }
-        Ok(Response::from_parts(head, Body::Whole(charged(redacted, charge))))
-    }
-
-    fn redact(&self, bytes: &[u8], max_bytes: usize) -> Result<Vec<u8>, RedactError> {
-        let subject = Subject::new(&self.path);
-        let directory = subject.as_str();
-        match self.format {
-            Format::Listing => {
-                let entries = std::str::from_utf8(bytes).map_err(|_| RedactError::Unreadable)?;
-                Ok(redact::listing(&self.policy, directory, entries).into_bytes())
-            }
-            Format::Json => redact::json(&self.policy, directory, bytes),
-            Format::Text => redact::text(&self.policy, directory, bytes, max_bytes),
-        }
-    }
-
-    fn refusal(&self, error: RedactError) -> Error {
-        match error {
-            RedactError::Unreadable => {
-                Concealed::new(&self.policy, &self.path, &Query::default(), Cause::Unreadable).into()
-            }
-            RedactError::TooLarge => Error::TooLarge(self.account.largest()),
-        }
-    }
-}
-
-/// Attaches the charge to a redacted response, reduced to its size.
-fn charged(mut redacted: Vec<u8>, charge: Option<Charge>) -> Bytes {
-    let Some(mut charge) = charge else { return redacted.into() };
-    redacted.shrink_to_fit();
-    charge.reduce_to(Amount { sent: 0, made: redacted.len() });
-    charge.hold(redacted)
-}
-
-/// Replaces the body of an unsuccessful response by a sentence. It is not a tree, so values in it would not be found.
-/// Clients do not need it: the status contains all that the server's error pages say.
-fn without_body(answer: &Response<Body>) -> Response<Body> {
-    let status = answer.status();
-    let sentence = format!(
-        "The metadata server answered {}. Its text is left out, because the policy redacts this directory.\n",
-        status.as_u16()
-    );
-    let mut without = reply::sentence(status, sentence);
-    let retry_after = answer.headers().get(header::RETRY_AFTER).filter(|seconds| is_number(seconds));
-    if let Some(seconds) = retry_after {
-        without.headers_mut().insert(header::RETRY_AFTER, seconds.clone());
-    }
-    without
-}
-
-/// Whether a header is a number of seconds, which cannot contain a concealed value.
-fn is_number(value: &HeaderValue) -> bool {
-    value.len() <= 6 && value.as_bytes().iter().all(u8::is_ascii_digit)
 }

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value};
 
-use super::redact;
+use super::redact::{self, View};
 use crate::metadata::{MetadataPath, Query, Request};
 use crate::policy::{Choice, Decision, Policy, Recursive, Source, oracle};
 
 /// A metadata server's tree.
 #[derive(Debug, Clone)]
-enum Node {
+pub(super) enum Node {
     /// A leaf's value.
     Value,
     /// A leaf of several lines.
@@ -25,10 +25,10 @@ enum Node {
 }
 
 /// A leaf: its path, its unique value, and whether it has several lines.
-type Leaf = (String, String, bool);
+pub(super) type Leaf = (String, String, bool);
 
 /// Renders a node as the server does, and collects its leaves.
-fn render(node: &Node, path: &str, leaves: &mut Vec<Leaf>) -> Value {
+pub(super) fn render(node: &Node, path: &str, leaves: &mut Vec<Leaf>) -> Value {
     let mut mark = |line: &str| {
         let mark = format!("L{}L", leaves.len());
         leaves.push((path.to_owned(), mark.clone(), !line.is_empty()));
@@ -84,20 +84,35 @@ fn is_served(policy: &Policy, path: &str) -> bool {
     matches!(policy.judge(&request), Decision::Allow | Decision::Flat)
 }
 
+/// Checks both formats of a tree.
+fn check_tree(view: View<'_>, tree: &str, leaves: &[Leaf]) -> Result<(), TestCaseError> {
+    let policy = view.policy.expect("given");
+    let redacted = redact::json(view, "", tree.as_bytes()).expect("a tree");
+    let json = String::from_utf8(redacted.bytes.clone()).expect("text");
+    prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "not valid JSON: {}", json);
+    let lines = redact::text(view, "", tree.as_bytes(), usize::MAX).expect("a tree");
+    let text = String::from_utf8(lines.bytes.clone()).expect("text");
+    for (path, mark, is_line) in leaves {
+        let is_account = path.starts_with("instance/service-accounts/");
+        let served = is_served(policy, path) && (view.has_accounts || !is_account);
+        prop_assert_eq!(json.contains(mark), served, "{} in {}, of {}", path, json, tree);
+        let line = format!("{path} {mark}{}\n", if *is_line { " of several" } else { "" });
+        prop_assert_eq!(text.contains(&line), served, "{} in {}, of {}", path, text, tree);
+        prop_assert_eq!(text.contains(mark), served, "{} in {}", path, text);
+    }
+    // So it can be kept, and redacted for each client.
+    if !redacted.is_renumbered {
+        prop_assert_eq!(redact::text(view, "", &redacted.bytes, usize::MAX).expect("a tree"), lines);
+        prop_assert_eq!(redact::json(view, "", &redacted.bytes).expect("a tree"), redacted);
+    }
+    Ok(())
+}
+
 fn check(policy: &Policy, root: &Node) -> Result<(), TestCaseError> {
     let mut leaves = Vec::new();
     let tree = render(root, "", &mut leaves).to_string();
-    let json = redact::json(policy, "", tree.as_bytes()).expect("a tree");
-    let json = String::from_utf8(json).expect("text");
-    prop_assert!(serde_json::from_str::<Value>(&json).is_ok(), "not valid JSON: {}", json);
-    let text = redact::text(policy, "", tree.as_bytes(), usize::MAX).expect("a tree");
-    let text = String::from_utf8(text).expect("text");
-    for (path, mark, is_line) in leaves {
-        let served = is_served(policy, &path);
-        prop_assert_eq!(json.contains(&mark), served, "{} in {}, of {}", path, json, tree);
-        let line = format!("{path} {mark}{}\n", if is_line { " of several" } else { "" });
-        prop_assert_eq!(text.contains(&line), served, "{} in {}, of {}", path, text, tree);
-        prop_assert_eq!(text.contains(&mark), served, "{} in {}", path, text);
+    for has_accounts in [true, false] {
+        check_tree(View { policy: Some(policy), has_accounts }, &tree, &leaves)?;
     }
 
     let mut directories = Vec::new();
@@ -105,7 +120,7 @@ fn check(policy: &Policy, root: &Node) -> Result<(), TestCaseError> {
     for (directory, entries) in directories {
         let line = |(name, is_directory): &(String, bool)| format!("{name}{}\n", if *is_directory { "/" } else { "" });
         let whole: String = entries.iter().map(line).collect();
-        let left = redact::listing(policy, &directory, &whole);
+        let left = redact::listing(View { policy: Some(policy), has_accounts: true }, &directory, &whole);
         let shown = |(name, is_directory): &&(String, bool)| {
             let path = below(&directory, name);
             if *is_directory { policy.leads_through(&path) } else { is_served(policy, &path) }
@@ -134,7 +149,7 @@ fn entries(entries: BTreeMap<&'static str, Node>) -> Node {
     Node::Directory(entries.into_iter().map(|(name, node)| (name.to_owned(), node)).collect())
 }
 
-fn tree(names: &'static [&'static str], attributes: &'static [&'static str]) -> impl Strategy<Value = Node> {
+pub(super) fn tree(names: &'static [&'static str], attributes: &'static [&'static str]) -> impl Strategy<Value = Node> {
     let attributes = || btree_map(select(attributes), Just(Node::Value), 0..6).prop_map(entries);
     let account = || {
         Node::Directory(
@@ -170,7 +185,7 @@ fn tree(names: &'static [&'static str], attributes: &'static [&'static str]) -> 
 }
 
 /// Names in the built-in policies, and similar names.
-const REAL: &[&str] = &[
+pub(super) const REAL: &[&str] = &[
     "credentials",
     "hostname",
     "id",
@@ -185,7 +200,7 @@ const REAL: &[&str] = &[
     "ip-aliases",
     "guest-attributes",
 ];
-const ATTRIBUTES: &[&str] = &[
+pub(super) const ATTRIBUTES: &[&str] = &[
     "kube-env",
     "kubeEnv",
     "KUBE-ENV",

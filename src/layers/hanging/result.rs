@@ -5,13 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::error::{Error, Overload};
-use crate::failure::Failure;
+use crate::error::{Error, SharedError};
 use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, SMALL_BYTES_WITHOUT_SEAT, Whole};
 
 /// The result of a watch.
-pub(super) type WatchResult = Result<Arc<SharedAnswer>, WatchError>;
+pub(super) type WatchResult = Result<Arc<SharedAnswer>, SharedError>;
 
 /// An upstream answer that several watchers read.
 #[derive(Debug)]
@@ -21,14 +20,6 @@ pub(super) struct SharedAnswer {
     body: Bytes,
     /// None if it is small.
     charge: Option<Arc<Charge>>,
-}
-
-/// Why a watch ended without an answer.
-#[derive(Debug, Clone)]
-pub(super) enum WatchError {
-    Failed(Arc<Failure>),
-    Overloaded(Overload),
-    TooLarge(usize),
 }
 
 impl SharedAnswer {
@@ -53,39 +44,5 @@ impl SharedAnswer {
         *response.status_mut() = self.status;
         response.headers_mut().clone_from(&self.headers);
         response
-    }
-}
-
-impl From<Failure> for WatchError {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(Arc::new(failure))
-    }
-}
-
-impl From<Overload> for WatchError {
-    fn from(overload: Overload) -> Self {
-        Self::Overloaded(overload)
-    }
-}
-
-impl From<Error> for WatchError {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Upstream(failure) => Self::Failed(failure),
-            Error::Overloaded(overload) => Self::Overloaded(overload),
-            Error::TooLarge(largest) => Self::TooLarge(largest),
-            // The layers below return no other error.
-            _ => Failure::Closed.into(),
-        }
-    }
-}
-
-impl From<WatchError> for Error {
-    fn from(error: WatchError) -> Self {
-        match error {
-            WatchError::Failed(failure) => Self::Upstream(failure),
-            WatchError::Overloaded(overload) => overload.into(),
-            WatchError::TooLarge(largest) => Self::TooLarge(largest),
-        }
     }
 }

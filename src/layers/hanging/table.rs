@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tokio::task::AbortHandle;
 
-use super::result::{WatchError, WatchResult};
-use crate::error::Overload;
+use super::result::WatchResult;
+use crate::error::{Overload, SharedError};
 use crate::metadata::{Method, Principal};
 use crate::shares::{self, Client, Shares};
 use crate::single_flight::Publisher;
@@ -69,7 +69,7 @@ impl WatchTable {
         let alone = self.watches.iter().filter(|(_, watch)| watch.holder == client && watch.watchers.holders() == 1);
         let (key, _) = alone.min_by_key(|(_, watch)| watch.number).ok_or(Overload::Hanging)?;
         if let Some(watch) = self.remove(&Arc::clone(key)) {
-            watch.publisher.publish(Err(WatchError::Overloaded(Overload::HangingGaveWay)));
+            watch.publisher.publish(Err(SharedError::Overloaded(Overload::HangingGaveWay)));
             watch.task.abort();
         }
         Ok(())

@@ -75,13 +75,13 @@ async fn the_nodes_accounts_are_refused_to_pods_in_every_api_version() {
 }
 
 #[tokio::test]
-async fn trees_that_include_the_nodes_accounts_are_refused_to_pods() {
+async fn trees_above_v1_are_refused_to_pods() {
     let recursive = || Query::parse(Some("recursive=true")).expect("a query");
     for (path, is_refused) in [
         ("/", true),
         ("/computeMetadata/", true),
-        ("/computeMetadata/v1/", true),
-        ("/computeMetadata/v1/instance/", true),
+        ("/computeMetadata/v1/", false),
+        ("/computeMetadata/v1/instance/", false),
         ("/computeMetadata/v1/instance/disks/", false),
         ("/computeMetadata/v1/project/", false),
     ] {

@@ -151,7 +151,7 @@ impl Timeline {
         Filter::ALL.get(usize::from(self.holder.load(Relaxed))).copied()
     }
 
-    pub(super) fn endpoint(&self) -> EndpointClass {
+    pub(in crate::layers) fn endpoint(&self) -> EndpointClass {
         EndpointClass::VALUES[usize::from(self.endpoint.load(Relaxed))]
     }
 

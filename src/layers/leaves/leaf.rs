@@ -45,7 +45,11 @@ fn forms(path: CommonPath) -> [bool; 2] {
     match path {
         // In the token cache.
         CommonPath::DefaultToken => [false, false],
-        CommonPath::DefaultAccount | CommonPath::Accounts => [true, true],
+        CommonPath::DefaultAccount
+        | CommonPath::Accounts
+        | CommonPath::Instance
+        | CommonPath::Project
+        | CommonPath::Version => [true, true],
         CommonPath::UniverseDomain
         | CommonPath::ProjectId
         | CommonPath::NumericProjectId
@@ -55,15 +59,13 @@ fn forms(path: CommonPath) -> [bool; 2] {
         | CommonPath::Hostname
         | CommonPath::DefaultEmail
         | CommonPath::DefaultScopes
-        | CommonPath::Instance
         | CommonPath::Attributes
         | CommonPath::InstanceTemplate
         | CommonPath::CreatedBy
         | CommonPath::Ipv6s
         | CommonPath::ClusterName
         | CommonPath::ClusterLocation
-        | CommonPath::MachineType
-        | CommonPath::Version => [true, false],
+        | CommonPath::MachineType => [true, false],
     }
 }
 
@@ -73,15 +75,13 @@ impl Leaf {
         forms(path)[usize::from(is_recursive)].then_some(Self { path, is_recursive })
     }
 
-    /// The leaf at a path, in the form that a query asks for. `None` for a query with any parameter but `recursive`.
+    /// The leaf at a path, in the form that a query asks for. `None` for a query with any parameter but `recursive`, or but
+    /// `alt` of a tree: all formats of a tree are made of the kept one.
     pub(super) fn from_query(path: CommonPath, query: &Query) -> Option<Self> {
-        let mut params = query.params().map(|(param, _)| param);
-        let is_recursive = match (query.unknown(), params.next(), params.next()) {
-            (None, None, _) => false,
-            (None, Some(Param::Recursive), None) => true,
-            _ => return None,
-        };
-        Self::new(path, is_recursive)
+        let leaf = Self::new(path, query.is_recursive())?;
+        let is_form =
+            |param| param == Param::Recursive || param == Param::Alt && leaf.is_tree() && query.is_format_of_tree();
+        (query.unknown().is_none() && query.params().all(|(param, _)| is_form(param))).then_some(leaf)
     }
 
     /// All leaves.
@@ -93,6 +93,18 @@ impl Leaf {
     /// The path of this leaf.
     pub fn path(self) -> CommonPath {
         self.path
+    }
+
+    /// Whether a request is for a tree that may be kept.
+    pub fn is_kept_tree(request: &Request) -> bool {
+        let leaf = request.path.common().and_then(|path| Self::from_query(path, &request.query));
+        leaf.is_some_and(Self::is_tree)
+    }
+
+    /// Whether it is a tree of values that pods may not all see. It is kept as the policy redacts it. Trees of an account are
+    /// single values to clients.
+    pub fn is_tree(self) -> bool {
+        self.is_recursive && matches!(self.path, CommonPath::Instance | CommonPath::Project | CommonPath::Version)
     }
 
     /// The request that fetches this leaf.
@@ -108,6 +120,8 @@ impl Leaf {
             | CommonPath::Attributes
             | CommonPath::InstanceTemplate
             | CommonPath::CreatedBy => Lifetime::Attribute,
+            // It contains attributes.
+            _ if self.is_tree() => Lifetime::Attribute,
             _ => Lifetime::Machine,
         }
     }
@@ -117,7 +131,7 @@ impl Leaf {
     pub fn may_be_missing(self) -> bool {
         match self.path {
             // A machine may have no account, no universe, no cluster, no template and no IPv6. GKE's own metadata server has
-            // no machine type and no name.
+            // no machine type and no name. A simple server may list nothing but the machine.
             CommonPath::UniverseDomain
             | CommonPath::DefaultToken
             | CommonPath::DefaultEmail
@@ -132,6 +146,7 @@ impl Leaf {
             | CommonPath::CreatedBy
             | CommonPath::Ipv6s
             | CommonPath::MachineType
+            | CommonPath::Project
             | CommonPath::Version => true,
             CommonPath::ProjectId
             | CommonPath::NumericProjectId

@@ -9,7 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::leaf::{Leaf, Lifetime};
 use crate::clock::BootTime;
-use crate::failure::Failure;
+use crate::error::SharedError;
 use crate::reply::Body;
 use crate::single_flight::{Remembered, SingleFlight};
 
@@ -43,10 +43,10 @@ pub(super) enum Landed {
     Kept(Arc<Answer>),
     /// Another response, which is passed on.
     Refused(Arc<Answer>),
-    /// A response that is streamed, because it is too large to be buffered.
+    /// A response that is not kept: it is too large to be buffered, or a tree that cannot be kept.
     TooLarge,
     /// No response.
-    Failed(Arc<Failure>),
+    Failed(SharedError),
 }
 
 /// What is known about a leaf at a moment.
@@ -130,10 +130,11 @@ impl Answer {
 
 impl Landed {
     /// Judges the response to a request for a leaf.
-    pub(super) fn new(leaf: Leaf, response: Result<Response<Body>, Failure>, asked: BootTime) -> Self {
+    pub(super) fn new(leaf: Leaf, response: Result<Response<Body>, SharedError>, asked: BootTime) -> Self {
         let (head, body) = match response {
             Ok(response) => response.into_parts(),
-            Err(failure) => return Self::Failed(Arc::new(failure)),
+            Err(SharedError::TooLarge(_)) => return Self::TooLarge,
+            Err(failure) => return Self::Failed(failure),
         };
         let Body::Whole(body) = body else { return Self::TooLarge };
         let answer = Arc::new(Answer::copied(head.status, head.headers, &body, asked));
@@ -172,6 +173,10 @@ impl Known {
             Landed::Kept(answer) if answer.value().is_some() => self.keep(Remembered::always(Arc::clone(answer))),
             Landed::Kept(_) if has_value && leaf.lifetime() == Lifetime::Machine => {}
             Landed::Kept(missing) => self.keep(Remembered::until(Arc::clone(missing), now + MISSING_TTL)),
+            // What was kept of a tree is not what it is any more. Other values of this size are none.
+            Landed::TooLarge if leaf.is_tree() => {
+                *self = Self { kept: None, failed: Some(Remembered::always(Landed::TooLarge)) };
+            }
             // Until the next refresh: otherwise a client's request would begin a flight in vain now and then.
             Landed::TooLarge => self.failed = Some(Remembered::always(Landed::TooLarge)),
             Landed::Refused(_) | Landed::Failed(_) => {

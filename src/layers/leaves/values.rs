@@ -11,13 +11,14 @@ use http::{HeaderMap, Response, StatusCode};
 use super::leaf::Leaf;
 use super::slot::{Answer, Landed, Lookup, Slot};
 use crate::clock::BootTime;
+use crate::error::SharedError;
 use crate::failure::Failure;
 use crate::hook::Hook;
 use crate::metadata::{CommonPath, Endpoint, Principal, Request};
 use crate::reply::Body;
 
 /// Requests a leaf from the server, within the upstream timeout.
-type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>> + Send + Sync;
+type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, SharedError>> + Send>> + Send + Sync;
 
 /// The kept values.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Leaves {
     /// By path, and then by form: plain and recursive.
     slots: [[Slot; 2]; CommonPath::ALL.len()],
     fetch: Hook<Fetch>,
+    /// Whether kept trees are without the node's accounts.
+    trees_are_of_pods: bool,
 }
 
 /// What operators see of a kept value.
@@ -40,11 +43,23 @@ pub struct LeafRow {
 
 impl Leaves {
     /// Keeps nothing yet. `fetch` requests a leaf from the server, and must give up after the upstream timeout.
-    pub fn new<F>(fetch: impl Fn(Leaf) -> F + Send + Sync + 'static) -> Arc<Self>
+    pub fn new<F, E>(fetch: impl Fn(Leaf) -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<Response<Body>, Failure>> + Send + 'static,
+        F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
+        E: Into<SharedError>,
     {
-        Arc::new(Self { slots: Default::default(), fetch: Hook::new(Arc::new(move |leaf| Box::pin(fetch(leaf)))) })
+        let fetch = Arc::new(fetch);
+        let fetch = move |leaf| {
+            let answer = fetch(leaf);
+            Box::pin(async move { answer.await.map_err(Into::into) }) as Pin<Box<dyn Future<Output = _> + Send>>
+        };
+        Self { slots: Default::default(), fetch: Hook::new(Arc::new(fetch)), trees_are_of_pods: false }
+    }
+
+    /// Trees are fetched without the node's accounts, so they are kept for pods with identities, and not for the node.
+    #[must_use]
+    pub fn with_trees_of_pods(self) -> Self {
+        Self { trees_are_of_pods: true, ..self }
     }
 
     /// Keeps a response that was fetched just now.
@@ -58,6 +73,13 @@ impl Leaves {
     /// the value, or with 404 where it may be missing.
     pub async fn refresh(self: &Arc<Self>, leaf: Leaf) -> bool {
         self.landing(leaf).await.is_final()
+    }
+
+    /// Fetches all trees, one after the other.
+    pub async fn refresh_trees(self: &Arc<Self>) {
+        for leaf in Leaf::all().filter(|leaf| leaf.is_tree()) {
+            self.refresh(leaf).await;
+        }
     }
 
     /// Fetches a leaf unless it is kept. Returns as [`Leaves::refresh`].
@@ -86,7 +108,7 @@ impl Leaves {
     /// The leaf that a request asks for in a kept form. Any other parameter leaves the request to the server.
     ///
     /// Of accounts, only the node's requests qualify, because the kept responses were given to the node, and other principals
-    /// have other accounts. All other values are everybody's. Python requests its account by the alias first, and then by the email in that response.
+    /// have other accounts. A tree is kept for pods or for the node. All other values are everybody's. Python requests its account by the alias first, and then by the email in that response.
     pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
         let is_of_an_account = request.endpoint == Endpoint::ServiceAccounts;
         if request.principal == Principal::Unknown || is_of_an_account && request.principal != Principal::Node {
@@ -96,7 +118,8 @@ impl Leaves {
             Some(path) => path,
             None => self.default_account(request)?,
         };
-        Leaf::from_query(path, &request.query)
+        let is_of_node = request.principal == Principal::Node;
+        Leaf::from_query(path, &request.query).filter(|leaf| !leaf.is_tree() || is_of_node != self.trees_are_of_pods)
     }
 
     /// [`CommonPath::DefaultAccount`], if a request names that account by its e-mail.
@@ -121,7 +144,7 @@ impl Leaves {
             known.land(leaf, &landed, BootTime::now());
             landed
         });
-        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Arc::new(Failure::Closed))) }
+        async move { landing.result().await.unwrap_or_else(|| Landed::Failed(Failure::Closed.into())) }
     }
 
     fn slot(&self, leaf: Leaf) -> &Slot {

@@ -35,6 +35,7 @@ struct Case {
     known: Vec<Pod>,
     anchor: Anchor,
     api_age: Duration,
+    is_answered: bool,
     attest: Attest,
     accepted: u64,
 }
@@ -48,6 +49,7 @@ impl Default for Case {
             known: vec![pod(1), pod(2), pod(3)],
             anchor: Anchor::None,
             api_age: Duration::ZERO,
+            is_answered: true,
             attest: Attest::Prefer,
             accepted: BEGAN + 1_000_000_000,
         }
@@ -67,6 +69,7 @@ impl Case {
             holders: &holders,
             reported: &reported,
             api_age: self.api_age,
+            is_answered: self.is_answered,
             attest: self.attest,
             accepted: BootTime::from_nanos(self.accepted),
             now: BootTime::from_nanos(self.accepted),
@@ -111,6 +114,21 @@ fn a_uid_that_the_api_server_does_not_report_as_a_running_pod_is_nobody() {
     assert_eq!(known(|pod| pod.host_network = true).missing(), missing);
     assert_eq!(known(|pod| pod.account = "".into()).missing(), missing, "a static pod");
     assert_eq!(known(|pod| pod.terminating = true).owner(), Some((uid(1), Witness::Kernel)), "it is still itself");
+}
+
+#[test]
+fn of_a_pod_that_began_while_the_api_server_does_not_answer_nobody_says_that_it_is_not_reported() {
+    let silent = |holders, known| {
+        let api_age = Duration::from_secs(40);
+        Case { holders, known, api_age, is_answered: false, ..Case::default() }
+    };
+    let missing = silent(&[1], vec![]).missing();
+    assert_eq!(missing, Missing::Answer { uid: Some(uid(1).to_string()), silence: Silence(Some(40)) });
+    let text = missing.to_string();
+    assert!(text.ends_with("and the API server has not answered for 40 s") && !text.contains("reports no"), "{text}");
+    let never = Case { api_age: Duration::MAX, ..silent(&[], vec![]) }.missing();
+    assert!(never.to_string().ends_with("and the API server has not answered yet"), "{never}");
+    assert_eq!(silent(&[1], vec![pod(1)]).owner(), Some((uid(1), Witness::Kernel)), "a known pod is itself");
 }
 
 #[test]

@@ -503,20 +503,19 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
 /// A request waits while there is no memory to serve it.
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_for_memory_until_its_timeout() {
-    // Newcomers of the client that holds most leave an eighth of the memory free.
-    let connections = connections((3 * OPEN_BYTES + SERVING_BYTES) / 7 * 8 + 8);
+    let connections = connections(2 * (OPEN_BYTES + SERVING_BYTES) - 1);
     let mut first = connect_by_socket(&connections, Duration::from_secs(2)).await;
     first.write_all(REQUEST).await.expect("the server is there");
     while connections.weight().0 == OPEN_BYTES {
         yield_now().await;
     }
     let mut second = connect_by_socket(&connections, Duration::from_secs(10)).await;
-    let mut third = connect_by_socket(&connections, Duration::ZERO).await;
     second.write_all(REQUEST).await.expect("the server is there");
     read_answers(&mut first, 1).await;
     drop(first);
     // The second is served now and takes longer than the third may wait.
     sleep(Duration::from_millis(100)).await;
+    let mut third = connect_by_socket(&connections, Duration::ZERO).await;
     third.write_all(REQUEST).await.expect("the server is there");
     let ended = third.read(&mut [0; 16]).await.map_err(|error| error.kind());
     assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset));

@@ -6,12 +6,17 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connections;
 use super::open::{Asks, Resource};
-use crate::memory::{OPEN_BYTES, SERVING_BYTES};
+use crate::memory::{OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::{Availability, Client};
 use crate::telemetry::shedding::Shed;
 
 /// Size of a head, in bytes, that is included in the charge of an open connection.
 pub(super) const SMALL_HEAD_BYTES: usize = 2 * 1024;
+
+/// Connections of a client that are charged with an unread response only while they have one, since few clients do not read.
+/// Those beyond are charged with one from the start: a client that opens hundreds and stops reading in all of them at once
+/// would have taken the memory before the others give way. Pods keep a few connections for each library that they use.
+const FEW_CONNECTIONS: usize = 8;
 
 /// The place of a connection. Released on drop.
 #[derive(Debug)]
@@ -25,6 +30,10 @@ pub(in crate::server) struct Place {
 #[derive(Debug)]
 pub(in crate::server) struct Serving {
     number: u64,
+    client: Client,
+    /// Whether the charge includes a response that its client does not read, now or [always](FEW_CONNECTIONS).
+    is_unread: bool,
+    is_of_many: bool,
     pub(super) connections: Arc<Connections>,
 }
 
@@ -65,25 +74,28 @@ impl Place {
 
     /// Charges the memory to serve a request, if there is room or others give way.
     pub(in crate::server) fn serve(&self, reclaim: Reclaim) -> Option<Serving> {
-        self.connections.pressure.took(SERVING_BYTES);
         let mut open = self.connections.lock();
-        let has_room = match open.room(Resource::Memory, self.asks(), SERVING_BYTES) {
+        let is_of_many = open.places.held_by(self.client) > FEW_CONNECTIONS;
+        let bytes = if is_of_many { SERVING_BYTES + UNREAD_BYTES } else { SERVING_BYTES };
+        self.connections.pressure.took(bytes);
+        let has_room = match open.room(Resource::Memory, self.asks(), bytes) {
             Availability::Free => true,
-            Availability::From(_) => self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES),
+            Availability::From(_) => self.connections.make_memory(&mut open, self.asks(), bytes),
             Availability::None if open.holds_nothing_else(self.asks()) => {
-                self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
+                self.connections.make_memory(&mut open, self.asks(), bytes)
             }
             Availability::FromItself | Availability::None => {
-                reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), SERVING_BYTES)
+                reclaim == Reclaim::Yes && self.connections.make_memory(&mut open, self.asks(), bytes)
             }
         };
         if !has_room {
             return None;
         }
         // The charge of hyper's state includes the head.
-        open.weigh(self.number, OPEN_BYTES + SERVING_BYTES);
+        open.weigh(self.number, OPEN_BYTES + bytes);
         self.connections.note_use(&open);
-        Some(Serving { number: self.number, connections: Arc::clone(&self.connections) })
+        let connections = Arc::clone(&self.connections);
+        Some(Serving { number: self.number, client: self.client, is_unread: is_of_many, is_of_many, connections })
     }
 
     /// Counts a connection that is reset because there is no memory for what it sends.
@@ -104,6 +116,24 @@ impl Drop for Place {
 }
 
 impl Serving {
+    /// Charges a response that its client does not read, or no longer. What was sent cannot be refused, so it is charged
+    /// whether others can give way or not.
+    pub(in crate::server) fn weigh_response(&mut self, is_unread: bool) {
+        if self.is_of_many || is_unread == self.is_unread {
+            return;
+        }
+        self.is_unread = is_unread;
+        let mut open = self.connections.lock();
+        if is_unread {
+            self.connections.pressure.took(UNREAD_BYTES);
+            let asks = Asks { client: self.client, number: Some(self.number) };
+            self.connections.make_memory(&mut open, asks, UNREAD_BYTES);
+        }
+        let unread = if is_unread { UNREAD_BYTES } else { 0 };
+        open.weigh(self.number, OPEN_BYTES + SERVING_BYTES + unread);
+        self.connections.note_use(&open);
+    }
+
     /// Whether connections drop hyper's state as soon as they are idle.
     pub(in crate::server) fn is_crowded(&self) -> bool {
         self.connections.is_crowded.load(Relaxed) || self.connections.is_pressed.load(Relaxed)

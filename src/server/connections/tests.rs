@@ -1,6 +1,7 @@
 use super::open::UNREAD_DELAY;
 use super::place::SMALL_HEAD_BYTES;
 use super::*;
+use crate::memory::UNREAD_BYTES;
 use crate::server::activity::Answering;
 use crate::server::arrival::Arrival;
 use proptest::prelude::*;
@@ -47,8 +48,9 @@ async fn without_a_memory_limit_hypers_state_is_kept_for_some_connections_only()
     while served.len() < 600 {
         let guest = arrive(&connections, 1).expect("room");
         let serving = guest.place.serve(Reclaim::Yes).expect("memory");
-        let is_first_crowd = served.len() == 256;
-        assert!(!is_first_crowd || serving.is_crowded(), "257 are too many to keep their state");
+        // The first eight weigh less than the others.
+        let is_first_crowd = served.len() == 259;
+        assert!(!is_first_crowd || serving.is_crowded(), "260 are too many to keep their state");
         served.push((guest, serving));
     }
     served.truncate(200);
@@ -315,6 +317,56 @@ async fn serving_is_charged_and_closes_only_idle_connections_of_the_same_client(
     assert!(was_aborted(&guests[2]).await && !was_aborted(&guests[0]).await && !was_aborted(&guests[1]).await);
     drop(first);
     assert!(newcomer.place.serve(Reclaim::No).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_is_charged_while_its_client_does_not_read_it_and_other_unread_ones_give_way() {
+    let served = OPEN_BYTES + SERVING_BYTES;
+    let connections = room_for_bytes(3 * served + UNREAD_BYTES);
+    let mut served_by: Vec<_> = Vec::new();
+    for pod_number in [1, 1, 2] {
+        let guest = arrive(&connections, pod_number).expect("room");
+        let serving = guest.place.serve(Reclaim::Yes).expect("room");
+        served_by.push((guest, serving));
+    }
+    let unread = |(guest, serving): &mut (Guest, Serving), is_unread| {
+        if is_unread {
+            guest.activity.blocked()
+        } else {
+            guest.activity.sent()
+        };
+        serving.weigh_response(is_unread);
+    };
+    unread(&mut served_by[0], true);
+    unread(&mut served_by[0], true);
+    assert_eq!(connections.weight().0, 3 * served + UNREAD_BYTES, "charged once");
+    unread(&mut served_by[0], false);
+    assert_eq!(connections.weight().0, 3 * served, "it was read");
+    unread(&mut served_by[0], true);
+    sleep(UNREAD_DELAY).await;
+    unread(&mut served_by[2], true);
+    assert!(was_aborted(&served_by[0].0).await, "the one that is not read of the client that holds most");
+    assert!(!was_aborted(&served_by[1].0).await && !was_aborted(&served_by[2].0).await);
+    assert_eq!(connections.weight().0, 2 * served + UNREAD_BYTES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_of_a_client_with_many_are_charged_with_an_unread_response_from_the_start() {
+    let connections = room_for(1000);
+    let mut served: Vec<_> = Vec::new();
+    let mut weights = Vec::new();
+    for _ in 0..10 {
+        let before = connections.weight().0;
+        let guest = arrive(&connections, 1).expect("room");
+        let mut serving = guest.place.serve(Reclaim::Yes).expect("room");
+        weights.push(connections.weight().0 - before);
+        guest.activity.blocked();
+        serving.weigh_response(weights.len() > 8);
+        served.push((guest, serving));
+    }
+    let few = OPEN_BYTES + SERVING_BYTES;
+    assert_eq!(weights, [[few; 8].as_slice(), &[few + UNREAD_BYTES; 2]].concat());
+    assert_eq!(connections.weight().0, 8 * few + 2 * (few + UNREAD_BYTES), "charged once");
 }
 
 #[tokio::test(start_paused = true)]

@@ -185,6 +185,22 @@ async fn policies_can_be_looked_at() {
 }
 
 #[tokio::test]
+async fn a_policy_can_be_tested_by_the_exit_code() {
+    let url = |path: &str| format!("/computeMetadata/v1/{path}");
+    for (expected, path, code) in [
+        ("allow", url("instance/id"), 0),
+        ("allow", url("instance/?recursive=true"), 0),
+        ("allow", url("instance/attributes/kube-env"), 1),
+        ("conceal", url("instance/attributes/kube-env"), 0),
+        ("conceal", url("instance/id"), 1),
+        ("conceal", url("instance%2Fid"), 1),
+    ] {
+        let (found, text, _) = Binary::output(&["explain", "--expect", expected, &path]).await;
+        assert_eq!(found, Some(code), "{expected} {path}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn a_refused_request_is_explained() {
     let (code, text, _) = Binary::output(&["explain", &format!("http://metadata{KUBE_ENV}/?alt=json")]).await;
     assert_eq!(code, Some(0));

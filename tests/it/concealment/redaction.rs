@@ -18,7 +18,10 @@ use crate::support::{
 /// The largest tree that is redacted, in bytes.
 const LARGEST: usize = LARGE_ANSWERS / 2;
 
-const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
+/// A tree that is not kept, because of a parameter.
+const TREE: &str = "/computeMetadata/v1/instance/?recursive=true&last_etag=x";
+
+const KEPT_TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 
 /// A proxy that redacts by `compat`, in front of a mock whose every secret is one that `compat` names.
 async fn redacting() -> (Handle, Proxy) {
@@ -91,7 +94,7 @@ async fn stricts_listings_show_what_can_be_read() {
 #[tokio::test]
 async fn head_has_the_head_of_what_get_has() {
     let (mock, proxy) = redacting().await;
-    for target in [TREE, "/computeMetadata/v1/instance/?recursive=true&alt=text"] {
+    for target in [TREE, KEPT_TREE, "/computeMetadata/v1/instance/?recursive=true&alt=text"] {
         let whole = get(proxy.addr, target).await;
         let (head, rest) = head(proxy.addr, target).await;
         assert_eq!((head.status, rest), (200, 0));
@@ -101,6 +104,23 @@ async fn head_has_the_head_of_what_get_has() {
         assert_eq!(head.header("content-length"), Some(whole.body.len().to_string().as_str()));
     }
     assert!(mock.log().iter().all(|seen| seen.method == "GET"));
+    proxy.stop().await;
+}
+
+/// What clients compare is what they see: the server's `ETag` changes with each concealed value.
+#[tokio::test]
+async fn the_etag_is_that_of_what_is_shown() {
+    let (mock, proxy) = redacting().await;
+    let etag = async |target: &str| get(proxy.addr, target).await.header("etag").expect("as the server has").to_owned();
+    let before = etag(TREE).await;
+    assert_eq!(etag(KEPT_TREE).await, before, "it is the same value");
+    let of_server = get(mock.addr(), TREE).await.header("etag").expect("a tree has one").to_owned();
+    assert_ne!(before, of_server);
+    mock.set("instance/attributes/kube-env", "MOCK-SECRET of tomorrow");
+    assert_ne!(get(mock.addr(), TREE).await.header("etag"), Some(&*of_server), "the test would show nothing");
+    assert_eq!(etag(TREE).await, before);
+    mock.set("instance/attributes/cluster-name", "renamed");
+    assert_ne!(etag(TREE).await, before);
     proxy.stop().await;
 }
 
@@ -142,7 +162,7 @@ async fn what_is_no_tree_is_refused_and_what_is_one_is_cut() {
         ),
         ("{\"Attributes\":{\"KUBE_ENV\":\"x\",\"KubeEnv\":\"MOCK-SECRET\"},\"Credentials\":\"MOCK-SECRET\"}", 200),
     ] {
-        for query in ["", "&alt=text", "&alt=json", "&wait_for_change=true&last_etag=0"] {
+        for query in ["", "&alt=text", "&alt=json", "&wait_for_change=true"] {
             mock.fault(Fault::Body(body.to_owned()));
             let answer = get(proxy.addr, &format!("{TREE}{query}")).await;
             assert_eq!(answer.status, status, "{body:.100} {query}: {answer:?}");
@@ -226,7 +246,7 @@ async fn a_large_tree_can_be_watched_and_several_watchers_get_it() {
     fill(&mock);
     let addr = proxy.addr;
     for query in ["", "&alt=text"] {
-        let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
+        let target = format!("{KEPT_TREE}&wait_for_change=true&timeout_sec=60{query}");
         let watchers: JoinSet<_> = (0..5)
             .map(|_| {
                 let target = target.clone();
@@ -316,7 +336,7 @@ async fn who_waits_for_a_tree_is_woken_and_still_sees_no_secret() {
         ("instance/attributes/added", "one\nattributes/kube-env two", "&alt=text"),
     ] {
         let addr = proxy.addr;
-        let target = format!("{TREE}&wait_for_change=true&timeout_sec=60{query}");
+        let target = format!("{KEPT_TREE}&wait_for_change=true&timeout_sec=60{query}");
         let watcher = tokio::spawn(async move { get(addr, &target).await });
         eventually("the watch is upstream", || mock.watchers() == 1).await;
         mock.set(path, value);

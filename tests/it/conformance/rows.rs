@@ -199,7 +199,7 @@ fn leaves() -> Vec<Row> {
         row("T32").get("v1/project/project-id?recursive=true").both(known_leaf("mock-project")),
         row("T33").get("v1/project/project-id?foo=bar").mock(leaf("mock-project")).proxy(refusal(403)),
         // What an attribute holds is judged when it is asked for, so the directory is listed.
-        row("T34").get("v1/project/").both(text("attributes/\nnumeric-project-id\nproject-id\n")),
+        row("T34").get("v1/project/").both(text("attributes/\nnumeric-project-id\nproject-id\n").known()),
     ]
 }
 
@@ -214,7 +214,7 @@ fn recursion() -> Vec<Row> {
         spelled(row("T37"), &["=True", "=TRUE", "=1", "=yes", "=on"], project),
         spelled(row("T38"), &["=false", "=0", "=maybe"], listing),
         // The mock takes the reading that gives away more, and so must the proxy.
-        row("T39").get("v1/project/?recursive").both(project()),
+        row("T39").get("v1/project/?recursive").both(project().known()),
         row("T40").get("v1/project/?recursive=true&alt=text").mock(text_that(is_project_text).etag()),
     ]
 }

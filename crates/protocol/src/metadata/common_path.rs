@@ -67,6 +67,8 @@ paths! {
     CreatedBy = "/computeMetadata/v1/instance/attributes/created-by",
     /// The machine's IPv6 addresses.
     Ipv6s = "/computeMetadata/v1/instance/network-interfaces/0/ipv6s",
+    /// The project's directory.
+    Project = "/computeMetadata/v1/project/",
     /// The directory of this API version.
     Version = "/computeMetadata/v1/",
 }

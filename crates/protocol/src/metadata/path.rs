@@ -111,17 +111,19 @@ impl MetadataPath {
 
     /// Whether a segment names service accounts, in any spelling: `service-accounts`, `serviceAccounts`.
     pub fn concerns_accounts(&self) -> bool {
-        let is_accounts = |segment: &str| {
-            let letters = segment.bytes().filter(u8::is_ascii_alphanumeric);
-            letters.map(|byte| byte.to_ascii_lowercase()).eq(*b"serviceaccounts")
-        };
-        self.segments().any(is_accounts)
+        self.segments().any(names_accounts)
     }
 
     /// Its segments, without the empty one after a trailing slash. The root has none.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.as_str().split('/').filter(|segment| !segment.is_empty())
     }
+}
+
+/// Whether a segment names service accounts, in any spelling.
+pub fn names_accounts(segment: &str) -> bool {
+    let letters = segment.bytes().filter(u8::is_ascii_alphanumeric);
+    letters.map(|byte| byte.to_ascii_lowercase()).eq(*b"serviceaccounts")
 }
 
 impl From<CommonPath> for MetadataPath {

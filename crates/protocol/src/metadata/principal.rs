@@ -83,6 +83,14 @@ pub enum Missing {
         /// The UID.
         uid: String,
     },
+    /// Neither names a pod, or the kernel a new one, and the API server does not answer.
+    #[error("{}, and {silence}", nobody(.uid.as_deref()))]
+    Answer {
+        /// The UID that the kernel names.
+        uid: Option<String>,
+        /// For how long.
+        silence: Silence,
+    },
     /// The API server names a pod that has no service account.
     #[error(
         "the API server reports it for the pod {pod}, which has no service account and so no tokens: it is a static pod, which \
@@ -120,6 +128,26 @@ pub enum Doubt {
     /// The API server has been silent for too long.
     #[error("the API server has been silent for {0} s")]
     Stale(u64),
+}
+
+fn nobody(uid: Option<&str>) -> String {
+    match uid {
+        Some(uid) => format!("the pod with UID {uid} has it"),
+        None => "no process on this node has it in a pod's network".to_owned(),
+    }
+}
+
+/// For how many seconds the API server has not answered. `None` if it never has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence(pub Option<u64>);
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(seconds) => write!(f, "the API server has not answered for {seconds} s"),
+            None => f.write_str("the API server has not answered yet"),
+        }
+    }
 }
 
 impl Missing {

@@ -193,6 +193,11 @@ impl Query {
         self.value(Param::TimeoutSec).and_then(|seconds| seconds.parse().ok())
     }
 
+    /// Whether a tree has the format that is asked for.
+    pub fn is_format_of_tree(&self) -> bool {
+        matches!(self.value(Param::Alt), None | Some("json" | "text"))
+    }
+
     /// Returns the query without a parameter.
     #[must_use]
     pub fn without(mut self, param: Param) -> Self {

@@ -26,6 +26,11 @@ impl Concealed {
         }
     }
 
+    /// The path.
+    pub fn path(&self) -> &MetadataPath {
+        &self.path
+    }
+
     /// The HTTP status of the response.
     pub fn status(&self) -> StatusCode {
         self.answer.status()

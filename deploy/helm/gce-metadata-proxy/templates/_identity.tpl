@@ -1,15 +1,21 @@
 {{/* Workload Identity: what components/identity and the three ways to the API server add to the DaemonSet. */}}
 
+{{/* The workload identity provider. Empty if there is none, or if that is said. */}}
+{{- define "identity.provider" -}}
+{{- if ne .Values.identity.workloadIdentityProvider "none" -}}
+{{- .Values.identity.workloadIdentityProvider -}}
+{{- end -}}
+{{- end }}
+
 {{/* The audience of pods' Kubernetes tokens. Empty if pods get no tokens of their own. */}}
 {{- define "identity.audience" -}}
-{{- with .Values.identity -}}
-{{- .tokenAudience | default .workloadPool | default .workloadIdentityProvider -}}
-{{- end -}}
+{{- .Values.identity.tokenAudience | default .Values.identity.workloadPool | default (include "identity.provider" .) -}}
 {{- end }}
 
 {{/* Fails with a sentence if the values contradict each other, which a schema can say only obscurely. */}}
 {{- define "identity.check" -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
+{{- $provider := include "identity.provider" . -}}
 {{- with .Values.identity -}}
 {{- if and .workloadPool .workloadIdentityProvider -}}
 {{- fail "identity: workloadPool and workloadIdentityProvider are both set; set the one that Google knows this cluster by" -}}
@@ -17,13 +23,15 @@
 {{- fail "identity.workloadPool needs identity.clusterUri, such as https://container.googleapis.com/v1/projects/PROJECT/locations/LOCATION/clusters/CLUSTER" -}}
 {{- else if and .clusterUri (not .workloadPool) -}}
 {{- fail "identity.clusterUri needs identity.workloadPool; a workload identity provider has no cluster URI" -}}
-{{- else if not (or .workloadPool .workloadIdentityProvider) -}}
+{{- else if not (or .workloadPool $provider) -}}
 {{- if .tokenAudience -}}
 {{- fail "identity.tokenAudience needs identity.workloadPool or identity.workloadIdentityProvider" -}}
 {{- else if eq .access "fenced" -}}
 {{- fail "identity.access fenced needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens the admission policy allows" -}}
 {{- else if .shortTokens -}}
 {{- fail "identity.shortTokens needs identity.workloadPool or identity.workloadIdentityProvider, whose tokens it bounds" -}}
+{{- else if ne .workloadIdentityProvider "none" -}}
+{{- fail "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or of a GKE cluster identity.workloadPool and identity.clusterUri. Without it pods lose the node's tokens, which they have now, and get none of their own; if that is wanted, set identity.workloadIdentityProvider=none" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .shortTokens (semverCompare "<1.30.0-0" $version) -}}
@@ -51,10 +59,7 @@
 - name: METADATA_PROXY_IMPERSONATE_NODE
   value: "false"
 {{- end }}
-- name: NODE_NAME
-  valueFrom:
-    fieldRef:
-      fieldPath: spec.nodeName
+{{ include "nodeName" . }}
 # Empty is not set.
 - name: METADATA_PROXY_WORKLOAD_POOL
   value: {{ .Values.identity.workloadPool | quote }}
@@ -139,33 +144,6 @@
 {{- end }}
 {{- else }}
 - name: account
-  projected:
-    sources:
-      # A token of the proxy's account for this container alone, and for an hour. With
-      # automountServiceAccountToken the container `redirect` would have one too, and the API server by default
-      # makes such tokens valid for a year.
-      - serviceAccountToken:
-          path: token
-          expirationSeconds: 3600
-      - configMap:
-          name: kube-root-ca.crt
-          items:
-            - key: ca.crt
-              path: ca.crt
-      - downwardAPI:
-          items:
-            - path: namespace
-              fieldRef:
-                fieldPath: metadata.namespace
+  {{- include "account" . | nindent 2 }}
 {{- end }}
-{{- end }}
-
-{{/* The Job `identity doctor` is not selected as the proxy is. */}}
-{{- define "identity.doctor.labels" -}}
-app.kubernetes.io/name: gce-metadata-proxy-doctor
-app.kubernetes.io/component: doctor
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}

@@ -1,0 +1,62 @@
+{{/* Fails with a sentence if the values contradict each other, or leave out a step. A schema says such things obscurely. */}}
+{{- define "values.check" -}}
+{{- if .Values.identity.enabled -}}
+{{- include "identity.check" . -}}
+{{- end -}}
+{{- if .Values.redirect.startupTaint -}}
+{{- include "startupTaint.check" . -}}
+{{- end -}}
+{{- if .Values.redirect.remove -}}
+{{- include "redirect.remove.check" . -}}
+{{- end -}}
+{{- include "settings.check" . -}}
+{{- if eq (int .Values.port) (int .Values.metricsPort) -}}
+{{- fail "port and metricsPort are the same; pods must not reach the pages for operators" -}}
+{{- end -}}
+{{- end }}
+
+{{/* Settings that other parts of the manifests must know. By themselves they would lead probes or pods astray. */}}
+{{- define "settings.check" -}}
+{{- $values := dict
+  "addr" "port, which the redirect must know"
+  "metrics-addr" "metricsPort, which the probes must know, and podMonitor.enabled to open it to Prometheus"
+  "redirect" "redirect.enabled, which has a container of its own for it"
+  "workload-identity" "identity.enabled, which brings the mounts and rights for it"
+-}}
+{{- range $flag, $value := $values -}}
+{{- $variable := printf "METADATA_PROXY_%s" ($flag | replace "-" "_" | upper) -}}
+{{- range $.Values.extraArgs -}}
+{{- if eq (regexReplaceAll "=.*" . "") (printf "--%s" $flag) -}}
+{{- fail (printf "extraArgs: instead of %s set %s" . $value) -}}
+{{- end -}}
+{{- end -}}
+{{- range $.Values.env -}}
+{{- if eq .name $variable -}}
+{{- fail (printf "env: instead of %s set %s" $variable $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Old pods put the rules back while new ones remove them. */}}
+{{- define "redirect.remove.check" -}}
+{{- if or .Values.redirect.enabled .Values.redirect.startupTaint .Values.canary.enabled -}}
+{{- fail (printf "redirect.remove=true is the second of two steps, and nobody may keep the rules, or watch over them, any more. First upgrade with redirect.enabled=false,redirect.startupTaint=,canary.enabled=false, without redirect.remove, and wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy. Then upgrade with redirect.remove=true as well" .Release.Namespace) -}}
+{{- end -}}
+{{- $running := lookup "apps/v1" "DaemonSet" .Release.Namespace "gce-metadata-proxy" -}}
+{{- range (dig "spec" "template" "spec" "containers" list $running) -}}
+{{- if eq .name "redirect" -}}
+{{- fail (printf "redirect.remove=true is the second of two steps, and the pods that run still keep the rules. First upgrade without redirect.remove, and wait: kubectl -n %s rollout status daemonset/gce-metadata-proxy" $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Fails if nobody would remove the startup taint. */}}
+{{- define "startupTaint.check" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if not .Values.redirect.enabled -}}
+{{- fail "redirect.startupTaint needs redirect.enabled, whose container removes the taint; without it new nodes would never take pods" -}}
+{{- else if semverCompare "<1.30.0-0" $version -}}
+{{- fail (printf "redirect.startupTaint needs Kubernetes 1.30 for its admission policy, and this is %s (without a cluster, helm template needs --kube-version)" $version) -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,79 @@
+{{/* Lists of the DaemonSet `gce-metadata-proxy`, of which each may be empty. */}}
+
+{{- define "proxy.env" -}}
+{{- if .Values.identity.enabled }}
+{{- include "identity.env" . }}
+{{- end }}
+{{ include "metricsAddr" . }}
+{{- with .Values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "proxy.volumeMounts" -}}
+{{- if .Values.policy.document }}
+- name: policy
+  mountPath: /etc/gce-metadata-proxy
+  readOnly: true
+{{- end }}
+{{- if .Values.identity.enabled }}
+{{ include "identity.volumeMounts" . }}
+{{- end }}
+{{- with .Values.volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "redirect.env" -}}
+{{- with .Values.redirect }}
+{{- with .startupTaint }}
+{{ include "nodeName" $ }}
+- name: METADATA_PROXY_STARTUP_TAINT
+  value: {{ . }}
+{{ include "metricsAddr" $ }}
+{{- end }}
+{{- with .allow }}
+- name: METADATA_PROXY_REDIRECT_ALLOW
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- if .dropSpoofed }}
+- name: METADATA_PROXY_REDIRECT_DROP_SPOOFED
+  value: "true"
+{{- end }}
+{{- if ne (int .maxNewConnections) 500 }}
+- name: METADATA_PROXY_REDIRECT_MAX_NEW_CONNECTIONS
+  value: {{ int .maxNewConnections | quote }}
+{{- end }}
+{{- with .uplinks }}
+- name: METADATA_PROXY_REDIRECT_UPLINK
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "volumes" -}}
+{{- if .Values.policy.document }}
+- name: policy
+  configMap:
+    name: gce-metadata-proxy-policy
+{{- end }}
+{{- if .Values.identity.enabled }}
+{{ include "identity.volumes" . }}
+{{- end }}
+{{- if or .Values.redirect.remove (and .Values.redirect.enabled .Values.redirect.routeLocalnet) }}
+- name: route-localnet
+  # This one switch of the kernel, which the redirect turns on once its rules guard loopback. Without it, pods
+  # cannot be redirected to a loopback address. Where SELinux confines containers (OpenShift for one), the
+  # container needs `seLinuxType: spc_t`; AppArmor's usual profiles allow it.
+  hostPath:
+    path: /proc/sys/net/ipv4/conf/all/route_localnet
+    type: File
+{{- end }}
+{{- if .Values.redirect.startupTaint }}
+- name: redirect-account
+  {{- include "account" . | nindent 2 }}
+{{- end }}
+{{- with .Values.volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

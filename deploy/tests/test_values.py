@@ -1,0 +1,204 @@
+"""The chart refuses values that it does not understand, that contradict each other, or that cut pods off."""
+
+import json
+import os
+import re
+import unittest
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import rendered
+
+
+class Values(unittest.TestCase):
+    def test_it_refuses_what_would_lead_its_own_parts_astray(self):
+        for mistake, sentence in [
+            ("extraArgs={--metrics-addr=0.0.0.0:1989}", "extraArgs: instead of --metrics-addr=0.0.0.0:1989 set metricsPort, which"),
+            ("extraArgs={--addr=127.0.0.1:888}", "extraArgs: instead of --addr=127.0.0.1:888 set port, which the redirect"),
+            ("extraArgs={--workload-identity}", "extraArgs: instead of --workload-identity set identity.enabled"),
+            ("extraArgs={--redirect}", "extraArgs: instead of --redirect set redirect.enabled"),
+            ("env[0].name=METADATA_PROXY_METRICS_ADDR", "env: instead of METADATA_PROXY_METRICS_ADDR set metricsPort"),
+            ("port=989", "port and metricsPort are the same"),
+        ]:
+            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                rendered.helm("--set", mistake)
+        # Others whose names begin alike.
+        rendered.helm("--set", "extraArgs={--metrics-allowed-host=a,--redirect-max-new-connections=9}")
+
+    def test_the_removal_has_an_order(self):
+        sentence = "redirect.remove=true is the second of two steps.*First upgrade with redirect.enabled=false.*rollout status"
+        for early in ["redirect.remove=true", "redirect.remove=true,redirect.enabled=false"]:
+            with self.subTest(early), self.assertRaisesRegex(AssertionError, sentence):
+                rendered.helm("--set", early)
+
+    def test_it_refuses_values_that_it_does_not_understand(self):
+        for mistake in [
+            "redirect.enabled=maybe",
+            "redirect.enable=true",
+            "redirect.allow={80}",
+            "redirect.maxNewConnections=-1",
+            "redirect.maxNewConnections=100001",
+            "redirect.metricsAddr=990",
+            "redirect.allow={https}",
+            "redirect.allow=443",
+            "redirect.uplinks={eth0;eth1}",
+            "image.pullPolicy=Sometimes",
+            "policy.document.extends=strict",
+            "policy.document.apiVersion=v1",
+            "resources.limits.memory=null",
+            "extraArgs={max-in-flight=400}",
+            "canary.enabled=maybe",
+            "seLinuxType=spc-t",
+            "podMonitor.interval=often",
+            "tolerations=all",
+            "toleration={}",
+            "port=8988",
+            "metricsPort=0",
+            "canary.metricsPort=high",
+            "redirect.resources.limits.memory=null",
+            "canary.resources.limits.memory=null",
+            "volumes[0].emptyDir.medium=Memory",
+            "env={HTTPS_PROXY=x}",
+            "identity.workloadIdentityProvider=no",
+            "prometheusRule.runbookUrl=page#anchor",
+        ]:
+            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, "schema"):
+                rendered.helm("--set", mistake)
+
+    def test_it_refuses_a_policy_that_the_proxy_would_refuse(self):
+        values = rendered.TESTS / "own-policy" / "values.yaml"
+        rule = "policy.document.rules[0]"
+        for mistake, sentence in [
+            ("policy.document.rule={}", "additional properties 'rule' not allowed"),
+            ("policy.document.extends=stict", "'/policy/document/extends'"),
+            ("policy.document.name=Ours", "'/policy/document/name'"),
+            (f"{rule}.paths={{instance/tags}},{rule}.verdict=deny", "'/policy/document/rules/0/verdict'"),
+            (f"{rule}.paths={{/instance/tags}},{rule}.verdict=allow", "'/policy/document/rules/0/paths/0'"),
+        ]:
+            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                rendered.helm("--values", values, "--set", mistake)
+
+    def test_it_knows_the_fields_of_a_policy_as_the_proxy_does(self):
+        wanted = policy_for_the_chart()
+        schema = json.loads((rendered.CHART / "values.schema.json").read_text())
+        self.assertTrue(schema["definitions"]["policy"] == wanted, f"put this there:\n{on_few_lines(wanted)}")
+
+    def test_it_refuses_an_identity_that_cannot_be(self):
+        provider = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
+        pool, cluster = "shop.svc.id.goog", "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c"
+        for mistake, sentence in [
+            ({"access": "cluster"}, "'/identity/access': value must be one of 'own-node', 'kubelet', 'fenced'"),
+            ({"workloadPool": "Shop.svc.id.goog"}, "'/identity/workloadPool'"),
+            ({"workloadIdentityProvider": "projects/1"}, "'/identity/workloadIdentityProvider'"),
+            ({"workloadPool": pool, "clusterUri": "shop"}, "'/identity/clusterUri'"),
+            # It would end the string in the admission policy.
+            ({"workloadIdentityProvider": provider, "tokenAudience": "a', 'b"}, "'/identity/tokenAudience'"),
+            ({"passthrough": ["fluentbit"]}, "'/identity/passthrough/0'"),
+            ({"prefetch": "some"}, "'/identity/prefetch'"),
+            ({"kubeconfig": "kubelet.conf"}, "'/identity/kubeconfig'"),
+            ({"resources": {"limits": {"memory": None}}}, "'/identity/resources/limits'"),
+            ({"workloadPool": pool, "clusterUri": cluster, "workloadIdentityProvider": provider}, "are both set"),
+            ({"workloadPool": pool}, "identity.workloadPool needs identity.clusterUri"),
+            ({"clusterUri": cluster}, "identity.clusterUri needs identity.workloadPool"),
+            ({"tokenAudience": "a"}, "identity.tokenAudience needs identity.workloadPool or"),
+            ({"shortTokens": True}, "identity.shortTokens needs identity.workloadPool or"),
+            ({"access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
+            # By the documents pods then have no tokens at all.
+            ({}, "identity.enabled needs what Google knows this cluster by: identity.workloadIdentityProvider, or"),
+            ({"workloadIdentityProvider": "none", "access": "fenced"}, "identity.access fenced needs identity.workloadPool or"),
+            ({"workloadIdentityProvider": "none", "workloadPool": pool}, "are both set"),
+        ]:
+            with self.subTest(mistake), self.assertRaisesRegex(AssertionError, re.escape(sentence)):
+                with_identity(mistake, "1.36.0")
+
+    def test_it_refuses_a_way_that_the_cluster_does_not_have(self):
+        fenced = {
+            "access": "fenced",
+            "workloadIdentityProvider": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q",
+        }
+        with self.assertRaisesRegex(AssertionError, "own-node needs Kubernetes 1.36 .*, and this is v1.34.1;"):
+            with_identity({"workloadIdentityProvider": "none"}, "1.34.1-gke.5")
+        with self.assertRaisesRegex(AssertionError, "fenced needs Kubernetes 1.30 .*, and this is v1.29.9"):
+            with_identity(fenced, "1.29.9")
+        short = fenced | {"access": "kubelet", "shortTokens": True}
+        with self.assertRaisesRegex(AssertionError, "shortTokens needs Kubernetes 1.30 .*, and this is v1.29.9"):
+            with_identity(short, "1.29.9")
+        with_identity({"workloadIdentityProvider": "none"}, "1.36.0-gke.100")
+        with_identity(fenced, "1.30.0-eks-1")
+        with_identity({"access": "kubelet", "workloadIdentityProvider": "none"}, "1.25.0")
+
+    def test_the_removal_waits_for_the_containers_that_run(self):
+        second = "redirect.remove=true,redirect.enabled=false,canary.enabled=false"
+        for running, wanted in [(["proxy", "redirect"], "the pods that run still keep the rules"), (["proxy"], None), (None, None)]:
+            with self.subTest(running), cluster_with(running) as server:
+                command = ["template", "gce-metadata-proxy", rendered.CHART, "--namespace", "kube-system", "--kube-version", "1.36.0"]
+                ask = [os.environ.get("HELM", "helm"), *command, "--dry-run=server", "--kube-apiserver", server, "--set", second]
+                if not wanted:
+                    self.assertIn("redirect-remove", rendered.run(*ask))
+                    continue
+                with self.assertRaisesRegex(AssertionError, wanted):
+                    rendered.run(*ask)
+
+
+@contextmanager
+def cluster_with(containers):
+    """An API server that knows one DaemonSet, with these containers; or none."""
+    resource = {"name": "daemonsets", "singularName": "", "namespaced": True, "kind": "DaemonSet", "verbs": ["get"]}
+    version = {"groupVersion": "apps/v1", "version": "v1"}
+    pages = {
+        "/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0"},
+        "/api": {"kind": "APIVersions", "versions": []},
+        "/apis": {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [version], "preferredVersion": version}]},
+        "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource]},
+    }
+    if containers:
+        pod = {"spec": {"containers": [{"name": name} for name in containers]}}
+        daemonset = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "x"}, "spec": {"template": pod}}
+        pages["/apis/apps/v1/namespaces/kube-system/daemonsets/gce-metadata-proxy"] = daemonset
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            page = pages.get(self.path.partition("?")[0])
+            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            self.send_response(200 if page else 404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(page or missing).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def with_identity(values, version):
+    given = ["--set-json", f"identity={json.dumps(values | {'enabled': True})}"]
+    return rendered.helm(*given, "--kube-version", version)
+
+
+def policy_for_the_chart():
+    """The schema of a policy file, at its place in the schema of the chart's values, without what `policy schema` explains."""
+    text = (rendered.DEPLOY.parent / "policies" / "schema.json").read_text()
+    schema = json.loads(text.replace('"#/$defs/', '"#/definitions/policy/$defs/'), object_hook=without_descriptions)
+    del schema["$schema"], schema["title"]
+    return schema
+
+
+def without_descriptions(found):
+    return {key: value for key, value in found.items() if key != "description" or not isinstance(value, str)}
+
+
+def on_few_lines(schema):
+    """As JSON, with one line for each field and each type."""
+    line = lambda item: f"{json.dumps(item[0])}: {json.dumps(item[1])}"
+    lines = lambda found: "{\n    " + ",\n    ".join(map(line, found.items())) + "\n  }"
+    parts = {key: lines(value) if key in ("properties", "$defs") else json.dumps(value) for key, value in schema.items()}
+    return "{\n" + ",\n".join(f'  "{key}": {part}' for key, part in parts.items()) + "\n}"
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,194 @@
+//! Collects the [`Overview`] from the parts of the proxy that own it.
+
+use std::fs;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::overview::{Count, LastMinute, Overview, Policy, RefusalStatus, Rejected, Surroundings, TalkerStatus};
+use crate::condition::{self, Condition, Fact, PolicySeen, Seen};
+use crate::identity::Identity;
+use crate::metadata::CallingPod;
+use crate::policy::A_RESTART_FAILS;
+use crate::shared::Shared;
+use crate::telemetry::Moment;
+use crate::telemetry::labels::Label;
+use crate::telemetry::refusals::Refusal;
+use crate::telemetry::talkers::Talker;
+use crate::units::span;
+use crate::upstream::Upstream;
+
+/// Maximum clients shown.
+const MAX_TALKERS: usize = 10;
+
+/// What is not as it should be, as of now.
+pub fn facts(shared: &Shared) -> Vec<Fact> {
+    condition::facts(&Seen::of(shared))
+}
+
+impl Seen {
+    fn of(shared: &Shared) -> Self {
+        let Shared { readiness, identity, .. } = shared;
+        let state = readiness.state();
+        Self {
+            troubles: if state.is_ready() { readiness.troubles() } else { Vec::new() },
+            state,
+            policy: PolicySeen::of(shared),
+            minute: shared.measures.last_minute().1,
+            busiest: talkers(shared, 1).first().map(busiest),
+            redirect: shared.redirect.get().and_then(|redirect| redirect.trouble()),
+            credential: identity.as_ref().map(|identity| identity.credential().get()),
+        }
+    }
+}
+
+impl PolicySeen {
+    fn of(shared: &Shared) -> Self {
+        let rejected = shared.concealment.policy().rejected();
+        Self {
+            source: shared.config.policy.source.to_string(),
+            mode: shared.config.policy_mode,
+            served: shared.concealment.metrics().audited(),
+            rejected: rejected.map(|rejection| (rejection.error.clone(), rejection.since.elapsed())),
+        }
+    }
+}
+
+fn busiest(asks: &TalkerStatus) -> String {
+    let Talker { requests, sheds, .. } = asks.talker;
+    format!("{}: {requests} requests, {sheds} of them shed", asks.who())
+}
+
+impl Overview {
+    /// As of now.
+    pub(super) fn of(shared: &Shared) -> Self {
+        let facts = facts(shared);
+        let (lasted, minute) = shared.measures.last_minute();
+        let sheds = minute.sheds().into_iter();
+        Self {
+            condition: Condition::of(&facts),
+            facts,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: node(shared),
+            time: now(),
+            uptime_seconds: shared.began.elapsed().as_secs(),
+            readiness: shared.readiness.state(),
+            policy: Policy::of(shared),
+            surroundings: Surroundings::of(shared),
+            last_minute: LastMinute {
+                seconds: lasted.as_secs(),
+                requests: minute.requests,
+                refused: minute.refused,
+                sheds: sheds.map(|(reason, count)| Count { reason: reason.label().to_owned(), count }).collect(),
+            },
+            last_refusals: shared.refusals.last().iter().map(RefusalStatus::of).collect(),
+            refusals_not_shown: shared.refusals.without_place(),
+            talkers: talkers(shared, MAX_TALKERS),
+        }
+    }
+}
+
+/// The clients with most requests in the last minute.
+fn talkers(shared: &Shared, max: usize) -> Vec<TalkerStatus> {
+    let pod_at = |addr: IpAddr| shared.identity.as_ref()?.pod_at(addr);
+    let talkers = shared.measures.instruments.talkers.top(max, Moment::now()).into_iter();
+    talkers.map(|talker| TalkerStatus { pod: pod_at(talker.address).as_deref().map(name), talker }).collect()
+}
+
+fn name(pod: &CallingPod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+/// The name that this node has in the cluster if that is configured, or else its host name.
+fn node(shared: &Shared) -> String {
+    let configured = shared.config.identity.as_ref().map(|identity| identity.cluster.node.as_str().to_owned());
+    let host = || fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());
+    configured.or_else(|| host().ok()).unwrap_or_else(|| "an unknown node".to_owned())
+}
+
+/// The time, to the second.
+fn now() -> String {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
+}
+
+impl Policy {
+    fn of(shared: &Shared) -> Self {
+        let policy = shared.concealment.policy().current();
+        let seen = PolicySeen::of(shared);
+        let rejected = |(error, lasts): (String, std::time::Duration)| Rejected {
+            error,
+            seconds: lasts.as_secs(),
+            a_restart: A_RESTART_FAILS.to_owned(),
+        };
+        Self {
+            name: policy.name().to_owned(),
+            version: policy.version().to_owned(),
+            hash: policy.hash().to_owned(),
+            source: seen.source,
+            mode: seen.mode.to_string(),
+            recursive: policy.recursive().to_string(),
+            rejected: seen.rejected.map(rejected),
+        }
+    }
+}
+
+impl Surroundings {
+    fn of(shared: &Shared) -> Self {
+        Self {
+            metadata_server: metadata_server(shared),
+            identity: shared.identity.as_deref().map_or_else(|| NO_IDENTITY.to_owned(), identity),
+            redirect: match shared.redirect.get().map(|redirect| redirect.trouble()) {
+                None => NO_REDIRECT.to_owned(),
+                Some(None) => "installed, and kept by this process (--redirect)".to_owned(),
+                Some(Some(_)) => "NOT installed; this process tries again (--redirect)".to_owned(),
+            },
+            canary: NO_CANARY.to_owned(),
+        }
+    }
+}
+
+const NO_IDENTITY: &str = "off: all pods act as the node";
+
+const NO_REDIRECT: &str =
+    "not known here: this process keeps none; `redirect check` in the container that keeps it says";
+
+const NO_CANARY: &str = "not known here: `check --last` in the canary's pod says";
+
+fn metadata_server(shared: &Shared) -> String {
+    let Upstream::Server(_) = &shared.config.upstream else {
+        return "none: configured values are answered (--upstream none)".to_owned();
+    };
+    let address = &shared.config.upstream;
+    match shared.upstream.health.failure() {
+        None => format!("available at {address}"),
+        Some(failure) => format!("unavailable at {address}: {failure}"),
+    }
+}
+
+fn identity(identity: &Identity) -> String {
+    let summary = identity.summary();
+    let heard = match summary.api_age {
+        Some(seconds) => format!("last heard from {} ago", span(seconds)),
+        None => "not heard from yet".to_owned(),
+    };
+    let tokens = if identity.workloads().federation().is_some() { "of their own" } else { "none" };
+    format!("{} pods reported by {}, {heard}; pods' tokens: {tokens}", summary.pods, identity.api_server())
+}
+
+impl RefusalStatus {
+    fn of(refusal: &Refusal) -> Self {
+        let now = Instant::now();
+        let ago = |then: Instant| now.saturating_duration_since(then).as_secs();
+        Self {
+            client: refusal.client,
+            pod: refusal.pod.as_deref().map(name),
+            reason: refusal.reason.to_owned(),
+            status: refusal.status.as_u16(),
+            path: refusal.path.to_string(),
+            count: refusal.count,
+            first_seconds_ago: ago(refusal.first),
+            last_seconds_ago: ago(refusal.last),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Asks the proxy that serves operators on this machine. [`AskError`]: why it did not say.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::http_client::{HttpClient, Limits};
+
+/// The proxy answers from memory. Its status has at most some hundred KiB.
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 2 * 1024 * 1024 };
+
+/// Why the proxy did not say it.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nothing answers there.
+    #[error("cannot reach the proxy at {0} (--metrics-addr): {1}")]
+    Unreachable(SocketAddr, String),
+    /// The proxy does not identify pods.
+    #[error("{0}")]
+    NoIdentity(String),
+    /// It does not answer that here, such as to an address that is not loopback.
+    #[error("it refuses to say: {0}")]
+    Refused(String),
+    /// The answer has another form.
+    #[error("its answer has another form; the proxy is of another version")]
+    Unclear,
+}
+
+/// The page at this path, with its query.
+pub(crate) async fn get(admin: SocketAddr, target: &str) -> Result<String, AskError> {
+    let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
+    // A proxy that listens on all addresses listens on loopback, too.
+    let ip = if admin.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { admin.ip() };
+    let request = http::Request::get(format!("http://{}{target}", SocketAddr::new(ip, admin.port())));
+    let request = request.body(Bytes::new()).map_err(|error| unreachable(&error))?;
+    let answer = HttpClient::plain(LIMITS).send(request).await.map_err(|error| unreachable(&error))?;
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    let said = || text.trim_end().to_owned();
+    match answer.status() {
+        status if status.is_success() => Ok(text),
+        StatusCode::NOT_FOUND => Err(AskError::NoIdentity(said())),
+        _ => Err(AskError::Refused(said())),
+    }
+}

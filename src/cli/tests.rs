@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use super::*;
+use crate::config;
+
+pub(super) fn parse_line(line: &str) -> Result<Command, Stop> {
+    parse(std::iter::once("gce-metadata-proxy").chain(line.split_whitespace()).map(OsString::from))
+}
+
+pub(super) fn serve(line: &str) -> Config {
+    match parse_line(line) {
+        Ok(Command::Serve(config)) => config,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+pub(super) fn mistakes(line: &str) -> String {
+    match parse_line(line) {
+        Err(Stop::Usage(text)) => text,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn defaults_match_k8s_metadata_proxy() {
+    let config = serve("");
+    assert_eq!((config.addrs, config.metrics_addr), (vec![config::ADDR], config::METRICS_ADDR));
+    assert_eq!(config.upstream.to_string(), "169.254.169.254");
+    assert_eq!(config.drain_timeout, Duration::from_secs(10));
+}
+
+#[test]
+fn flags_may_have_a_single_dash() {
+    let config = serve("-addr=127.0.0.2:988 -metrics-addr 127.0.0.2:989");
+    assert_eq!((config.addrs, config.metrics_addr), (vec![([127, 0, 0, 2], 988).into()], ([127, 0, 0, 2], 989).into()));
+}
+
+#[test]
+fn addresses_are_parsed_as_in_go() {
+    let config = serve("--addr :988 --addr [::1]:988,localhost:1988");
+    let addrs: Vec<String> = config.addrs.iter().map(ToString::to_string).collect();
+    assert_eq!(addrs, ["0.0.0.0:988", "[::1]:988", "127.0.0.1:1988"]);
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once() {
+    let text =
+        mistakes("--addr nowhere --frobnicate=1 --upstream https://a -x --log-format xml --drain-timeout 10 extra");
+    for named in [
+        "--addr: \"nowhere\"",
+        "--frobnicate",
+        "--upstream: \"https://a\"",
+        "-x",
+        "--log-format: \"xml\"",
+        "--drain-timeout: \"10\"",
+        "extra",
+    ] {
+        assert!(text.contains(named), "{named} is missing from\n{text}");
+    }
+    assert_eq!(text.lines().count(), 8, "{text}");
+}
+
+#[test]
+fn a_missing_value_is_an_error() {
+    assert!(mistakes("--addr").contains("--addr"));
+    for levels in ["nonsense=nonsense=x", "verbose", "info,verbose"] {
+        assert!(mistakes(&format!("--log {levels}")).contains("--log"), "{levels}");
+    }
+    assert!(mistakes("--allowed-host a:80").contains("--allowed-host"));
+    assert!(mistakes("--metrics-allowed-host a:80").contains("--metrics-allowed-host"));
+}
+
+#[test]
+fn help_and_version_are_not_errors() {
+    assert!(matches!(parse_line("--help"), Err(Stop::Shown(text)) if text.contains("METADATA_PROXY_ADDR")));
+    assert!(matches!(parse_line("-V"), Err(Stop::Shown(text)) if text.contains(env!("CARGO_PKG_VERSION"))));
+}
+
+/// A flag that a command does not use would be read as one that it does.
+#[test]
+fn commands_have_only_flags_that_they_use() {
+    fn leaves(command: &clap::Command, path: &str) -> Vec<(String, Vec<String>)> {
+        let name = format!("{path} {}", command.get_name());
+        let flags = command.get_arguments().filter_map(clap::Arg::get_long).map(str::to_owned).collect();
+        let below = command.get_subcommands().flat_map(|command| leaves(command, &name)).collect::<Vec<_>>();
+        if below.is_empty() { vec![(name, flags)] } else { below }
+    }
+    let commands: Vec<_> = Args::command().get_subcommands().flat_map(|command| leaves(command, "")).collect();
+    let with = |flag: &str| -> Vec<&str> {
+        let has = commands.iter().filter(|(_, flags)| flags.iter().any(|known| known == flag));
+        has.map(|(name, _)| name.trim()).collect()
+    };
+    assert_eq!(with("policy"), ["explain", "policy show", "policy diff"]);
+    assert_eq!(with("metrics-addr"), ["explain", "redirect install", "status", "check", "identity doctor"]);
+}
+
+#[test]
+fn flags_are_formatted_so_that_they_parse() {
+    let config = serve(
+        "--allowed-host a,b --metrics-allowed-host c --reuse-port --audit --overload unavailable --log-format json --policy strict \
+         --policy-mode audit --recursive refuse --redirect --redirect-allow 443,ipv6 --redirect-drop-spoofed \
+         --redirect-max-new-connections 0",
+    );
+    let config = Config {
+        identity: serve(
+            "--workload-identity --node-name n --kubeconfig /k --passthrough a/b --google-ca /c --token-audience a \
+             --workload-pool p.svc.id.goog --cluster-uri https://container.googleapis.com/v1/projects/p",
+        )
+        .identity,
+        ..config
+    };
+    let shown = flags(&config);
+    let command = Args::command();
+    let known: Vec<String> =
+        command.get_arguments().filter_map(clap::Arg::get_long).map(|flag| format!("--{flag}")).collect();
+    assert_eq!(shown.iter().map(|(flag, _)| flag.clone()).collect::<Vec<_>>(), known);
+    let typed: Vec<String> = shown.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
+    assert_eq!(flags(&serve(&typed.join(" "))), shown);
+}
+
+#[test]
+fn flags_have_the_values_of_the_configuration() {
+    let shown = |config: &Config| -> Vec<String> {
+        flags(config).iter().map(|(flag, value)| format!("{flag}={value}")).collect()
+    };
+    let lines = shown(&serve("--allowed-host a,b --addr :988,[::1]:988 --redirect --redirect-allow 443,ipv6"));
+    for line in [
+        "--addr=0.0.0.0:988,[::1]:988",
+        "--metrics-allowed-host=",
+        "--upstream=http://169.254.169.254",
+        "--recursive=",
+        "--allowed-host=a,b",
+        "--reuse-port=false",
+        "--max-hanging=64",
+        "--drain-timeout=10000ms",
+        "--redirect=true",
+        "--redirect-allow=443,ipv6",
+        "--redirect-max-new-connections=500",
+    ] {
+        assert!(lines.iter().any(|shown| shown == line), "{line} is missing from {lines:#?}");
+    }
+    assert_eq!(shown(&serve("")), shown(&Config::default()), "the defaults are those of Config");
+}
+
+#[test]
+fn the_documentation_has_every_flag_with_its_variable() {
+    let page = include_str!("../../docs/configuration.md");
+    for arg in Args::command().get_arguments() {
+        let (Some(flag), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
+        let variable = variable.display();
+        let mut rows = page.lines().filter_map(|line| line.strip_prefix(&format!("| `--{flag}")));
+        let is_there = rows.any(|row| row.starts_with([' ', '`', '[']) && row.contains(&format!("| `{variable}`")));
+        assert!(is_there, "a line for --{flag} ({variable}) is missing from docs/configuration.md");
+    }
+}
+
+#[test]
+fn help_and_messages_list_the_same_enum_values() {
+    let Err(Stop::Shown(help)) = parse_line("--help") else { panic!("no help") };
+    for flag in ["--policy-mode", "--recursive", "--overload", "--log-format"] {
+        let text = mistakes(&format!("{flag} nonsense"));
+        let values = text.lines().next().and_then(|line| line.split_once("expected ")).expect("a mistake").1;
+        assert!(help.contains(&format!("{flag} <{}>", values.replace(" or ", "|"))), "{flag}: {values}");
+        for value in values.split(" or ") {
+            assert!(parse_line(&format!("{flag} {value}")).is_ok(), "{flag} {value}");
+        }
+    }
+}

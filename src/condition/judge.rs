@@ -1,0 +1,214 @@
+//! [`facts`]: what is wrong, from what was seen.
+
+use std::time::Duration;
+
+use super::{Condition, Fact, Topic};
+use crate::identity::CredentialStatus;
+use crate::layers::conceal::Mode;
+use crate::policy::A_RESTART_FAILS;
+use crate::readiness::{State, Trouble};
+use crate::telemetry::labels::Label;
+use crate::telemetry::minute::Tally;
+use crate::units::span;
+
+/// How long the metadata server may fail before pods are said to get errors: cached tokens are served meanwhile, and a pod
+/// can make a single request fail.
+const OUTAGE: Duration = Duration::from_secs(60);
+
+/// What was seen of this proxy.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Whether pods should be sent here.
+    pub state: State,
+    /// What readiness knows to be wrong, in a process that serves.
+    pub troubles: Vec<Trouble>,
+    /// The policy.
+    pub policy: PolicySeen,
+    /// What happened in the last minute.
+    pub minute: Tally,
+    /// The client with most requests in the last minute, in words.
+    pub busiest: Option<String>,
+    /// Why the redirect that this process keeps is not installed.
+    pub redirect: Option<String>,
+    /// What the proxy's own credential for the API server allows.
+    pub credential: Option<CredentialStatus>,
+}
+
+/// What was seen of the policy.
+#[derive(Debug, Clone)]
+pub struct PolicySeen {
+    /// Its file, or the name of a built-in policy.
+    pub source: String,
+    /// Whether it is enforced.
+    pub mode: Mode,
+    /// Requests since the start that it conceals and that were answered, in audit mode.
+    pub served: u64,
+    /// Why the file's present content is not in force, and for how long.
+    pub rejected: Option<(String, Duration)>,
+}
+
+/// What is not as it should be, the worst first.
+pub fn facts(seen: &Seen) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = of_state(&seen.state)
+        .into_iter()
+        .chain(seen.troubles.iter().map(|trouble| of_trouble(trouble, &seen.minute)))
+        .chain(unidentified(&seen.minute))
+        .chain(no_tokens(&seen.minute))
+        .chain(audit(&seen.policy))
+        .chain(rejected(&seen.policy))
+        .chain(overload(&seen.minute, seen.busiest.as_deref()))
+        .chain(seen.redirect.as_deref().map(redirect))
+        .chain(seen.credential.as_ref().and_then(credential))
+        .chain(panics(&seen.minute))
+        .collect();
+    facts.sort_by_key(|fact| (std::cmp::Reverse(fact.verdict), fact.topic));
+    facts
+}
+
+fn failing(topic: Topic, what: &str, seen: impl AsRef<str>) -> Fact {
+    Fact::new(topic, Condition::Failing, what, seen)
+}
+
+fn degraded(topic: Topic, what: &str, seen: impl AsRef<str>) -> Fact {
+    Fact::new(topic, Condition::Degraded, what, seen)
+}
+
+fn of_state(state: &State) -> Option<Fact> {
+    let topic = Topic::Readiness;
+    match state {
+        State::Ready | State::Degraded(_) => None,
+        State::Starting => Some(
+            degraded(topic, "not ready", "the proxy is starting")
+                .advising("wait: after 10 s it serves, or says what it lacks"),
+        ),
+        State::Unable(why) => {
+            Some(failing(topic, "not ready", why).advising(
+                "see the proxy's log for the API server's answer, then run `identity doctor` beside the proxy",
+            ))
+        }
+        State::Draining => Some(
+            degraded(topic, "not ready", "the proxy is ending, and accepts no connections")
+                .advising("nothing, if it is being replaced; otherwise see who stopped it"),
+        ),
+    }
+}
+
+fn of_trouble(trouble: &Trouble, minute: &Tally) -> Fact {
+    match trouble {
+        Trouble::Door(why) => failing(Topic::Door, "the proxy's own door", why)
+            .advising("stop the client that sends most, or raise the CPU limit"),
+        Trouble::Upstream { failure, lasts } => {
+            let what = "the metadata server";
+            let seen = format!("{failure}; no request has succeeded for {}", span(lasts.as_secs()));
+            let fact = if *lasts < OUTAGE {
+                degraded(Topic::MetadataServer, what, seen)
+            } else {
+                failing(Topic::MetadataServer, what, seen)
+            };
+            fact.advising(
+                "it is the server that fails, or the way to it; do not restart the proxy, which still serves the tokens that it has",
+            )
+        }
+        Trouble::Identity(why) => {
+            let refused = minute.unidentified;
+            let what = "which pod asks";
+            let fact = match refused {
+                0 => degraded(Topic::Identity, what, why),
+                _ => failing(Topic::Identity, what, format!("{why}: {refused} requests in the last minute")),
+            };
+            fact.advising(
+                "see the proxy's log for the API server's answer, then run `identity doctor` beside the proxy",
+            )
+        }
+        Trouble::Cold => degraded(Topic::Warmup, "common values", trouble.to_string())
+            .advising("the proxy asks again; if it lasts, the server fails, or the way to it"),
+    }
+}
+
+fn unidentified(minute: &Tally) -> Option<Fact> {
+    let count = Some(minute.unidentified).filter(|count| *count > 0)?;
+    let seen = format!("{count} requests got 503 in the last minute, because it is not known which pod sent them");
+    Some(
+        degraded(Topic::Unidentified, "unknown pods", seen)
+            .advising("the last refusals have their addresses; ask `explain --pod NAMESPACE/NAME` about a pod"),
+    )
+}
+
+fn no_tokens(minute: &Tally) -> Option<Fact> {
+    let count = Some(minute.no_token).filter(|count| *count > 0)?;
+    let seen = format!("{count} requests got 503 in the last minute, because a step towards the token failed");
+    Some(degraded(Topic::Tokens, "pods' own tokens", seen).advising(
+        "run `identity doctor` beside the proxy, for a pod among the last refusals; it says which step fails",
+    ))
+}
+
+fn audit(policy: &PolicySeen) -> Option<Fact> {
+    if policy.mode == Mode::Enforce {
+        return None;
+    }
+    let served = match policy.served {
+        0 => "no such request has come since the start".to_owned(),
+        count => format!("{count} requests for concealed paths were answered since the start"),
+    };
+    Some(
+        degraded(
+            Topic::PolicyMode,
+            "audit mode",
+            format!("secrets are served to pods: nothing is concealed; {served}"),
+        )
+        .advising("restart the proxy without --policy-mode=audit when the log shows what you wanted to know"),
+    )
+}
+
+fn rejected(policy: &PolicySeen) -> Option<Fact> {
+    let (error, lasts) = policy.rejected.as_ref()?;
+    let seen = format!(
+        "the file was rejected {} ago; the policy before it is in force, and {A_RESTART_FAILS}",
+        span(lasts.as_secs())
+    );
+    Some(
+        degraded(Topic::PolicyFile, &format!("policy {}", policy.source), seen)
+            .saying(error)
+            .looking(format!("gce-metadata-proxy policy check {}", policy.source))
+            .advising("correct the file, which is then applied within 10 s, before the proxy is restarted"),
+    )
+}
+
+fn overload(minute: &Tally, busiest: Option<&str>) -> Option<Fact> {
+    let sheds = minute.sheds();
+    let total: u64 = sheds.iter().map(|(_, count)| count).sum();
+    if total == 0 {
+        return None;
+    }
+    let reasons: Vec<String> = sheds.iter().map(|(reason, count)| format!("{} {count}", reason.label())).collect();
+    let seen = format!("{total} requests or connections were shed in the last minute: {}", reasons.join(", "));
+    let fact = degraded(Topic::Overload, "overload", seen).advising(
+        "stop the client that sends most; docs/operations.md has the causes of each reason under \"Overload\"",
+    );
+    Some(match busiest {
+        Some(busiest) => fact.saying(format!("most came from {busiest}")),
+        None => fact,
+    })
+}
+
+fn redirect(why: &str) -> Fact {
+    failing(Topic::Redirect, "the redirect", "it is not installed; the proxy tries again every 5 s")
+        .saying(why)
+        .looking("gce-metadata-proxy redirect check")
+}
+
+fn credential(credential: &CredentialStatus) -> Option<Fact> {
+    let seen = match credential.state {
+        "missing" => "a right that the proxy needs is missing",
+        "dangerous" => "it may do more than the proxy needs: a thief of it gets other pods' tokens",
+        _ => return None,
+    };
+    let fact = degraded(Topic::Credential, "the proxy's credential for the API server", seen);
+    Some(fact.saying(credential.findings.join("; ")).advising("run `identity doctor` beside the proxy"))
+}
+
+fn panics(minute: &Tally) -> Option<Fact> {
+    let count = Some(minute.panics).filter(|count| *count > 0)?;
+    let seen = format!("{count} requests got 500 in the last minute, because the proxy has a defect");
+    Some(degraded(Topic::Panics, "panics", seen).advising("report the line of its log that has the place"))
+}

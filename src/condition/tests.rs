@@ -1,0 +1,112 @@
+use std::time::Duration;
+
+use super::*;
+use crate::identity::CredentialStatus;
+use crate::layers::conceal::Mode;
+use crate::readiness::{State, Trouble};
+use crate::telemetry::minute::Tally;
+use crate::telemetry::requests::Requests;
+use crate::telemetry::shedding::{Shed, Shedding};
+
+/// A proxy that is well.
+fn well() -> Seen {
+    let policy = PolicySeen { source: "/p.yaml".to_owned(), mode: Mode::Enforce, served: 0, rejected: None };
+    Seen {
+        state: State::Ready,
+        troubles: Vec::new(),
+        policy,
+        minute: Tally::default(),
+        busiest: None,
+        redirect: None,
+        credential: Some(CredentialStatus { state: "confined", findings: Vec::new() }),
+    }
+}
+
+fn troubled(trouble: Trouble) -> Seen {
+    Seen { state: State::Degraded(trouble.to_string()), troubles: vec![trouble], ..well() }
+}
+
+fn upstream(seconds: u64) -> Seen {
+    troubled(Trouble::Upstream { failure: "closed".to_owned(), lasts: Duration::from_secs(seconds) })
+}
+
+fn overloaded() -> Tally {
+    let shedding = Shedding::default();
+    for _ in 0..3 {
+        shedding.shed(Shed::InFlight, None);
+    }
+    Tally::of(&Requests::default(), &shedding)
+}
+
+#[test]
+fn each_state_has_its_condition_its_fact_and_what_to_do() {
+    use Condition::{Degraded, Failing};
+    let silent = || troubled(Trouble::Identity("identity: silent".to_owned()));
+    let policy = || well().policy;
+    let credential = |state| Some(CredentialStatus { state, findings: vec!["why".to_owned()] });
+    for (seen, topic, condition) in [
+        (Seen { state: State::Starting, ..well() }, Topic::Readiness, Degraded),
+        (Seen { state: State::Draining, ..well() }, Topic::Readiness, Degraded),
+        (Seen { state: State::Unable("no list".to_owned()), ..well() }, Topic::Readiness, Failing),
+        (troubled(Trouble::Door("no answer".to_owned())), Topic::Door, Failing),
+        (troubled(Trouble::Cold), Topic::Warmup, Degraded),
+        (upstream(59), Topic::MetadataServer, Degraded),
+        (upstream(60), Topic::MetadataServer, Failing),
+        (silent(), Topic::Identity, Degraded),
+        (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..silent() }, Topic::Identity, Failing),
+        (Seen { minute: Tally { unidentified: 1, ..Tally::default() }, ..well() }, Topic::Unidentified, Degraded),
+        (Seen { minute: Tally { no_token: 1, ..Tally::default() }, ..well() }, Topic::Tokens, Degraded),
+        (Seen { minute: Tally { panics: 1, ..Tally::default() }, ..well() }, Topic::Panics, Degraded),
+        (Seen { policy: PolicySeen { mode: Mode::Audit, ..policy() }, ..well() }, Topic::PolicyMode, Degraded),
+        (
+            Seen {
+                policy: PolicySeen { rejected: Some(("7:1: no".to_owned(), Duration::ZERO)), ..policy() },
+                ..well()
+            },
+            Topic::PolicyFile,
+            Degraded,
+        ),
+        (Seen { minute: overloaded(), ..well() }, Topic::Overload, Degraded),
+        (Seen { redirect: Some("no nft".to_owned()), ..well() }, Topic::Redirect, Failing),
+        (Seen { credential: credential("missing"), ..well() }, Topic::Credential, Degraded),
+        (Seen { credential: credential("dangerous"), ..well() }, Topic::Credential, Degraded),
+    ] {
+        let facts = facts(&seen);
+        let first = facts.first().unwrap_or_else(|| panic!("nothing is said of {seen:?}"));
+        assert_eq!((first.topic, first.verdict, Condition::of(&facts)), (topic, condition, condition), "{first}");
+        assert!(first.advice.is_some() || !first.looks.is_empty(), "nothing to do: {first}");
+        assert_eq!(serde_json::from_str::<Fact>(&serde_json::to_string(first).expect("JSON")).expect("JSON"), *first);
+    }
+    assert_eq!(facts(&well()), []);
+    let requests = Tally { requests: 9, refused: 9, ..Tally::default() };
+    assert_eq!(facts(&Seen { minute: requests, ..well() }), [], "the policy refuses as it should");
+}
+
+#[test]
+fn a_rejected_policy_says_what_a_restart_does_and_quotes_the_mistake() {
+    let rejected = Some(("/p.yaml:7:1: unknown field".to_owned(), Duration::from_secs(300)));
+    let seen = Seen { policy: PolicySeen { rejected, ..well().policy }, ..well() };
+    let text = facts(&seen)[0].to_string();
+    for part in
+        ["DEGRADED policy /p.yaml: ", "5 min 0 s ago", "a restart fails (exit code 1)", "it said: /p.yaml:7:1: "]
+    {
+        assert!(text.contains(part), "{part} is missing from {text}");
+    }
+}
+
+#[test]
+fn an_overload_names_reasons_and_the_busiest_client_but_not_for_anybody() {
+    let seen = Seen { minute: overloaded(), busiest: Some("shop/a (10.8.0.5): 9 requests".to_owned()), ..well() };
+    let fact = facts(&seen).remove(0);
+    let text = fact.to_string();
+    assert!(text.contains("3 requests or connections were shed in the last minute: in_flight 3"), "{text}");
+    assert!(text.contains("most came from shop/a (10.8.0.5)"), "{text}");
+    assert!(!fact.for_anybody().to_string().contains("10.8.0.5"));
+}
+
+#[test]
+fn the_worst_comes_first() {
+    let seen = Seen { policy: PolicySeen { mode: Mode::Audit, ..well().policy }, ..upstream(3600) };
+    let topics: Vec<Topic> = facts(&seen).iter().map(|fact| fact.topic).collect();
+    assert_eq!(topics, [Topic::MetadataServer, Topic::PolicyMode]);
+}

@@ -1,0 +1,253 @@
+//! [`Redaction`]: redacts the response to one request, and puts a pod's accounts in.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foldhash::quality::FixedState;
+use http::Response;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::response::Parts;
+
+use super::redact::{self, RedactError, Redacted, View};
+use crate::error::Error;
+use crate::layers::accounts::{self, Accounts};
+use crate::layers::leaves::Leaf;
+use crate::metadata::query::Param;
+use crate::metadata::{MetadataPath, Principal, Query, Request};
+use crate::policy::{Cause, Concealed, Policy, Subject};
+use crate::reply::{self, Body};
+use crate::room::{Account, Amount, Charge, SMALL_BYTES, SMALL_BYTES_WITHOUT_SEAT, Whole};
+use crate::upstream::MAX_BUFFERED_BYTES;
+
+/// Why a tree is not kept: it is large, or kept for nobody.
+pub(super) const NOT_KEPT: Error = Error::TooLarge(MAX_BUFFERED_BYTES);
+
+/// Redacts the response to one request.
+pub(super) struct Redaction {
+    account: Account,
+    /// `None` in audit mode: nothing is concealed but the node's accounts.
+    policy: Option<Arc<Policy>>,
+    path: MetadataPath,
+    format: Format,
+    /// Maximum response that needs no room, in bytes.
+    small: usize,
+    /// Whether the server compares its own `ETag` with what this client will send.
+    keeps_etag: bool,
+    /// Whether the node's accounts are shown.
+    has_accounts: bool,
+    own: Own,
+}
+
+/// The accounts that are put in.
+enum Own {
+    /// The tree is not a pod's, or has no place for them.
+    Nothing,
+    /// Those of a pod: none if it has no identity of its own.
+    OfPod(Principal, Option<Arc<Accounts>>),
+}
+
+/// The format that the client requested.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Listing,
+    Json,
+    Text,
+}
+
+impl Format {
+    fn of(query: &Query) -> Self {
+        match query.value(Param::Alt) {
+            _ if !query.is_recursive() => Self::Listing,
+            Some("text") => Self::Text,
+            _ => Self::Json,
+        }
+    }
+
+    /// The format of what is put in.
+    fn of_accounts(self) -> Option<accounts::Format> {
+        match self {
+            Self::Listing => None,
+            Self::Json => Some(accounts::Format::Json),
+            Self::Text => Some(accounts::Format::Text),
+        }
+    }
+
+    /// Maximum size of the redacted response, in bytes, for a response of `bytes`. Text repeats the path before each
+    /// value. `largest` is the maximum size of any response.
+    fn max_bytes(self, bytes: usize, largest: usize) -> usize {
+        match self {
+            Self::Listing => bytes + "\n".len(),
+            Self::Json => bytes,
+            Self::Text => bytes.saturating_mul(4).min(largest),
+        }
+    }
+}
+
+impl Redaction {
+    /// `request` has the query as trimmed by the policy. Nothing of the connection's read buffer is kept, because the
+    /// request may wait for a long time.
+    pub(super) fn new(
+        account: Account,
+        policy: Option<Arc<Policy>>,
+        request: &Request,
+        accounts: Option<Arc<Accounts>>,
+    ) -> Self {
+        let has_no_seat = request.hangs() || Leaf::is_kept_tree(request);
+        let own = match request.principal {
+            Principal::Node => Own::Nothing,
+            principal => Own::OfPod(principal, accounts),
+        };
+        Self {
+            account,
+            policy,
+            path: request.path.detached(),
+            format: Format::of(&request.query),
+            small: if has_no_seat { SMALL_BYTES_WITHOUT_SEAT } else { SMALL_BYTES },
+            keeps_etag: request.hangs(),
+            has_accounts: request.principal == Principal::Node,
+            own,
+        }
+    }
+
+    /// For the proxy's own request for a tree.
+    pub(super) fn to_keep(account: Account, policy: Arc<Policy>, request: &Request, has_accounts: bool) -> Self {
+        let redaction = Self::new(account, Some(policy), request, None);
+        Self { has_accounts, own: Own::Nothing, ..redaction }
+    }
+
+    /// Redacts the answer to a client.
+    pub(super) async fn answer(
+        self,
+        answer: impl Future<Output = Result<Response<Body>, Error>>,
+    ) -> Result<Response<Body>, Error> {
+        let (answer, own) = tokio::join!(answer, self.own_entry());
+        let answer = answer?;
+        // Every success may contain values: 200, and also 203 and 206, which some server may send instead.
+        if !answer.status().is_success() {
+            return Ok(without_body(&answer));
+        }
+        let (mut head, redacted, charge) = self.redacted(answer, own.len() + ",".len()).await?;
+        let shown = self.with_entry(redacted, &own);
+        self.adjust(&mut head.headers, &shown);
+        Ok(Response::from_parts(head, Body::Whole(charged(shown, charge))))
+    }
+
+    /// Redacts a tree that is kept, and redacted again for each client. Items that have other numbers would be judged by these
+    /// then, so such a tree is not kept.
+    pub(super) async fn kept(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
+        if !answer.status().is_success() {
+            return Ok(answer);
+        }
+        let redacted = match self.redacted(answer, 0).await {
+            Ok((head, redacted, _)) if !redacted.is_renumbered => Response::from_parts(head, redacted.bytes),
+            Ok(_) | Err(Error::Concealed(_) | Error::TooLarge(_)) => return Err(NOT_KEPT),
+            Err(error) => return Err(error),
+        };
+        if redacted.body().len() > MAX_BUFFERED_BYTES {
+            return Err(NOT_KEPT);
+        }
+        Ok(redacted.map(|bytes| Body::Whole(bytes.into())))
+    }
+
+    /// What is left of an answer. `more`: bytes that will be put in.
+    async fn redacted(&self, answer: Response<Body>, more: usize) -> Result<(Parts, Redacted, Option<Charge>), Error> {
+        let (head, body) = answer.into_parts();
+        let max_bytes = |bytes| self.format.max_bytes(bytes, self.account.largest());
+        // There is no room for more than this.
+        let made = |bytes| (max_bytes(bytes) + more).min(self.account.largest());
+        let Whole { bytes, charge } = self.account.read(body, self.small, made).await?;
+        let redacted = self.redact(&bytes, max_bytes(bytes.len())).map_err(|error| self.refusal(error))?;
+        Ok((head, redacted, charge))
+    }
+
+    fn redact(&self, bytes: &[u8], max_bytes: usize) -> Result<Redacted, RedactError> {
+        let subject = Subject::new(&self.path);
+        let directory = subject.as_str();
+        let view = View { policy: self.policy.as_deref(), has_accounts: self.has_accounts };
+        match self.format {
+            Format::Listing => {
+                let entries = std::str::from_utf8(bytes).map_err(|_| RedactError::Unreadable)?;
+                let bytes = redact::listing(view, directory, entries).into_bytes();
+                Ok(Redacted { bytes, place: None, is_renumbered: false })
+            }
+            Format::Json => redact::json(view, directory, bytes),
+            Format::Text => redact::text(view, directory, bytes, max_bytes),
+        }
+    }
+
+    /// The entry of the pod's own accounts, or nothing.
+    async fn own_entry(&self) -> String {
+        let (Own::OfPod(principal, accounts), Some(format)) = (&self.own, self.format.of_accounts()) else {
+            return String::new();
+        };
+        // Relative to the tree.
+        let path =
+            if Subject::new(&self.path).as_str().is_empty() { "instance/service-accounts" } else { "service-accounts" };
+        match (principal, accounts) {
+            (Principal::Workload(id), Some(accounts)) => accounts.entry(*id, format, path).await,
+            _ => accounts::no_entry(format, path),
+        }
+    }
+
+    /// Puts an entry in its place, if the tree has that.
+    fn with_entry(&self, redacted: Redacted, entry: &str) -> Vec<u8> {
+        let Redacted { mut bytes, place, .. } = redacted;
+        let Some(place) = place.filter(|_| !entry.is_empty()) else { return bytes };
+        let comma = if self.format == Format::Json && !place.is_first { "," } else { "" };
+        bytes.reserve_exact(comma.len() + entry.len());
+        bytes.splice(place.at..place.at, comma.bytes().chain(entry.bytes()));
+        bytes
+    }
+
+    /// Makes the headers those of what is shown. The `ETag` of the whole would tell when a concealed value changes.
+    fn adjust(&self, headers: &mut HeaderMap, shown: &[u8]) {
+        headers.insert(header::CONTENT_LENGTH, shown.len().into());
+        if self.format == Format::Text {
+            headers.insert(header::CONTENT_TYPE, reply::APPLICATION_TEXT);
+        }
+        if let Some(etag) = headers.get_mut(header::ETAG).filter(|_| !self.keeps_etag) {
+            let text = format!("{:016x}", FixedState::default().hash_one(shown));
+            *etag = HeaderValue::try_from(text).expect("hexadecimal digits");
+        }
+    }
+
+    fn refusal(&self, error: RedactError) -> Error {
+        match (error, &self.policy) {
+            (RedactError::Unreadable, Some(policy)) => {
+                Concealed::new(policy, &self.path, &Query::default(), Cause::Unreadable).into()
+            }
+            (RedactError::Unreadable, None) => Error::IncludesAccounts,
+            (RedactError::TooLarge, _) => Error::TooLarge(self.account.largest()),
+        }
+    }
+}
+
+/// Attaches the charge to a redacted response, reduced to its size.
+fn charged(mut redacted: Vec<u8>, charge: Option<Charge>) -> Bytes {
+    let Some(mut charge) = charge else { return redacted.into() };
+    redacted.shrink_to_fit();
+    charge.reduce_to(Amount { sent: 0, made: redacted.len() });
+    charge.hold(redacted)
+}
+
+/// Replaces the body of an unsuccessful response by a sentence. It is not a tree, so values in it would not be found.
+/// Clients do not need it: the status contains all that the server's error pages say.
+fn without_body(answer: &Response<Body>) -> Response<Body> {
+    let status = answer.status();
+    let sentence = format!(
+        "The metadata server answered {}. Its text is left out, because the policy redacts this directory.\n",
+        status.as_u16()
+    );
+    let mut without = reply::sentence(status, sentence);
+    let retry_after = answer.headers().get(header::RETRY_AFTER).filter(|seconds| is_number(seconds));
+    if let Some(seconds) = retry_after {
+        without.headers_mut().insert(header::RETRY_AFTER, seconds.clone());
+    }
+    without
+}
+
+/// Whether a header is a number of seconds, which cannot contain a concealed value.
+fn is_number(value: &HeaderValue) -> bool {
+    value.len() <= 6 && value.as_bytes().iter().all(u8::is_ascii_digit)
+}

@@ -1,0 +1,198 @@
+//! How an operator is told how the proxy is doing, in each bad state: `/statusz`, `/readyz?verbose` and the command `status`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gce_metadata_proxy::config::Config;
+use gce_metadata_proxy::layers::conceal::Mode;
+use gce_metadata_proxy::mock::Fault;
+use gce_metadata_proxy::policy::Source;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use crate::support::{Binary, Proxy, config, get, get_until, metric_becomes, raw, upstream};
+
+const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
+const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
+
+/// What the page, the JSON, the readiness and the command say, which must be the same.
+struct Told {
+    page: String,
+    json: Value,
+    ready: Value,
+    text: String,
+    code: Option<i32>,
+}
+
+async fn told(admin: SocketAddr) -> Told {
+    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let page = get(admin, "/statusz").await.body;
+    let json = parse(&get(admin, "/statusz?format=json").await.body);
+    let ready = parse(&get(admin, "/readyz?verbose").await.body);
+    let (code, text, _) = Binary::output(&["status", "--metrics-addr", &admin.to_string()]).await;
+    Told { page, json, ready, text, code }
+}
+
+impl Told {
+    /// Checks that this is all that is wrong, and that everything shows it.
+    fn is(&self, condition: &str, topic: &str, seen: &str) {
+        let class = match condition {
+            "ok" => "good",
+            "degraded" => "warn",
+            _ => "bad",
+        };
+        let Self { page, json, ready, text, code } = self;
+        assert!(page.contains(&format!("<h1 class=\"banner {class}\">{condition}: ")), "{page}");
+        assert_eq!(page.matches("class=\"banner good\"").count(), usize::from(condition == "ok"), "{page}");
+        for json in [json, ready] {
+            assert_eq!((json["condition"].as_str(), json["facts"][0]["fact"].as_str()), (Some(condition), Some(topic)));
+            assert!(
+                json["facts"][0]["seen"].as_str().is_some_and(|line| line.contains(seen)),
+                "{seen} is not in {json}"
+            );
+            assert!(json["facts"][0]["advice"].is_string(), "{json}");
+        }
+        assert_eq!(page.matches("<div class=\"banner").count(), json["facts"].as_array().map_or(0, Vec::len), "{page}");
+        assert!(text.starts_with(&format!("{:9}gce-metadata-proxy ", condition.to_uppercase())), "{text}");
+        assert!(text.contains(seen), "{seen} is missing from\n{text}");
+        assert_eq!(*code, Some(1), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_well_says_so_with_all_that_an_operator_asks_first() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    get(proxy.addr, &format!("{KUBE_ENV}?alt=text")).await;
+    let Told { page, json, ready, text, code } = told(proxy.metrics_addr).await;
+    assert!(page.contains("<h1 class=\"banner good\">ok: ") && !page.contains("<div class=\"banner"), "{page}");
+    assert_eq!((json["condition"].as_str(), json["facts"].as_array().map(Vec::len)), (Some("ok"), Some(0)));
+    assert_eq!((ready["status"].as_str(), ready["condition"].as_str()), (Some("ready"), Some("ok")));
+    assert!(text.starts_with("ok       gce-metadata-proxy "), "{text}");
+    assert_eq!(code, Some(0), "{text}");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    let refused = "refused      127.0.0.1: 1 x 403 concealed, last ";
+    for part in [
+        host.trim(),
+        env!("CARGO_PKG_VERSION"),
+        "\nreadiness    ready\n",
+        "\npolicy       compat, version ",
+        "mode enforce",
+        &format!("\nserver       available at {}\n", mock.addr()),
+        "\nidentity     off: ",
+        "\nredirect     not known here",
+        "\ncanary       not known here",
+        "\nlast minute  1 requests, 1 of them refused or failed, 0 shed, in ",
+        "\nclient       127.0.0.1: 1 requests, 0 shed, 1 refused\n",
+        refused,
+        KUBE_ENV,
+    ] {
+        assert!(text.contains(part), "{part} is missing from\n{text}");
+    }
+    let (code, json, _) =
+        Binary::output(&["status", "--json", "--metrics-addr", &proxy.metrics_addr.to_string()]).await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let refusal = &json["last_refusals"][0];
+    assert_eq!((code, refusal["path"].as_str(), refusal["status"].as_u64()), (Some(0), Some(KUBE_ENV), Some(403)));
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn audit_mode_is_degraded_and_says_that_secrets_are_served() {
+    let mock = upstream().await;
+    let proxy = Proxy::with(Config { policy_mode: Mode::Audit, ..config(mock.addr()) }).await;
+    assert_eq!(get(proxy.addr, KUBE_ENV).await.status, 200);
+    let told = told(proxy.metrics_addr).await;
+    told.is(
+        "degraded",
+        "policy_mode",
+        "secrets are served to pods: nothing is concealed; 1 requests for concealed paths",
+    );
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_rejected_policy_is_degraded_with_the_mistake_and_what_a_restart_does() {
+    let file = std::env::temp_dir().join(format!("metadata-proxy-status-{}.yaml", std::process::id()));
+    let write = |text: &str| std::fs::write(&file, text).expect("written");
+    let valid =
+        "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\nversion: '1'\nextends: strict\n";
+    write(valid);
+    let mut settings = config(upstream().await.addr());
+    settings.policy.source = Source::File(file.clone());
+    let proxy = Proxy::with(settings).await;
+    write(&format!("{valid}surprise: true\n"));
+    metric_becomes_slowly(proxy.metrics_addr, "metadata_proxy_policy_rejected", 1).await;
+    let told = told(proxy.metrics_addr).await;
+    told.is("degraded", "policy_file", "a restart fails (exit code 1) until the file is valid");
+    assert!(told.text.contains("it said: ") && told.text.contains(":6:1: unknown field `surprise`"), "{}", told.text);
+    let rejected = &told.json["policy"]["rejected"];
+    assert!(rejected["error"].as_str().is_some_and(|error| error.contains("`surprise`")), "{rejected}");
+    assert!(rejected["a_restart"].is_string(), "{rejected}");
+    assert!(!told.ready.to_string().contains("surprise"), "pods do not read the file here: {}", told.ready);
+    write(valid);
+    metric_becomes_slowly(proxy.metrics_addr, "metadata_proxy_policy_rejected", 0).await;
+    assert_eq!(
+        get_until(proxy.metrics_addr, "/readyz?verbose", |answer| answer.body.contains("\"ok\"")).await.status,
+        200
+    );
+    proxy.stop().await;
+    std::fs::remove_file(&file).expect("removed");
+}
+
+/// The file is checked every five seconds, and a change counts at the second check that finds it.
+async fn metric_becomes_slowly(admin: SocketAddr, series: &str, wanted: u32) {
+    let wanted = format!("\n{series} {wanted}\n");
+    for _ in 0..300 {
+        if get(admin, "/metrics").await.body.contains(&wanted) {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    panic!("not in time: {wanted}");
+}
+
+#[tokio::test]
+async fn an_overload_is_degraded_and_names_reason_and_client() {
+    let mock = upstream().await;
+    let proxy = Proxy::with(Config { max_in_flight: 1, ..config(mock.addr()) }).await;
+    mock.fault(Fault::Hang);
+    let addr = proxy.addr;
+    let held = tokio::spawn(async move { get(addr, LEAF).await });
+    metric_becomes(proxy.metrics_addr, "metadata_proxy_in_flight", 1).await;
+    let request = "GET /computeMetadata/v1/instance/tags HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
+    assert_eq!(raw(addr, request).await, b"", "it was reset");
+    let told = told(proxy.metrics_addr).await;
+    held.abort();
+    told.is("degraded", "overload", "1 requests or connections were shed in the last minute: in_flight 1");
+    assert!(told.text.contains("it said: most came from 127.0.0.1: "), "{}", told.text);
+    assert!(told.text.contains("\nshed         in_flight: 1\n"), "{}", told.text);
+    assert_eq!(told.json["last_minute"]["sheds"][0]["reason"], "in_flight");
+    assert_eq!(told.json["last_refusals"].as_array().map(Vec::len), Some(0), "it was not refused");
+    assert!(!told.ready.to_string().contains("most came from"), "pods do not read who asks: {}", told.ready);
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_dead_metadata_server_is_degraded() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.stop().await;
+    assert_eq!(get(proxy.addr, LEAF).await.status, 503);
+    let told = told(proxy.metrics_addr).await;
+    told.is("degraded", "metadata_server", "; no request has succeeded for ");
+    assert!(
+        told.text.contains(&format!("\nserver       unavailable at {}: cannot connect", mock.addr())),
+        "{}",
+        told.text
+    );
+    assert!(told.text.contains(": 1 x 503 upstream_connect, last "), "{}", told.text);
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_does_not_answer_is_not_said_to_be_well() {
+    let (code, text, error) = Binary::output(&["status", "--metrics-addr=127.0.0.1:9"]).await;
+    assert_eq!((code, text.as_str()), (Some(2), ""));
+    assert!(error.contains("cannot reach the proxy at 127.0.0.1:9 (--metrics-addr)"), "{error}");
+}
