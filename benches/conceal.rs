@@ -16,8 +16,8 @@ use gce_metadata_proxy::metadata::{MetadataPath, Query, Request};
 use gce_metadata_proxy::policy::{Choice, LivePolicy, Source};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::Room;
+use gce_metadata_proxy::server::Payload;
 use http::uri::PathAndQuery;
-use http_body_util::Empty;
 use tokio::runtime::Builder;
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -31,9 +31,9 @@ const REQUESTS: [(&str, &str); 4] = [
     ("concealed", "/computeMetadata/v1/instance/attributes/kube-env"),
 ];
 
-fn request(target: &str) -> http::Request<Empty<Bytes>> {
+fn request(target: &str) -> http::Request<Payload> {
     let request = http::Request::get(target).header("host", "169.254.169.254").header("metadata-flavor", "Google");
-    let request = request.header("user-agent", "curl/8").header("accept", "*/*").body(Empty::new());
+    let request = request.header("user-agent", "curl/8").header("accept", "*/*").body(Payload::Empty);
     request.expect("a request")
 }
 

@@ -23,8 +23,8 @@ use gce_metadata_proxy::metadata::host::AllowedHosts;
 use gce_metadata_proxy::policy::{Choice, LivePolicy};
 use gce_metadata_proxy::reply::Body;
 use gce_metadata_proxy::room::Room;
+use gce_metadata_proxy::server::Payload;
 use gce_metadata_proxy::telemetry::Registry;
-use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
 
 fn layers(criterion: &mut Criterion) {
@@ -34,10 +34,10 @@ fn layers(criterion: &mut Criterion) {
     let ends = || service_fn(support::nothing);
     let leaf = || support::parsed(support::CLUSTER_UID);
 
-    let answers = service_fn(|_: http::Request<Empty<Bytes>>| {
+    let answers = service_fn(|_: http::Request<Payload>| {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
-    let request = || support::request(support::CLUSTER_UID, Empty::new());
+    let request = || support::request(support::CLUSTER_UID);
     let rescue = rescue::layer(&rescue::Notes::default(), OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);
     let hosts = Arc::new(AllowedHosts::default());

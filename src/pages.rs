@@ -9,11 +9,10 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 
 use crate::config::{MAX_ADMIN_CONNECTIONS, TIMEOUTS};
 use crate::reply::PLAIN_TEXT;
-use crate::server::{self, Arrival, Connections, Door, Drain, Server};
+use crate::server::{self, Arrival, Connections, Door, Drain, Payload, Server};
 use crate::telemetry::Registry;
 
 /// The address for operators cannot be listened on.
@@ -39,7 +38,7 @@ pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + 
     let answer = Arc::new(answer);
     let stacks = Arc::new(move |_: Arrival| {
         let answer = Arc::clone(&answer);
-        tower::service_fn(move |request: Request<Incoming>| ready(Ok(answer(request.uri().path()))))
+        tower::service_fn(move |request: Request<Payload>| ready(Ok(answer(request.uri().path()))))
     });
     Server { stacks, timeouts: TIMEOUTS, connections, drain: Drain::default() }.run(0, door).await;
 }

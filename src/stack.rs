@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use tower::ServiceBuilder;
 use tower::util::option_layer;
 
@@ -20,7 +19,7 @@ use crate::layers::{catch_panic, classify, conceal, filter, hanging, in_flight, 
 use crate::metadata::Request;
 use crate::metadata::host::AllowedHosts;
 use crate::reply::Body;
-use crate::server::{Arrival, NewStack, Remembering, Stack};
+use crate::server::{Arrival, NewStack, Payload, Remembering, Stack};
 use crate::shared::{Shared, Sources};
 use crate::telemetry::latency::Filter;
 
@@ -55,7 +54,7 @@ impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Futu
 /// share is made before them.
 fn with_between(
     shared: Arc<Shared>,
-    http: Between<http::Request<Incoming>>,
+    http: Between<http::Request<Payload>>,
     metadata: Between<Box<Request>>,
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use serde::Serialize;
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -24,7 +24,7 @@ use crate::metadata::headers::{Lines, Signs};
 use crate::metadata::host::{AllowedHosts, HostError};
 use crate::readiness::State;
 use crate::reply;
-use crate::server::{Arrival, NewStack, Reset, Stack};
+use crate::server::{Arrival, NewStack, Payload, Reset, Stack};
 use crate::shared::Shared;
 use crate::telemetry::Registry;
 use crate::telemetry::logging::{self, Levels, LevelsError};
@@ -76,7 +76,7 @@ impl Admin {
         move |Arrival { peer, .. }: Arrival| {
             let admin = self.clone();
             let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.measures.requests));
-            let pages = tower::service_fn(move |request: Request<Incoming>| {
+            let pages = tower::service_fn(move |request: Request<Payload>| {
                 let (admin, (head, _)) = (admin.clone(), request.into_parts());
                 async move { Ok(admin.answer(&head.method, &head.uri, peer).await) }
             });

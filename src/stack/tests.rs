@@ -23,7 +23,7 @@ use crate::config::TIMEOUTS;
 use crate::error::Error;
 use crate::mock::{Handle, Mock};
 use crate::policy::LivePolicy;
-use crate::server::{self, Arrival, Server};
+use crate::server::{self, Arrival, Payload, Server};
 use crate::telemetry::Registry;
 
 /// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
@@ -137,7 +137,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn start(http: Between<http::Request<Incoming>>, metadata: Between<Box<Request>>) -> Self {
+    async fn start(http: Between<http::Request<Payload>>, metadata: Between<Box<Request>>) -> Self {
         let mock = Mock::start().await;
         let shared = shared(&mock).await;
         let stacks = Arc::new(with_between(Arc::clone(&shared), http, metadata));
