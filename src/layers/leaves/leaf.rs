@@ -22,11 +22,17 @@ pub enum Lifetime {
     Machine,
     /// An operator can set or remove it while the machine runs. A 404 removes it.
     Attribute,
+    /// A tree, some of whose values change while the machine runs. A request for one that is not fresh fetches it again; while
+    /// nobody reads it, it is refreshed as seldom as the machine's values. A 404 does not remove it.
+    Tree,
 }
 
 impl Lifetime {
     /// All lifetimes.
-    pub const ALL: [Self; 2] = [Self::Machine, Self::Attribute];
+    pub const ALL: [Self; 3] = [Self::Machine, Self::Attribute, Self::Tree];
+
+    /// How long a tree is fresh. A machine is told 30 s before it is preempted, and a tree says so, too.
+    const FRESH: Duration = Duration::from_secs(5);
 
     /// Interval between refreshes.
     ///
@@ -34,9 +40,14 @@ impl Lifetime {
     /// hold an upstream connection for each of them and does not work for an attribute that is missing.
     pub fn refresh_interval(self) -> Duration {
         match self {
-            Self::Machine => Duration::from_secs(10 * 60),
+            Self::Machine | Self::Tree => Duration::from_secs(10 * 60),
             Self::Attribute => Duration::from_secs(60),
         }
+    }
+
+    /// Whether a value of this age is given to clients as it is.
+    pub(super) fn is_fresh(self, age: Duration) -> bool {
+        self != Self::Tree || age < Self::FRESH
     }
 }
 
@@ -115,13 +126,9 @@ impl Leaf {
     /// How often its value can change.
     pub fn lifetime(self) -> Lifetime {
         match self.path {
-            CommonPath::ClusterName
-            | CommonPath::ClusterLocation
-            | CommonPath::Attributes
-            | CommonPath::InstanceTemplate
-            | CommonPath::CreatedBy => Lifetime::Attribute,
-            // It contains attributes.
-            _ if self.is_tree() => Lifetime::Attribute,
+            _ if self.is_tree() => Lifetime::Tree,
+            CommonPath::ClusterName | CommonPath::ClusterLocation | CommonPath::Attributes => Lifetime::Attribute,
+            // The template and the group are attributes, too, but of those who make machines.
             _ => Lifetime::Machine,
         }
     }
