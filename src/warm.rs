@@ -244,12 +244,13 @@ mod tests {
         for lifetime in Lifetime::ALL {
             tokio::spawn(Arc::clone(&warm).refresh(lifetime));
         }
-        let time = Duration::from_secs(10 * 60 + 59);
-        sleep(time).await;
+        let interval = Lifetime::Attribute.refresh_interval();
+        let rest = Duration::from_secs(9 * 60 + 59);
+        sleep(interval + rest).await;
         // Those of a round are fetched one after the other.
         let attributes = Leaf::all().filter(|leaf| leaf.lifetime() == Lifetime::Attribute).count();
-        let round = Lifetime::Attribute.refresh_interval() + DELAY * u32::try_from(attributes).expect("few");
-        let rounds = 1 + (time - Lifetime::Attribute.refresh_interval()).as_secs() / round.as_secs();
+        let round = interval + DELAY * u32::try_from(attributes).expect("few");
+        let rounds = 1 + rest.as_secs() / round.as_secs();
         let asked = asked.lock().expect("no panic");
         let count = |leaf: Option<Leaf>| {
             let name = leaf.expect("a leaf").to_string();

@@ -168,8 +168,7 @@ fn read_head(head: &[u8]) -> Option<(String, Announced)> {
         return None;
     }
     let announced = match (&lengths[..], &codings[..]) {
-        ([], []) => Announced::Length(0),
-        ([0, ..], []) => Announced::Length(0),
+        ([] | [0, ..], []) => Announced::Length(0),
         ([length], []) if method == "POST" && *length <= 64 * 1024 => {
             Announced::Length(usize::try_from(*length).expect("small"))
         }
@@ -182,9 +181,9 @@ fn read_head(head: &[u8]) -> Option<(String, Announced)> {
 /// The requests that the stack gets of a stream, in pieces that come a moment apart. The answers are read to the end.
 async fn seen_of(stream: &[u8], cuts: &[usize]) -> Vec<Seen> {
     let seen = Arc::<Mutex<Vec<Seen>>>::default();
-    let sees = Arc::clone(&seen);
+    let record = Arc::clone(&seen);
     let stack = tower::service_fn(move |request: Request<Payload>| {
-        sees.lock().expect("no panic").push((request.uri().path().to_owned(), *request.body()));
+        record.lock().expect("no panic").push((request.uri().path().to_owned(), *request.body()));
         async { Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer")))) }
     });
     let (io, other_end) = duplex(256 * 1024);
