@@ -8,7 +8,6 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
 use http::uri::PathAndQuery;
-use http_body_util::Empty;
 use protocol::metadata::host::AllowedHosts;
 use protocol::metadata::{MetadataPath, Query, Request};
 use proxy::error::Error;
@@ -18,6 +17,7 @@ use proxy::layers::{classify, conceal};
 use proxy::policy::{Choice, LivePolicy, Source};
 use proxy::reply::Body;
 use proxy::room::Room;
+use proxy::server::Payload;
 use tokio::runtime::Builder;
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -31,9 +31,9 @@ const REQUESTS: [(&str, &str); 4] = [
     ("concealed", "/computeMetadata/v1/instance/attributes/kube-env"),
 ];
 
-fn request(target: &str) -> http::Request<Empty<Bytes>> {
+fn request(target: &str) -> http::Request<Payload> {
     let request = http::Request::get(target).header("host", "169.254.169.254").header("metadata-flavor", "Google");
-    let request = request.header("user-agent", "curl/8").header("accept", "*/*").body(Empty::new());
+    let request = request.header("user-agent", "curl/8").header("accept", "*/*").body(Payload::Empty);
     request.expect("a request")
 }
 

@@ -111,11 +111,7 @@ fn hits(stack: impl Future<Output = impl Stack<Future: Send>>, target: &str) {
     let runtime = support::runtime();
     let _entered = runtime.enter();
     let mut stack = runtime.block_on(stack);
-    let mut bodies = runtime.block_on(support::bodies(WARM_UP + TIMES));
-    times(
-        || support::request(target, bodies.pop().expect("as many as are asked for")),
-        |request| support::now(stack.call(request)),
-    );
+    times(|| support::request(target), |request| support::now(stack.call(request)));
 }
 
 fn bare_hyper() {

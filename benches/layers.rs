@@ -9,7 +9,6 @@ use base::hook::Hook;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gce_metadata_proxy::config::LARGE_ANSWERS;
-use http_body_util::Empty;
 use protocol::metadata::Request;
 use protocol::metadata::host::AllowedHosts;
 use proxy::error::Error;
@@ -24,6 +23,7 @@ use proxy::layers::{classify, conceal, filter, hanging, in_flight, rescue};
 use proxy::policy::{Choice, LivePolicy};
 use proxy::reply::Body;
 use proxy::room::Room;
+use proxy::server::Payload;
 use telemetry::Registry;
 use tower::{Layer, Service, service_fn};
 
@@ -34,10 +34,10 @@ fn layers(criterion: &mut Criterion) {
     let ends = || service_fn(support::nothing);
     let leaf = || support::parsed(support::CLUSTER_UID);
 
-    let answers = service_fn(|_: http::Request<Empty<Bytes>>| {
+    let answers = service_fn(|_: http::Request<Payload>| {
         std::future::ready(Ok::<_, Error>(http::Response::new(Body::Whole(Bytes::new()))))
     });
-    let request = || support::request(support::CLUSTER_UID, Empty::new());
+    let request = || support::request(support::CLUSTER_UID);
     let rescue = rescue::layer(&rescue::Notes::default(), OnOverload::Reset, &timeline).layer(answers);
     bench(criterion, "rescue", rescue, request);
     let hosts = Arc::new(AllowedHosts::default());

@@ -15,15 +15,9 @@ fn whole_stack(criterion: &mut Criterion) {
     for (name, target) in
         [("known_leaf", support::ZONE), ("token_hit", support::TOKEN), ("ping", "/"), ("concealed", support::KUBE_ENV)]
     {
-        let mut bodies = Vec::new();
         group.bench_function(name, |bencher| {
             bencher.iter_batched(
-                || {
-                    if bodies.is_empty() {
-                        bodies = runtime.block_on(support::bodies(1000));
-                    }
-                    support::request(target, bodies.pop().expect("just filled"))
-                },
+                || support::request(target),
                 |request| support::now(black_box(stack.call(request))),
                 BatchSize::SmallInput,
             );

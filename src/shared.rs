@@ -99,7 +99,7 @@ impl Shared {
             readiness: Readiness::new(health, identity.clone(), Arc::clone(&door_probe), drain.clone()),
             accounts,
             refusals: refusals(identity.clone()),
-            leaves: leaves(&upstream.forward, &concealment, identity.is_some()),
+            leaves: leaves(&upstream.forward, &concealment),
             concealment,
             tokens: Tokens::new(store, sources),
             config,
@@ -120,20 +120,15 @@ fn refusals(identity: Option<Arc<Identity>>) -> Arc<Refusals> {
     Arc::new(Refusals::new(NamePod::new(Arc::new(move |addr| identity.as_ref()?.pod_at(addr)))))
 }
 
-/// Values that are requested from the metadata server. Trees are kept for pods if these have identities.
-fn leaves(forward: &Forward, concealment: &Arc<Concealment>, has_identities: bool) -> Arc<Leaves> {
+/// Values that are requested from the metadata server.
+fn leaves(forward: &Forward, concealment: &Arc<Concealment>) -> Arc<Leaves> {
     let (forward, concealment) = (forward.clone(), Arc::clone(concealment));
-    let leaves = Leaves::new(move |leaf: Leaf| {
+    Arc::new(Leaves::new(move |leaf: Leaf| {
         let (forward, concealment) = (forward.clone(), Arc::clone(&concealment));
         async move {
             let request = leaf.request();
             let answer = forward.ask(&request);
-            if leaf.is_tree() {
-                concealment.kept_tree(&request, !has_identities, answer).await
-            } else {
-                Ok(answer.await?)
-            }
+            if leaf.is_tree() { concealment.kept_tree(&request, answer).await } else { Ok(answer.await?) }
         }
-    });
-    Arc::new(if has_identities { leaves.with_trees_of_pods() } else { leaves })
+    }))
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use tower::ServiceBuilder;
 use tower::util::option_layer;
 
@@ -22,7 +21,7 @@ use proxy::layers::leaves::Leaves;
 use proxy::layers::token_cache::TokenCache;
 use proxy::layers::{catch_panic, classify, conceal, filter, hanging, in_flight, rescue};
 use proxy::reply::Body;
-use proxy::server::{Arrival, NewStack, Remembering, Stack};
+use proxy::server::{Arrival, NewStack, Payload, Remembering, Stack};
 use telemetry::latency::Filter;
 
 #[cfg(not(test))]
@@ -56,7 +55,7 @@ impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Futu
 /// share is made before them.
 fn with_between(
     shared: Arc<Shared>,
-    http: Between<http::Request<Incoming>>,
+    http: Between<http::Request<Payload>>,
     metadata: Between<Box<Request>>,
 ) -> impl NewStack<Stack: ProxyStack> + Send + Sync + use<> + 'static {
     let hosts = Arc::new(AllowedHosts::with(shared.config.allowed_hosts.clone()));

@@ -238,22 +238,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attributes_are_refreshed_each_minute_and_the_rest_each_ten_minutes() {
+    async fn attributes_are_refreshed_each_minute_and_the_rest_and_unread_trees_each_ten_minutes() {
         let (warm, asked) = warmup(|_, _| 200);
         warm.fetch_all().await;
         asked.lock().expect("no panic").clear();
         for lifetime in Lifetime::ALL {
             tokio::spawn(Arc::clone(&warm).refresh(lifetime));
         }
-        let time = Duration::from_secs(10 * 60 + 59);
-        sleep(time).await;
+        let interval = Lifetime::Attribute.refresh_interval();
+        let rest = Duration::from_secs(9 * 60 + 59);
+        sleep(interval + rest).await;
         // Those of a round are fetched one after the other.
         let attributes = Leaf::all().filter(|leaf| leaf.lifetime() == Lifetime::Attribute).count();
-        let round = Lifetime::Attribute.refresh_interval() + DELAY * u32::try_from(attributes).expect("few");
-        let rounds = time.as_secs() / round.as_secs();
+        let round = interval + DELAY * u32::try_from(attributes).expect("few");
+        let rounds = 1 + rest.as_secs() / round.as_secs();
         let asked = asked.lock().expect("no panic");
-        let count = |path: CommonPath| asked.iter().filter(|asked| **asked == path.as_str()).count();
-        assert_eq!((count(CommonPath::Zone), count(CommonPath::MachineType)), (1, 1));
-        assert_eq!(count(CommonPath::ClusterName) as u64, rounds, "{asked:?}");
+        let count = |leaf: Option<Leaf>| {
+            let name = leaf.expect("a leaf").to_string();
+            asked.iter().filter(|asked| **asked == name).count()
+        };
+        assert_eq!(count(Leaf::new(CommonPath::Zone, false)), 1);
+        assert_eq!(count(Leaf::new(CommonPath::Instance, true)), 1);
+        assert_eq!(count(Leaf::new(CommonPath::ClusterName, false)) as u64, rounds, "{asked:?}");
     }
 }

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 
-use std::convert::Infallible;
 use std::future::ready;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -30,12 +29,11 @@ use proxy::layers::latency::TimedBody;
 use proxy::layers::leaves::{Leaf, Leaves};
 use proxy::policy::LivePolicy;
 use proxy::reply::Body;
-use proxy::server::{Arrival, NewStack, Stack};
+use proxy::server::{Arrival, NewStack, Payload, Stack};
 use proxy::shares;
 use proxy::tokens::{Fetched, NoToken, TokenKey, TokenSource, Urgency};
 use telemetry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::mpsc;
 
 pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 pub const ZONE: &str = "/computeMetadata/v1/instance/zone";
@@ -167,28 +165,9 @@ pub fn wire(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\n{head}\r\n").into_bytes()
 }
 
-pub fn request<B>(target: &str, body: B) -> http::Request<B> {
-    head(target).body(body).expect("a request")
-}
-
-/// Empty bodies made by hyper; there is no other way to make them.
-pub async fn bodies(count: usize) -> Vec<Incoming> {
-    let (mut client, server) = duplex(64 * 1024);
-    let (sender, mut received) = mpsc::unbounded_channel();
-    let keep = service_fn(move |request: http::Request<Incoming>| {
-        sender.send(request.into_body()).expect("the receiver waits");
-        ready(Ok::<_, Infallible>(Response::new(String::new())))
-    });
-    let serving = tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(server), keep));
-    let mut bodies = Vec::with_capacity(count);
-    let mut answer = vec![0; 4096];
-    for _ in 0..count {
-        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("the server reads");
-        bodies.push(received.recv().await.expect("a request"));
-        let _ = client.read(&mut answer).await.expect("an answer");
-    }
-    serving.abort();
-    bodies
+/// The same request as the server passes it on.
+pub fn request(target: &str) -> http::Request<Payload> {
+    head(target).body(Payload::Empty).expect("a request")
 }
 
 /// The client's end of a connection over a pipe, which sends one request at a time.
@@ -204,7 +183,8 @@ impl Pipe {
         stack: impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static,
         target: &str,
     ) -> Self {
-        Self::to(service_fn(move |request| stack.clone().call(request)), target)
+        let call = move |request: http::Request<Incoming>| stack.clone().call(request.map(|_| Payload::Empty));
+        Self::to(service_fn(call), target)
     }
 
     /// A connection that hyper serves with a service.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use serde::Serialize;
 use tower::{Service, ServiceBuilder};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -25,7 +25,7 @@ use protocol::metadata::headers::{Lines, Signs};
 use protocol::metadata::host::{AllowedHosts, HostError};
 use proxy::layers::catch_panic::panic_message;
 use proxy::reply;
-use proxy::server::{Arrival, NewStack, Reset, Stack};
+use proxy::server::{Arrival, NewStack, Payload, Reset, Stack};
 use telemetry::Registry;
 use telemetry::logging::{self, Levels, LevelsError};
 use telemetry::requests::Requests;
@@ -76,7 +76,7 @@ impl Admin {
         move |Arrival { peer, .. }: Arrival| {
             let admin = self.clone();
             let (hosts, requests) = (Arc::clone(&self.hosts), Arc::clone(&self.shared.measures.requests));
-            let pages = tower::service_fn(move |request: Request<Incoming>| {
+            let pages = tower::service_fn(move |request: Request<Payload>| {
                 let (admin, (head, _)) = (admin.clone(), request.into_parts());
                 async move { Ok(admin.answer(&head.method, &head.uri, peer).await) }
             });

@@ -52,7 +52,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use identity::cluster::tests::{Asked, Fake};
+    use identity::cluster::fake::{Asked, Fake};
     use proxy::failure;
     use proxy::reply::Body;
     use proxy::upstream::Named;

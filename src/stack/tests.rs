@@ -19,11 +19,11 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
 use crate::cli;
+
 use mock::{Handle, Mock};
 use proxy::error::Error;
 use proxy::policy::LivePolicy;
-use proxy::server::TIMEOUTS;
-use proxy::server::{self, Arrival, Server};
+use proxy::server::{self, Arrival, Payload, Server, TIMEOUTS};
 use telemetry::Registry;
 
 /// Those of the places for HTTP that are inside `catch_panic`: before classify and before leave.
@@ -137,7 +137,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn start(http: Between<http::Request<Incoming>>, metadata: Between<Box<Request>>) -> Self {
+    async fn start(http: Between<http::Request<Payload>>, metadata: Between<Box<Request>>) -> Self {
         let mock = Mock::start().await;
         let shared = shared(&mock).await;
         let stacks = Arc::new(with_between(Arc::clone(&shared), http, metadata));

@@ -101,6 +101,27 @@ async fn what_gcloud_cloud_logging_opentelemetry_and_libcloud_ask_first_is_known
     proxy.stop().await;
 }
 
+#[tokio::test]
+async fn a_directory_without_its_slash_needs_no_upstream() {
+    let mock = upstream().await;
+    let proxy = Proxy::start(mock.addr()).await;
+    mock.stop().await;
+    for directory in [
+        "v1",
+        "v1/instance",
+        "v1/instance/attributes",
+        "v1/instance/service-accounts",
+        "v1/instance/service-accounts/default",
+        "v1/project",
+    ] {
+        let target = format!("/computeMetadata/{directory}");
+        let answer = get(proxy.addr, &target).await;
+        let location = format!("http://{}{target}/", proxy.addr);
+        assert_eq!((answer.status, answer.header("location")), (301, Some(location.as_str())), "{target}");
+    }
+    proxy.stop().await;
+}
+
 /// A policy that conceals a value conceals it also while it is kept.
 #[tokio::test]
 async fn a_concealed_value_is_not_served_from_memory() {

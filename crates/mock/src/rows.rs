@@ -65,6 +65,7 @@ pub(super) const PLAIN: &[Row] = &[
     ("instance/network-interfaces/0/gateway", Text, "10.128.0.1"),
     ("instance/network-interfaces/0/ip", Text, "10.128.0.9"),
     ("instance/network-interfaces/0/ip-aliases/0", Text, "10.4.1.0/24"),
+    ("instance/network-interfaces/0/ipv6s", Lines, "2600:1900:4000:1::"),
     ("instance/network-interfaces/0/mac", Text, "42:01:0a:80:00:09"),
     ("instance/network-interfaces/0/mtu", Number, "1460"),
     ("instance/network-interfaces/0/network", Text, "projects/123456789012/networks/default"),

@@ -9,11 +9,9 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 
 use proxy::reply::PLAIN_TEXT;
-use proxy::server::TIMEOUTS;
-use proxy::server::{self, Arrival, Connections, Door, Drain, Server};
+use proxy::server::{self, Arrival, Connections, Door, Drain, Payload, Server, TIMEOUTS};
 use telemetry::Registry;
 
 /// Maximum connections on the admin listener. Its clients are few: a scraper, the kubelet and operators.
@@ -42,7 +40,7 @@ pub async fn serve(door: Door, answer: impl Fn(&str) -> Response<Full<Bytes>> + 
     let answer = Arc::new(answer);
     let stacks = Arc::new(move |_: Arrival| {
         let answer = Arc::clone(&answer);
-        tower::service_fn(move |request: Request<Incoming>| ready(Ok(answer(request.uri().path()))))
+        tower::service_fn(move |request: Request<Payload>| ready(Ok(answer(request.uri().path()))))
     });
     Server { stacks, timeouts: TIMEOUTS, connections, drain: Drain::default() }.run(0, door).await;
 }

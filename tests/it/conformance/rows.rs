@@ -140,13 +140,14 @@ fn discovery() -> Vec<Row> {
     let servers = || text("0.1/\ncomputeMetadata/\n").no_etag();
     // Only what is served without conditions is listed.
     let proxys = || own_listing("computeMetadata/\n");
+    let accounts = || redirect("v1/instance/service-accounts/").header("content-length", "47");
     vec![
         row("T01").ask(get("/").bare()).mock(servers()).proxy(proxys()),
         row("T02").get("/").mock(servers()).proxy(proxys()),
         row("T03").ask(get("/").bare().line("Metadata-Flavor: Not Google")).mock(servers()).proxy(proxys()),
         row("T04").ask(ask("HEAD", "/")).mock(servers().headers_only()).proxy(proxys().headers_only()),
         row("T06").get("/computeMetadata/").mock(text("v1/\nv1beta1/\n")).proxy(own_listing("v1/\n")),
-        row("T07").get("v1").both(redirect("v1/")),
+        row("T07").get("v1").mock(redirect("v1/")).proxy(redirect("v1/").by_proxy()),
         row("T08").get("v1/").both(text("instance/\noslogin/\nproject/\nuniverse/\n").known()),
         // Node's library looks here for a metadata server, so the proxy answers by itself.
         row("T09")
@@ -159,9 +160,7 @@ fn discovery() -> Vec<Row> {
             .ask(get("v1/instance").host("metadata"))
             .mock(redirect_under("metadata", "v1/instance/"))
             .proxy(redirect_under("metadata", "v1/instance/").by_proxy()),
-        row("T12")
-            .get("v1/instance/service-accounts")
-            .both(redirect("v1/instance/service-accounts/").header("content-length", "47")),
+        row("T12").get("v1/instance/service-accounts").mock(accounts()).proxy(accounts().by_proxy()),
         row("T13").get("v1/instance/").both(text_that(is_instance_listing).known()),
     ]
 }
@@ -200,7 +199,7 @@ fn leaves() -> Vec<Row> {
         row("T32").get("v1/project/project-id?recursive=true").both(known_leaf("mock-project")),
         row("T33").get("v1/project/project-id?foo=bar").mock(leaf("mock-project")).proxy(refusal(403)),
         // What an attribute holds is judged when it is asked for, so the directory is listed.
-        row("T34").get("v1/project/").both(text("attributes/\nnumeric-project-id\nproject-id\n")),
+        row("T34").get("v1/project/").both(text("attributes/\nnumeric-project-id\nproject-id\n").known()),
     ]
 }
 
@@ -267,11 +266,11 @@ fn accounts() -> Vec<Row> {
                   https://www.googleapis.com/auth/userinfo.email\n";
     let all = "v1/instance/service-accounts/";
     vec![
-        row("T60").get("SA/").both(text("aliases\nemail\nidentity\nscopes\ntoken\n")),
-        row("T61").get("SA").both(redirect("SA/")),
+        row("T60").get("SA/").both(text("aliases\nemail\nidentity\nscopes\ntoken\n").known()),
+        row("T61").get("SA").mock(redirect("SA/")).proxy(redirect("SA/").by_proxy()),
         row("T62").get("SA/email").both(known_leaf(DEFAULT_ACCOUNT)),
         row("T63").get("SA/aliases").both(leaf("default\n")),
-        row("T64").get("SA/scopes").both(leaf(scopes)),
+        row("T64").get("SA/scopes").both(known_leaf(scopes)),
         row("T66").get("SA/?recursive=true").both(json_that(is_account).etag().known()),
         row("T67").get("SA/?recursive=True").both(json_that(is_account).etag().known()),
         row("T68").get("SA/?recursive=true&alt=text").mock(text_that(is_account_text).etag()),

@@ -39,12 +39,16 @@ paths! {
     InstanceId = "/computeMetadata/v1/instance/id",
     /// The machine's zone.
     Zone = "/computeMetadata/v1/instance/zone",
-    /// The machine, by name.
+    /// The machine, by its name in the project.
+    InstanceName = "/computeMetadata/v1/instance/name",
+    /// The machine, by its name in the network.
     Hostname = "/computeMetadata/v1/instance/hostname",
     /// The e-mail behind the alias `default`.
     DefaultEmail = "/computeMetadata/v1/instance/service-accounts/default/email",
     /// The default account.
     DefaultAccount = "/computeMetadata/v1/instance/service-accounts/default/",
+    /// The default account's scopes.
+    DefaultScopes = "/computeMetadata/v1/instance/service-accounts/default/scopes",
     /// The directory of all accounts.
     Accounts = "/computeMetadata/v1/instance/service-accounts/",
     /// The machine's directory.
@@ -55,6 +59,14 @@ paths! {
     ClusterLocation = "/computeMetadata/v1/instance/attributes/cluster-location",
     /// The machine's type.
     MachineType = "/computeMetadata/v1/instance/machine-type",
+    /// The machine's attributes, by key.
+    Attributes = "/computeMetadata/v1/instance/attributes/",
+    /// The template that the machine was made from.
+    InstanceTemplate = "/computeMetadata/v1/instance/attributes/instance-template",
+    /// The group that made the machine.
+    CreatedBy = "/computeMetadata/v1/instance/attributes/created-by",
+    /// The machine's IPv6 addresses.
+    Ipv6s = "/computeMetadata/v1/instance/network-interfaces/0/ipv6s",
     /// The project's directory.
     Project = "/computeMetadata/v1/project/",
     /// The directory of this API version.

@@ -48,11 +48,12 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 pub struct Signs<'a> {
     /// `Host`.
     pub host: Lines<'a>,
-    /// `Transfer-Encoding` is present: a body follows.
-    pub has_transfer_encoding: bool,
+    /// `Transfer-Encoding`.
+    pub transfer_encoding: Lines<'a>,
     x_forwarded_for: Option<&'a HeaderName>,
     forwarded: Option<&'a HeaderName>,
-    flavor: Lines<'a>,
+    /// Whether each `Metadata-Flavor` is `Google`. `None` without one.
+    flavor: Option<bool>,
     /// First `X-Google-Metadata-Request`, the older proof that the server still accepts.
     older_flavor: Option<&'a HeaderValue>,
 }
@@ -76,10 +77,10 @@ impl<'a> Signs<'a> {
         for (name, value) in headers {
             match name.as_str() {
                 "host" => signs.host.add(value),
-                "transfer-encoding" => signs.has_transfer_encoding = true,
+                "transfer-encoding" => signs.transfer_encoding.add(value),
                 "x-forwarded-for" => signs.x_forwarded_for = Some(name),
                 "forwarded" => signs.forwarded = Some(name),
-                "metadata-flavor" => signs.flavor.add(value),
+                "metadata-flavor" => signs.flavor = Some(signs.flavor.unwrap_or(true) && value == GOOGLE),
                 "x-google-metadata-request" => signs.older_flavor = signs.older_flavor.or(Some(value)),
                 _ => {}
             }
@@ -87,17 +88,13 @@ impl<'a> Signs<'a> {
         signs
     }
 
-    /// Whether the client intends to call a metadata server: exactly one `Metadata-Flavor: Google`, or the older
-    /// header.
+    /// Whether the client intends to call a metadata server: `Metadata-Flavor: Google`, or the older header.
     ///
-    /// The value is case-sensitive, as on the server; surrounding blanks were trimmed by the parser. Two
-    /// headers are not accepted, even with the right value, because an intermediary must have added one.
+    /// The value of the first is case-sensitive, as on the server; surrounding blanks were trimmed by the parser. A client
+    /// may send it more than once, but no other value beside it: then an intermediary has added one of them.
     pub fn has_flavor(&self) -> bool {
-        match self.flavor {
-            Lines::One(value) => value == GOOGLE,
-            Lines::Several => false,
-            Lines::None => self.older_flavor.is_some_and(|value| value == "True"),
-        }
+        let is_true = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"true");
+        self.flavor.unwrap_or_else(|| self.older_flavor.is_some_and(is_true))
     }
 
     /// The header that shows that the request was forwarded by another proxy, if any, with any value. The
@@ -166,19 +163,26 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_flavor_is_accepted() {
+    fn only_the_right_flavor_is_accepted() {
         assert!(Signs::new(&headers(&[("metadata-flavor", "Google")])).has_flavor());
-        assert!(Signs::new(&headers(&[("x-google-metadata-request", "True")])).has_flavor());
         assert!(!Signs::new(&headers(&[])).has_flavor());
+        for (value, is_right) in [("True", true), ("true", true), ("1", false), ("", false)] {
+            let older = headers(&[("x-google-metadata-request", value)]);
+            assert_eq!(Signs::new(&older).has_flavor(), is_right, "{value:?}");
+        }
         for value in ["google", "Google, Google", "Not Google", ""] {
             assert!(!Signs::new(&headers(&[("metadata-flavor", value)])).has_flavor(), "{value:?}");
         }
     }
 
     #[test]
-    fn a_repeated_flavor_is_rejected() {
-        assert!(!Signs::new(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "evil")])).has_flavor());
-        assert!(!Signs::new(&appended(&[("metadata-flavor", "Google"), ("metadata-flavor", "Google")])).has_flavor());
+    fn a_repeated_flavor_is_accepted_only_with_the_same_value() {
+        for (second, is_right) in [("Google", true), ("evil", false), ("google", false), ("", false)] {
+            for values in [["Google", second], [second, "Google"]] {
+                let lines = values.map(|value| ("metadata-flavor", value));
+                assert_eq!(Signs::new(&appended(&lines)).has_flavor(), is_right, "{values:?}");
+            }
+        }
         assert!(
             !Signs::new(&headers(&[("metadata-flavor", "evil"), ("x-google-metadata-request", "True")])).has_flavor()
         );

@@ -66,7 +66,7 @@ pub enum RequestError {
 /// Why no server could answer a request safely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 without one where one is required.
+    /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 with several.
     #[error("exactly one Host header is required")]
     HostCount,
     /// A `Host` that is not an authority.
@@ -108,7 +108,7 @@ impl From<HostError> for RequestError {
 
 impl Request {
     /// Parses the head of a request from this peer. `hosts` are the names that the peer may use for the server.
-    /// `has_body` is true if a body follows the head.
+    /// `has_body` is true if a body follows the head that is not empty, or not known to be.
     pub fn parse(
         head: Parts,
         has_body: bool,
@@ -122,7 +122,7 @@ impl Request {
         let path = MetadataPath::parse(target)?;
         let endpoint = Endpoint::from_path(&path);
         let is_ping = endpoint == Endpoint::Root && target.query().is_none_or(str::is_empty);
-        let host = host_of(&signs, &head, is_ping, hosts)?;
+        let host = host_of(&signs, &head, hosts)?;
         if let Some(name) = signs.forwarded_by() {
             return Err(RequestError::Forwarded(name));
         }
@@ -153,16 +153,18 @@ fn names_a_token(uri: &Uri) -> bool {
     path.is_some_and(|path| matches!(Endpoint::from_path(&path), Endpoint::Token(_) | Endpoint::Identity(_)))
 }
 
-/// Refuses bodies. The connection is closed after a request with a body, announced or not, except after a POST with a
-/// short one, which `method_of` has refused.
+/// Refuses bodies, but not a chunked one that the server has read and found empty. The connection is closed after a request
+/// with another body, announced or not, except after a POST with a short one, which `method_of` has refused.
 ///
 /// `Upgrade` is ignored, as RFC 9110, section 7.8 allows: Java's HTTP clients, among others, send it by default. It is not
 /// forwarded, so the connection never changes its protocol.
 fn check_framing(signs: &Signs<'_>, has_body: bool) -> Result<(), Malformed> {
-    if signs.has_transfer_encoding || has_body {
-        return Err(Malformed::Body);
-    }
-    Ok(())
+    let may_be_empty = match signs.transfer_encoding {
+        Lines::None => true,
+        Lines::One(coding) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        Lines::Several => false,
+    };
+    if has_body || !may_be_empty { Err(Malformed::Body) } else { Ok(()) }
 }
 
 fn target_of(uri: &Uri) -> Result<&PathAndQuery, RequestError> {
@@ -189,11 +191,11 @@ fn check_length(bytes: usize) -> Result<(), RequestError> {
 }
 
 /// Checks the `Host` header and the authority of an absolute target. Both must be allowed; the authority of the target
-/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`; without one, only pings are allowed.
-fn host_of(signs: &Signs<'_>, head: &Parts, is_ping: bool, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
+/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`. A browser, which DNS rebinding needs, always sends one.
+fn host_of(signs: &Signs<'_>, head: &Parts, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
     let in_header = match signs.host {
         Lines::One(value) => Some(hosts.admit(value)?),
-        Lines::None if head.version == Version::HTTP_10 && is_ping => None,
+        Lines::None if head.version == Version::HTTP_10 => None,
         _ => return Err(Malformed::HostCount.into()),
     };
     let in_target = head.uri.authority().map(|authority| hosts.admit_authority(authority)).transpose()?;

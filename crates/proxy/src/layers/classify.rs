@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http_body::Body;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
 use super::latency::Timeline;
 use super::outcome::Outcome;
 use crate::error::Error;
+use crate::server::Payload;
 use protocol::metadata::host::AllowedHosts;
 use protocol::metadata::{Principal, Request, Sender};
 
@@ -67,19 +67,19 @@ pub struct Classify<S, I> {
 }
 
 impl<S, I: Identify> Classify<S, I> {
-    fn read<B: Body>(&self, request: http::Request<B>) -> Result<Box<Request>, Error> {
-        let (head, body) = request.into_parts();
-        let mut request = Request::parse(head, !body.is_end_stream(), Some(self.timeline.peer()), &self.hosts)?;
+    fn read(&self, request: http::Request<Payload>) -> Result<Box<Request>, Error> {
+        let (head, payload) = request.into_parts();
+        let has_body = payload == Payload::Some;
+        let mut request = Request::parse(head, has_body, Some(self.timeline.peer()), &self.hosts)?;
         (request.principal, request.pod) = self.client.sender()?;
         Ok(request)
     }
 }
 
-impl<S, B, I> Service<http::Request<B>> for Classify<S, I>
+impl<S, I> Service<http::Request<Payload>> for Classify<S, I>
 where
     I: Identify,
     S: Service<Box<Request>, Error = Error>,
-    B: Body,
 {
     type Response = S::Response;
     type Error = Error;
@@ -89,7 +89,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, request: http::Request<Payload>) -> Self::Future {
         match self.read(request) {
             Ok(request) => {
                 self.timeline.asks_for((&request.endpoint).into());

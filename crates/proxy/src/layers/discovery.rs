@@ -2,18 +2,16 @@
 //!
 //! Client libraries ping `/` when a process starts; Go's and gsutil's send no header with it. Node's requests
 //! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached from the
-//! start. All of them remember a failure for the life of the process, so the response must not depend on an upstream
-//! that is slow or busy. The listings contain only what the proxy serves: the real server's legacy entries beside
-//! `computeMetadata/` and beside `v1/` are left out.
+//! start; others do so with the accounts or the project. All of them remember a failure for the life of the process, so the
+//! response must not depend on an upstream that is slow or busy. The listings contain only what the proxy serves: the real
+//! server's legacy entries beside `computeMetadata/` and beside `v1/` are left out. The policy decides about a directory when
+//! the client follows the redirect.
 
 use http::{Response, StatusCode};
 
 use super::filter::{Decide, Decision};
 use crate::reply::{self, Body};
 use protocol::metadata::{Endpoint, Request};
-
-/// The path that Node's library requests.
-const INSTANCE_PATH: &str = "/computeMetadata/v1/instance";
 
 /// Answers discovery requests.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +37,22 @@ fn answer(request: &Request) -> Option<Response<Body>> {
         _ if !request.query.is_empty() => None,
         Endpoint::Root => Some(listing("computeMetadata/\n")),
         Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
-        Endpoint::Leaf if request.path.as_str() == INSTANCE_PATH => Some(reply::directory_redirect(request)),
+        Endpoint::Leaf | Endpoint::ServiceAccounts if lacks_only_a_slash(request.path.as_str()) => {
+            Some(reply::directory_redirect(request))
+        }
         _ => None,
     }
+}
+
+/// Whether a path is that of a directory which each machine has, without its final slash.
+fn lacks_only_a_slash(path: &str) -> bool {
+    matches!(
+        path,
+        "/computeMetadata/v1"
+            | "/computeMetadata/v1/instance"
+            | "/computeMetadata/v1/instance/attributes"
+            | "/computeMetadata/v1/instance/service-accounts"
+            | "/computeMetadata/v1/instance/service-accounts/default"
+            | "/computeMetadata/v1/project"
+    )
 }

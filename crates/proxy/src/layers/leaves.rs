@@ -26,10 +26,11 @@
 //!
 //! # Trees
 //!
-//! Detectors read trees (`?recursive=true`) once per process. A tree is kept as the policy redacts it, which is small, and without
-//! the node's accounts where pods have identities. `conceal` redacts it again for each client, and puts a pod's own accounts in,
-//! so a stricter policy applies at once, and no tree of one pod is another's. A tree that cannot be kept goes to the server
-//! for each request, as in audit mode.
+//! Detectors read trees (`?recursive=true`) once per process. A tree is kept as the policy redacts it for the node, which is small.
+//! `conceal` redacts it again for each client, and puts a pod's own accounts in place of the node's, so a stricter policy applies
+//! at once, and no tree of one pod is another's. It is the answer for 5 s. After that a request fetches it again, and gets what
+//! is kept if that takes longer than 500 ms or fails. A tree that cannot be kept goes to the server for each request, as in
+//! audit mode.
 //!
 //! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
 //! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
@@ -55,13 +56,16 @@ use crate::reply::{self, Body};
 use crate::upstream::MAX_BUFFERED_BYTES;
 use base::clock::BootTime;
 use protocol::metadata::{CommonPath, Request};
-use slot::{Landed, Lookup};
+use slot::{Answer, Landed, Lookup};
 
 pub use leaf::{Leaf, Lifetime};
 pub use values::{LeafRow, Leaves};
 
 /// Timeout of a request for the universe domain while it is unknown: half of what Go's library allows.
 const UNIVERSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long a request for a tree that is kept waits for a newer one. OpenTelemetry's detectors wait one second.
+const STALE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Decide for Arc<Leaves> {
     fn decide(&self, request: Box<Request>) -> Decision {
@@ -71,7 +75,8 @@ impl Decide for Arc<Leaves> {
             Lookup::Known(Landed::Kept(answer)) => Decision::Answer(Ok(answer.response_from_memory(now))),
             Lookup::Known(Landed::TooLarge) => Decision::Pass(request),
             Lookup::Known(landed) => Decision::Answer(answer(leaf, landed)),
-            Lookup::Unknown if leaf.is_tree() => Decision::undecided(self.clone().tree(leaf, request)),
+            Lookup::Stale(kept) => Decision::undecided(self.clone().tree(leaf, request, Some(kept))),
+            Lookup::Unknown if leaf.is_tree() => Decision::undecided(self.clone().tree(leaf, request, None)),
             Lookup::Unknown => Decision::wait(waiting(leaf, self.landing(leaf))),
         }
     }
@@ -84,10 +89,24 @@ impl Decide for Arc<Leaves> {
 }
 
 impl Leaves {
-    /// Waits for the flight of a tree. The request goes to the server if that is not kept.
-    async fn tree(self: Arc<Self>, leaf: Leaf, mut request: Box<Request>) -> Result<Decision, Error> {
+    /// Waits for the flight of a tree, or gives what is kept if no value comes soon. The request goes to the server if the tree
+    /// is not kept.
+    async fn tree(
+        self: Arc<Self>,
+        leaf: Leaf,
+        mut request: Box<Request>,
+        kept: Option<Arc<Answer>>,
+    ) -> Result<Decision, Error> {
         request.detach();
-        Ok(match self.landing(leaf).await {
+        let landing = self.landing(leaf);
+        let landed = match kept {
+            None => landing.await,
+            Some(kept) => match timeout(STALE_TIMEOUT, landing).await {
+                Ok(landed) if landed.replaces_a_tree() => landed,
+                _ => return Ok(Decision::Answer(Ok(kept.response_from_memory(BootTime::now())))),
+            },
+        };
+        Ok(match landed {
             Landed::TooLarge => Decision::Pass(request),
             landed => Decision::Answer(answer(leaf, landed)),
         })

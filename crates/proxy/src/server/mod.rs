@@ -38,5 +38,5 @@ pub use connections::Connections;
 pub use door::{Door, bind, bind_queues, is_taken};
 pub use drain::Drain;
 pub use reset::Reset;
-pub use stack::{NewStack, Remembering, Stack};
+pub use stack::{NewStack, Payload, Remembering, Stack};
 pub use watchdog::{TIMEOUTS, Timeouts};

@@ -19,7 +19,7 @@ use tower::util::{Oneshot, ServiceExt};
 
 use super::activity::{Activity, Answering};
 use super::reset::Reset;
-use super::stack::Stack;
+use super::stack::{Payload, Stack};
 
 /// Minimum size, in bytes, of a response chunk that must be written before hyper gets the next one.
 const LARGE_CHUNK_BYTES: usize = 4 * 1024;
@@ -39,10 +39,14 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
         let answering = Some(self.activity.answering());
         let is_last = wants_close(&request);
         let stack = self.stack.clone();
+        let payload = if request.body().is_end_stream() { Payload::Empty } else { Payload::Some };
         let call = if self.activity.is_receiving_body() {
-            Call::Late { inner: Box::pin(Late::Receives { called: Some((stack, request)) }) }
+            let (head, body) = request.into_parts();
+            let request = Request::from_parts(head, Payload::Empty);
+            let activity = Arc::clone(&self.activity);
+            Call::Late { inner: Box::pin(Late::Receives { body, called: Some((stack, request)), activity }) }
         } else {
-            call_when_ready(stack, request)
+            call_when_ready(stack, request.map(|_| payload))
         };
         ResponseFuture { call, answering, is_last }
     }
@@ -50,7 +54,7 @@ impl<S: Stack> hyper::service::Service<Request<Incoming>> for PerConnection<S> {
 
 /// Calls the stack once it is ready. hyper passes no waker here; if the stack is not ready, the future polls it
 /// again with one.
-fn call_when_ready<S: Stack>(mut stack: S, request: Request<Incoming>) -> Call<S::Future, Late<S>> {
+fn call_when_ready<S: Stack>(mut stack: S, request: Request<Payload>) -> Call<S::Future, Late<S>> {
     match stack.poll_ready(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(())) => Call::Called { inner: stack.call(request) },
         Poll::Ready(Err(Reset)) => Call::Failed,
@@ -63,9 +67,9 @@ pin_project! {
     #[project = LateProjected]
     pub(super) enum Late<S: Stack> {
         /// Its body is read to the end and discarded, so that the connection can go on. The watchdog bounds the time.
-        Receives { called: Option<(S, Request<Incoming>)> },
+        Receives { body: Incoming, called: Option<(S, Request<Payload>)>, activity: Arc<Activity> },
         /// The stack is called when it is ready.
-        Called { #[pin] inner: Oneshot<S, Request<Incoming>> },
+        Called { #[pin] inner: Oneshot<S, Request<Payload>> },
     }
 }
 
@@ -75,10 +79,9 @@ impl<S: Stack> Future for Late<S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             match self.as_mut().project() {
-                LateProjected::Receives { called } => {
+                LateProjected::Receives { body, called, activity } => {
                     let Some((_, request)) = called else { return Poll::Ready(Err(Reset)) };
-                    // A body that breaks off is answered, too: the head alone decides.
-                    while let Some(Ok(_)) = ready!(Pin::new(request.body_mut()).poll_frame(cx)) {}
+                    ready!(poll_discard(body, request.body_mut(), activity, cx));
                     let Some((stack, request)) = called.take() else { return Poll::Ready(Err(Reset)) };
                     self.set(Self::Called { inner: stack.oneshot(request) });
                 }
@@ -86,6 +89,20 @@ impl<S: Stack> Future for Late<S> {
             }
         }
     }
+}
+
+/// Reads a body to its end, and discards it. A body that breaks off has ended, too: its request is answered. One that is not
+/// skipped after all (`framing.rs`) is left, because the connection closes after the response.
+fn poll_discard(body: &mut Incoming, payload: &mut Payload, activity: &Activity, cx: &mut Context<'_>) -> Poll<()> {
+    while !activity.body_announced() {
+        let Some(frame) = ready!(Pin::new(&mut *body).poll_frame(cx)) else { return Poll::Ready(()) };
+        *payload = Payload::Some;
+        if frame.is_err() {
+            return Poll::Ready(());
+        }
+    }
+    *payload = Payload::Some;
+    Poll::Ready(())
 }
 
 pin_project! {

@@ -3,24 +3,32 @@
 //! A stack is made for each connection that serves requests, and cloned for each request. It ends when the connection is parked.
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tower::Service;
 
 use super::arrival::Arrival;
 use super::reset::Reset;
 
+/// What follows the head of a request. No request has a use for it, so its bytes are not passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// No body, or an empty one that was read to its end.
+    Empty,
+    /// A body that is not empty, or may not be.
+    Some,
+}
+
 /// Answers the requests of one connection. It turns errors into responses, or has the connection reset.
 ///
 /// Each request is answered by a clone, which is dropped after the call. So a clone must release what it reserved
 /// in `poll_ready` and did not use, and cloning should be cheap.
-pub trait Stack: Service<Request<Incoming>, Response = Response<Self::Body>, Error = Reset> + Clone {
+pub trait Stack: Service<Request<Payload>, Response = Response<Self::Body>, Error = Reset> + Clone {
     /// The response body.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
 
 impl<S, B> Stack for S
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Reset> + Clone,
+    S: Service<Request<Payload>, Response = Response<B>, Error = Reset> + Clone,
     B: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static,
 {
     type Body = B;

@@ -130,11 +130,13 @@ fn headers_for(request: &Request, client: &UpstreamClient) -> HeaderMap {
     headers
 }
 
-/// The response as passed on: the upstream's headers without hop-by-hop and framing headers. Errors of some
+/// The response as passed on: the upstream's headers without hop-by-hop and framing headers, and without cookies: clients share
+/// upstream connections, kept values and watches, so a cookie would be that of several. Errors of some
 /// emulators lack the flavor, which clients require, so it is added. The upstream's version of HTTP is its own: hyper
 /// would answer in the version of this response, and close the connection after HTTP/1.0.
 fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
     headers::strip_framing(response.headers_mut(), is_head);
+    response.headers_mut().remove(header::SET_COOKIE);
     response.headers_mut().insert(METADATA_FLAVOR, GOOGLE);
     *response.version_mut() = Version::HTTP_11;
     response
@@ -183,6 +185,13 @@ mod tests {
             let failure = forward.call(request.into()).await.expect_err("nothing listens there");
             assert_eq!(matches!(failure, Failure::Foreign), is_foreign, "{failure}");
         }
+    }
+
+    #[test]
+    fn a_cookie_is_not_passed_on() {
+        let response = Response::builder().header("set-cookie", "a=1").header("set-cookie", "b=2").header("etag", "x");
+        let cleaned = clean(response.body(Body::Whole(Bytes::new())).expect("a response"), false);
+        assert!(!cleaned.headers().contains_key("set-cookie") && cleaned.headers().contains_key("etag"));
     }
 
     #[test]

@@ -58,13 +58,16 @@ fn exactly_one_host_is_required() {
 }
 
 #[test]
-fn http_1_0_without_a_host_may_only_ping() {
-    let old = |target: &str| {
-        let request = http::Request::get(target).version(Version::HTTP_10).header(FLAVOR.0, FLAVOR.1);
+fn http_1_0_needs_no_host() {
+    let old = |headers: &[(&str, &str)]| {
+        let request = http::Request::get(ID).version(Version::HTTP_10).header(FLAVOR.0, FLAVOR.1);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         parse(request.body(Empty::<Bytes>::new()).expect("a request"))
     };
-    assert!(old("/").is_ok());
-    assert!(matches!(old(ID), Err(RequestError::Malformed(Malformed::HostCount))));
+    assert_eq!(old(&[]).expect("a good request").host, None);
+    assert!(old(&[HOST]).is_ok());
+    assert!(matches!(old(&[("host", "evil.example")]), Err(RequestError::Host(_))));
+    assert!(matches!(old(&[HOST, HOST]), Err(RequestError::Malformed(Malformed::HostCount))));
 }
 
 #[test]
@@ -84,11 +87,17 @@ fn a_body_is_refused_and_an_upgrade_ignored() {
         .body(Full::new(Bytes::from_static(b"GET /")))
         .expect("a request");
     assert!(matches!(parse(with_body), Err(RequestError::Malformed(Malformed::Body))));
-    assert!(matches!(
-        get("/", &[HOST, ("transfer-encoding", "chunked")]),
-        Err(RequestError::Malformed(Malformed::Body))
-    ));
     assert!(get("/", &[HOST, ("connection", "upgrade"), ("upgrade", "h2c")]).is_ok());
+}
+
+#[test]
+fn only_a_chunked_body_may_be_known_to_be_empty() {
+    let chunked = ("transfer-encoding", "Chunked");
+    assert!(get(ID, &[HOST, FLAVOR, chunked]).is_ok());
+    for codings in [&[("transfer-encoding", "gzip, chunked")][..], &[chunked, chunked], &[("transfer-encoding", "")]] {
+        let read = get(ID, &[&[HOST, FLAVOR], codings].concat());
+        assert!(matches!(read, Err(RequestError::Malformed(Malformed::Body))), "{codings:?}");
+    }
 }
 
 #[test]

@@ -4,17 +4,20 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::Value;
 use tokio::runtime::Builder;
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 
-use super::trees::{ATTRIBUTES, REAL, render, tree};
+use super::trees::{ATTRIBUTES, Leaf as Marked, REAL, is_served, render, tree};
 use super::{Concealment, Mode, OwnEmail, layer};
 use crate::error::Error;
-use crate::policy::{Choice, LivePolicy, Recursive, Source};
+use crate::failure::Failure;
+use crate::layers::filter;
+use crate::layers::leaves::Leaves;
+use crate::policy::{Choice, LivePolicy, Policy, Recursive, Source};
 use crate::reply::{self, Body};
 use crate::room::Room;
 use base::hook::Hook;
@@ -44,72 +47,141 @@ fn emails() -> OwnEmail {
     }))
 }
 
-/// The answer to a request of this principal, in front of a server that answers with this tree.
-async fn ask(concealment: &Arc<Concealment>, principal: Principal, target: &str, tree: &str) -> String {
-    let server = service_fn(|_: Box<Request>| {
-        let tree = tree.to_owned();
-        async move { Ok::<Response<Body>, Error>(reply::local(StatusCode::OK, reply::APPLICATION_TEXT, tree)) }
-    });
-    let target: http::uri::PathAndQuery = target.parse().expect("a target");
-    let query = Query::parse(target.query()).expect("a query");
-    let request = Request { principal, ..Request::get(MetadataPath::parse(&target).expect("a path"), query) };
-    let answer = layer(concealment).layer(server).oneshot(Box::new(request)).await.expect("a tree");
-    let bytes = answer.into_body().collect().await.expect("it is in memory").to_bytes();
-    String::from_utf8(bytes.to_vec()).expect("text")
+/// A proxy in front of a server that has one tree. Its layers are those that see trees.
+struct Proxy {
+    concealment: Arc<Concealment>,
+    leaves: Arc<Leaves>,
+    tree: Arc<str>,
 }
 
-async fn check(tree: &str, of_node: &[String], policy: &str, mode: Mode, target: &str) -> Result<(), TestCaseError> {
-    let choice = Choice { source: Source::parse(policy), recursive: Some(Recursive::Redact) };
-    let policy = Arc::new(LivePolicy::load(choice).await.expect("built in"));
-    let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
-    let concealment = Concealment::new(policy, mode, room, Arc::default()).with_accounts(Some(emails()));
-    let concealment = Arc::new(concealment);
-    let is_instance = target.contains("/instance/");
-    for (principal, own) in PODS {
-        let shown = ask(&concealment, principal, target, tree).await;
-        for others in LINKED.iter().chain([&POOL]).filter(|email| own != Some(**email)) {
-            prop_assert!(!shown.contains(*others), "{} of {:?}", shown, own);
+impl Proxy {
+    fn new(concealment: Concealment, tree: &str) -> Self {
+        let concealment = Arc::new(concealment.with_accounts(Some(emails())));
+        let (keeps, whole) = (Arc::clone(&concealment), Arc::<str>::from(tree));
+        let fetched = Arc::clone(&whole);
+        let leaves = Leaves::new(move |leaf| {
+            let (keeps, fetched) = (Arc::clone(&keeps), answer(&fetched));
+            async move { keeps.kept_tree(&leaf.request(), async { Ok(fetched) }).await }
+        });
+        Self { concealment, leaves: Arc::new(leaves), tree: whole }
+    }
+
+    /// The text of the answer to a request of this principal. Of a refusal, nothing.
+    async fn ask(&self, principal: Principal, target: &str) -> String {
+        let tree = Arc::clone(&self.tree);
+        let server = service_fn(move |request: Box<Request>| {
+            // As `Forward`.
+            let is_foreign = request.principal != Principal::Node && request.path.concerns_accounts();
+            let answer: Result<_, Error> = if is_foreign { Err(Failure::Foreign.into()) } else { Ok(answer(&tree)) };
+            async { answer }
+        });
+        let stack = ServiceBuilder::new()
+            .layer(layer(&self.concealment))
+            .layer(filter::layer(Arc::clone(&self.leaves)))
+            .service(server);
+        let target: http::uri::PathAndQuery = target.parse().expect("a target");
+        let query = Query::parse(target.query()).expect("a query");
+        let request = Request { principal, ..Request::get(MetadataPath::parse(&target).expect("a path"), query) };
+        let Ok(answer) = stack.oneshot(Box::new(request)).await else { return String::new() };
+        let bytes = answer.into_body().collect().await.expect("it is in memory").to_bytes();
+        String::from_utf8(bytes.to_vec()).expect("text")
+    }
+}
+
+fn answer(tree: &str) -> Response<Body> {
+    reply::local(StatusCode::OK, reply::APPLICATION_TEXT, tree.to_owned())
+}
+
+/// What is read, and what the server has there.
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    policy: &'static str,
+    mode: Mode,
+    directory: &'static str,
+    query: &'static str,
+}
+
+impl Read {
+    /// Marks that no pod may see: those of the node's accounts, and those of what is concealed.
+    fn hidden<'a>(self, leaves: &'a [Marked], policy: &Policy) -> Vec<&'a str> {
+        let is_hidden = |path: &str| {
+            let is_concealed = self.mode == Mode::Enforce && !is_served(policy, path);
+            path.starts_with("instance/service-accounts/") || is_concealed
+        };
+        leaves.iter().filter(|(path, ..)| is_hidden(path)).map(|(_, mark, _)| mark.as_str()).chain(["a@b.c"]).collect()
+    }
+
+    async fn check(self, leaves: &[Marked], tree: &str) -> Result<(), TestCaseError> {
+        let choice = Choice { source: Source::parse(self.policy), recursive: Some(Recursive::Redact) };
+        let policy = Arc::new(LivePolicy::load(choice).await.expect("built in"));
+        let room = Room::new(1 << 20, Hook::new(Arc::new(|_| false)));
+        let proxy = Proxy::new(Concealment::new(Arc::clone(&policy), self.mode, room, Arc::default()), tree);
+        let policy = policy.hold();
+        let hidden = self.hidden(leaves, &policy);
+        let target = format!("/computeMetadata/v1/{}?{}", self.directory, self.query);
+        // The node reads first, so that its tree is kept.
+        proxy.ask(Principal::Node, &target).await;
+        for (principal, own) in PODS {
+            let shown = proxy.ask(principal, &target).await;
+            for others in LINKED.iter().chain([&POOL]).filter(|email| own != Some(**email)) {
+                prop_assert!(!shown.contains(*others), "{} of {:?}", shown, own);
+            }
+            for mark in &hidden {
+                prop_assert!(!shown.contains(mark), "{} in {} of {:?}, {:?}", mark, shown, own, self);
+            }
+            self.check_accounts(&shown, own)?;
         }
-        for mark in of_node {
-            prop_assert!(!shown.contains(mark.as_str()), "{} in {} of {:?}", mark, shown, own);
-        }
-        if target.ends_with("alt=text") {
-            let above = if is_instance { "" } else { "instance/" };
+        Ok(())
+    }
+
+    /// The pod's own accounts are where the node's would be.
+    fn check_accounts(self, shown: &str, own: Option<&str>) -> Result<(), TestCaseError> {
+        let above = match self.directory {
+            "" => "instance/",
+            "instance/" => "",
+            _ => return Ok(()),
+        };
+        if self.query.contains("alt=text") {
             let line = |own: &str| format!("{above}service-accounts/default/email {own}\n");
             prop_assert!(own.is_none_or(|own| shown.contains(&line(own))), "{} of {:?}", shown, own);
             prop_assert!(own.is_some() || !shown.contains("service-accounts"), "{}", shown);
-            continue;
+            return Ok(());
         }
-        let json: Value = serde_json::from_str(&shown).expect("JSON");
-        let accounts = if is_instance { &json["serviceAccounts"] } else { &json["instance"]["serviceAccounts"] };
+        let json: Value = serde_json::from_str(shown).expect("JSON");
+        let accounts = if above.is_empty() { &json["serviceAccounts"] } else { &json["instance"]["serviceAccounts"] };
         let names = accounts.as_object().expect("always a directory").keys().map(String::as_str);
         let mut expected: Vec<&str> = own.into_iter().flat_map(|own| [own, "default"]).collect();
         expected.sort_unstable();
         prop_assert_eq!(names.collect::<Vec<_>>(), expected, "{}", shown);
+        Ok(())
     }
-    Ok(())
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn a_pods_tree_has_its_own_accounts_and_no_others(
+    fn no_tree_of_a_pod_has_the_nodes_accounts_a_concealed_value_or_another_pods(
         tree in tree(REAL, ATTRIBUTES),
         policy in select(vec!["compat", "strict"]),
         mode in select(vec![Mode::Enforce, Mode::Audit]),
-        directory in select(vec!["", "instance/"]),
-        format in select(vec!["", "&alt=json", "&alt=text"]),
+        directory in select(vec!["", "instance/", "project/", "instance/service-accounts/", "instance/attributes/"]),
+        query in select(vec![
+            "recursive=true",
+            "recursive=True&alt=json",
+            "alt=json&recursive=1",
+            "recursive=true&alt=text",
+            "alt=text&recursive=yes",
+            "recursive",
+        ]),
     ) {
         let mut leaves = Vec::new();
         let mut rendered = render(&tree, "", &mut leaves);
-        if directory == "instance/" {
-            rendered = rendered["instance"].take();
+        for key in directory.split_terminator('/') {
+            rendered = rendered[if key == "service-accounts" { "serviceAccounts" } else { key }].take();
         }
-        let of_accounts = leaves.into_iter().filter(|(path, ..)| path.starts_with("instance/service-accounts/"));
-        let of_node: Vec<String> = of_accounts.map(|(_, mark, _)| mark).chain(["a@b.c".to_owned()]).collect();
-        let target = format!("/computeMetadata/v1/{directory}?recursive=true{format}");
         let runtime = Builder::new_current_thread().enable_time().build().expect("it needs nothing");
-        runtime.block_on(check(&rendered.to_string(), &of_node, policy, mode, &target))?;
+        let read = Read { policy, mode, directory, query };
+        runtime.block_on(read.check(&leaves, &rendered.to_string()))?;
     }
 }

@@ -111,12 +111,6 @@ impl Redaction {
         }
     }
 
-    /// For the proxy's own request for a tree.
-    pub(super) fn to_keep(account: Account, policy: Arc<Policy>, request: &Request, has_accounts: bool) -> Self {
-        let redaction = Self::new(account, Some(policy), request, None);
-        Self { has_accounts, own: Own::Nothing, ..redaction }
-    }
-
     /// Redacts the answer to a client.
     pub(super) async fn answer(
         self,

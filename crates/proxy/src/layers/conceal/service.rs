@@ -63,12 +63,11 @@ impl Concealment {
         Self { emails, ..self }
     }
 
-    /// The response to the proxy's own request for a tree, as it can be kept: without concealed values, and without the
-    /// node's accounts unless `has_accounts`. [`Error::TooLarge`] if it cannot be kept, or if no request will get it.
+    /// The response to the proxy's own request for a tree, as it can be kept: without concealed values. [`Error::TooLarge`] if
+    /// it cannot be kept, or if no request will get it.
     pub async fn kept_tree(
         &self,
         request: &Request,
-        has_accounts: bool,
         answer: impl Future<Output = Result<Response<Body>, Failure>>,
     ) -> Result<Response<Body>, Error> {
         let policy = self.policy.hold();
@@ -77,7 +76,7 @@ impl Concealment {
         if self.mode == Mode::Audit || !is_redacted {
             return Err(redaction::NOT_KEPT);
         }
-        Redaction::to_keep(self.room.account(None), policy, request, has_accounts).kept(answer.await?).await
+        Redaction::new(self.room.account(None), Some(policy), request, None).kept(answer.await?).await
     }
 
     /// Whether a request will wait for a change of its value. It will not if the policy drops `wait_for_change`.

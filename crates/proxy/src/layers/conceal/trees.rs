@@ -78,7 +78,7 @@ fn camel_case(name: &str) -> String {
 }
 
 /// Whether a request for a leaf alone is answered with its value.
-fn is_served(policy: &Policy, path: &str) -> bool {
+pub(super) fn is_served(policy: &Policy, path: &str) -> bool {
     let target = format!("/computeMetadata/v1/{path}").parse().expect("a target");
     let request = Request::get(MetadataPath::parse(&target).expect("a path"), Query::default());
     matches!(policy.judge(&request), Decision::Allow | Decision::Flat)

@@ -70,6 +70,20 @@ async fn settle() {
     }
 }
 
+/// The server would take it for the name of all who watch.
+#[tokio::test]
+async fn a_watch_does_not_carry_the_headers_of_the_client_that_began_it() {
+    let watches = Arc::new(Watches::new(1, Room::new(1024, Hook::new(Arc::new(|_| false)))));
+    let server = service_fn(|request: Box<Request>| async move {
+        assert!(request.headers.is_empty(), "{:?}", request.headers);
+        Ok(Response::new(Body::Whole(Bytes::new())))
+    });
+    let query = Query::parse(Some("wait_for_change=true")).expect("a query");
+    let mut request = Request::own(Endpoint::Leaf, "/computeMetadata/v1/instance/zone", query, Principal::Node);
+    request.headers.insert("user-agent", http::HeaderValue::from_static("an-agent/1.0"));
+    assert!(layer(&watches).layer(server).oneshot(request.into()).await.is_ok());
+}
+
 #[tokio::test]
 async fn watchers_of_the_same_value_share_one_request() {
     let (server, watches) = start(1);

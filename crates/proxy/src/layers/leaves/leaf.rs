@@ -22,11 +22,17 @@ pub enum Lifetime {
     Machine,
     /// An operator can set or remove it while the machine runs. A 404 removes it.
     Attribute,
+    /// A tree, some of whose values change while the machine runs. A request for one that is not fresh fetches it again; while
+    /// nobody reads it, it is refreshed as seldom as the machine's values. A 404 does not remove it.
+    Tree,
 }
 
 impl Lifetime {
     /// All lifetimes.
-    pub const ALL: [Self; 2] = [Self::Machine, Self::Attribute];
+    pub const ALL: [Self; 3] = [Self::Machine, Self::Attribute, Self::Tree];
+
+    /// How long a tree is fresh. A machine is told 30 s before it is preempted, and a tree says so, too.
+    const FRESH: Duration = Duration::from_secs(5);
 
     /// Interval between refreshes.
     ///
@@ -34,9 +40,14 @@ impl Lifetime {
     /// hold an upstream connection for each of them and does not work for an attribute that is missing.
     pub fn refresh_interval(self) -> Duration {
         match self {
-            Self::Machine => Duration::from_secs(10 * 60),
+            Self::Machine | Self::Tree => Duration::from_secs(10 * 60),
             Self::Attribute => Duration::from_secs(60),
         }
+    }
+
+    /// Whether a value of this age is given to clients as it is.
+    pub(super) fn is_fresh(self, age: Duration) -> bool {
+        self != Self::Tree || age < Self::FRESH
     }
 }
 
@@ -45,15 +56,24 @@ fn forms(path: CommonPath) -> [bool; 2] {
     match path {
         // In the token cache.
         CommonPath::DefaultToken => [false, false],
-        CommonPath::DefaultAccount | CommonPath::Project => [false, true],
-        CommonPath::Accounts | CommonPath::Instance | CommonPath::Version => [true, true],
+        CommonPath::DefaultAccount
+        | CommonPath::Accounts
+        | CommonPath::Instance
+        | CommonPath::Project
+        | CommonPath::Version => [true, true],
         CommonPath::UniverseDomain
         | CommonPath::ProjectId
         | CommonPath::NumericProjectId
         | CommonPath::InstanceId
         | CommonPath::Zone
+        | CommonPath::InstanceName
         | CommonPath::Hostname
         | CommonPath::DefaultEmail
+        | CommonPath::DefaultScopes
+        | CommonPath::Attributes
+        | CommonPath::InstanceTemplate
+        | CommonPath::CreatedBy
+        | CommonPath::Ipv6s
         | CommonPath::ClusterName
         | CommonPath::ClusterLocation
         | CommonPath::MachineType => [true, false],
@@ -106,9 +126,9 @@ impl Leaf {
     /// How often its value can change.
     pub fn lifetime(self) -> Lifetime {
         match self.path {
-            CommonPath::ClusterName | CommonPath::ClusterLocation => Lifetime::Attribute,
-            // It contains attributes.
-            _ if self.is_tree() => Lifetime::Attribute,
+            _ if self.is_tree() => Lifetime::Tree,
+            CommonPath::ClusterName | CommonPath::ClusterLocation | CommonPath::Attributes => Lifetime::Attribute,
+            // The template and the group are attributes, too, but of those who make machines.
             _ => Lifetime::Machine,
         }
     }
@@ -117,23 +137,30 @@ impl Leaf {
     /// or is not the metadata server.
     pub fn may_be_missing(self) -> bool {
         match self.path {
-            // A machine may have no account, no universe and no cluster. GKE's own metadata server has no machine type.
+            // A machine may have no account, no universe, no cluster, no template and no IPv6. GKE's own metadata server has
+            // no machine type and no name. A simple server may list nothing but the machine.
             CommonPath::UniverseDomain
             | CommonPath::DefaultToken
             | CommonPath::DefaultEmail
             | CommonPath::DefaultAccount
+            | CommonPath::DefaultScopes
             | CommonPath::Accounts
+            | CommonPath::Attributes
             | CommonPath::ClusterName
             | CommonPath::ClusterLocation
+            | CommonPath::InstanceName
+            | CommonPath::InstanceTemplate
+            | CommonPath::CreatedBy
+            | CommonPath::Ipv6s
             | CommonPath::MachineType
+            | CommonPath::Project
             | CommonPath::Version => true,
             CommonPath::ProjectId
             | CommonPath::NumericProjectId
             | CommonPath::InstanceId
             | CommonPath::Zone
             | CommonPath::Hostname
-            | CommonPath::Instance
-            | CommonPath::Project => false,
+            | CommonPath::Instance => false,
         }
     }
 

@@ -54,6 +54,8 @@ pub(super) enum Landed {
 pub(super) enum Lookup {
     /// This is the answer.
     Known(Landed),
+    /// This is the answer if a flight, which is needed or under way, brings no other soon.
+    Stale(Arc<Answer>),
     /// A flight is needed, or under way.
     Unknown,
 }
@@ -145,6 +147,15 @@ impl Landed {
         }
     }
 
+    /// Whether a tree that was kept is not the answer any more.
+    pub(super) fn replaces_a_tree(&self) -> bool {
+        match self {
+            Self::Kept(answer) => answer.value().is_some(),
+            Self::TooLarge => true,
+            Self::Refused(_) | Self::Failed(_) => false,
+        }
+    }
+
     /// Whether the server has answered as it should, so that the leaf need not be fetched again before it is due.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Kept(_) | Self::TooLarge)
@@ -153,12 +164,15 @@ impl Landed {
 
 impl Known {
     /// What is known now.
-    pub(super) fn find(&self, now: BootTime) -> Lookup {
-        if let Some(answer) = self.kept.as_ref().and_then(|kept| kept.at(now)) {
-            return Lookup::Known(Landed::Kept(Arc::clone(answer)));
-        }
+    pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
+        let kept = self.kept.as_ref().and_then(|kept| kept.at(now)).map(Arc::clone);
         let failed = self.failed.as_ref().and_then(|failed| failed.at(now));
-        failed.map_or(Lookup::Unknown, |failed| Lookup::Known(failed.clone()))
+        match (kept, failed) {
+            (Some(kept), None) if !leaf.lifetime().is_fresh(kept.age(now)) => Lookup::Stale(kept),
+            (Some(kept), _) => Lookup::Known(Landed::Kept(kept)),
+            (None, Some(failed)) => Lookup::Known(failed.clone()),
+            (None, None) => Lookup::Unknown,
+        }
     }
 
     /// What is kept, also if it is a 404 that has ended.
@@ -171,7 +185,9 @@ impl Known {
         let has_value = self.kept().is_some_and(|kept| kept.value().is_some());
         match landed {
             Landed::Kept(answer) if answer.value().is_some() => self.keep(Remembered::always(Arc::clone(answer))),
-            Landed::Kept(_) if has_value && leaf.lifetime() == Lifetime::Machine => {}
+            Landed::Kept(_) if has_value && leaf.lifetime() != Lifetime::Attribute => {
+                self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));
+            }
             Landed::Kept(missing) => self.keep(Remembered::until(Arc::clone(missing), now + MISSING_TTL)),
             // What was kept of a tree is not what it is any more. Other values of this size are none.
             Landed::TooLarge if leaf.is_tree() => {

@@ -202,6 +202,57 @@ async fn a_response_that_is_too_large_is_left_to_the_server() {
     assert_eq!(server.asked(), 1);
 }
 
+fn instance_tree() -> Leaf {
+    Leaf::new(CommonPath::Instance, true).expect("a leaf")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_that_is_not_fresh_is_fetched_again_by_its_next_reader_who_waits_briefly() {
+    let server = Server::new(|number| Ok(whole(200, if number == 0 { "old" } else { "new" })));
+    let read = async || {
+        let began = Instant::now();
+        let shown = text(server.get(instance_tree()).await.expect("an answer")).await;
+        (shown, began.elapsed(), server.asked())
+    };
+    assert_eq!(read().await, ("old".to_owned(), DELAY, 1));
+    advance(Duration::from_secs(2)).await;
+    assert_eq!(read().await, ("old".to_owned(), Duration::ZERO, 1), "it is fresh: asked for 4 s ago");
+    advance(Duration::from_secs(600)).await;
+    assert_eq!(server.asked(), 1, "nobody has read it");
+    let (one, other) = tokio::join!(read(), read());
+    assert_eq!(one, other, "they share a flight");
+    assert_eq!(one, ("old".to_owned(), STALE_TIMEOUT, 2));
+    sleep(DELAY).await;
+    assert_eq!(read().await, ("new".to_owned(), Duration::ZERO, 2), "the flight went on");
+}
+
+/// What becomes of a tree whose flight ends at once in this way: the status and the body of the next answer.
+async fn read_after(flight: fn() -> Served) -> (u16, String) {
+    let number = Arc::<AtomicUsize>::default();
+    let leaves = Leaves::new(move |_| {
+        let is_first = number.fetch_add(1, Relaxed) == 0;
+        async move { if is_first { Ok(whole(200, "old")) } else { flight() } }
+    });
+    let service = layer(Arc::new(leaves)).layer(service_fn(async |_| Ok::<_, Error>(whole(200, "from below"))));
+    let read = async || service.clone().oneshot(instance_tree().request().into()).await.expect("an answer");
+    read().await;
+    advance(Duration::from_secs(10)).await;
+    let answer = read().await;
+    (answer.status().as_u16(), text(answer).await)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_stays_while_the_server_fails_and_not_when_it_cannot_be_kept() {
+    let failures: [fn() -> Served; 4] =
+        [|| Err(Failure::Closed), || Ok(whole(403, "no")), || Ok(whole(503, "later")), || Ok(whole(404, "none"))];
+    for failure in failures {
+        assert_eq!(read_after(failure).await, (200, "old".to_owned()));
+    }
+    assert_eq!(read_after(|| Ok(whole(200, "new"))).await, (200, "new".to_owned()));
+    let large = || Ok(Response::new(Body::Streamed(Box::pin(Body::Whole(Bytes::new())))));
+    assert_eq!(read_after(large).await, (200, "from below".to_owned()));
+}
+
 #[test]
 fn each_leaf_is_found_by_its_own_request() {
     let leaves = Arc::new(Leaves::new(|_| std::future::pending::<Served>()));
@@ -227,18 +278,19 @@ fn the_nodes_account_is_served_only_to_the_node_and_other_values_to_all_who_are_
 }
 
 #[test]
-fn a_recursive_account_request_is_found_by_alias_and_by_email() {
+fn an_account_is_found_by_alias_and_by_email() {
     let account = |name: &str, query: &str| {
         let path = format!("{}{name}/", CommonPath::Accounts.as_str());
         let query = Query::parse(Some(query)).expect("a query");
         Request::own(Endpoint::ServiceAccounts, &path, query, Principal::Node)
     };
     let leaves = kept(leaf(CommonPath::DefaultEmail), "a@b.c");
-    for (name, query) in [("default", "recursive=true"), ("a@b.c", "recursive=True")] {
-        assert_eq!(leaves.leaf(&account(name, query)), Some(leaf(CommonPath::DefaultAccount)), "{name}?{query}");
+    for (name, query) in [("default", "recursive=true"), ("a@b.c", "recursive=True"), ("default", ""), ("a@b.c", "")] {
+        let form = Leaf::new(CommonPath::DefaultAccount, !query.is_empty());
+        assert_eq!(leaves.leaf(&account(name, query)), form, "{name}?{query}");
     }
     for (name, query) in
-        [("default", ""), ("a@b.c", ""), ("default", "recursive=true&alt=text"), ("another@b.c", "recursive=true")]
+        [("default", "alt=json"), ("default", "recursive=true&alt=text"), ("another@b.c", "recursive=true")]
     {
         assert_eq!(leaves.leaf(&account(name, query)), None, "{name}?{query}");
     }

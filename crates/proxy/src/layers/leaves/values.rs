@@ -26,8 +26,6 @@ pub struct Leaves {
     /// By path, and then by form: plain and recursive.
     slots: [[Slot; 2]; CommonPath::ALL.len()],
     fetch: Hook<Fetch>,
-    /// Whether kept trees are without the node's accounts.
-    trees_are_of_pods: bool,
 }
 
 /// What operators see of a kept value.
@@ -53,13 +51,7 @@ impl Leaves {
             let answer = fetch(leaf);
             Box::pin(async move { answer.await.map_err(Into::into) }) as Pin<Box<dyn Future<Output = _> + Send>>
         };
-        Self { slots: Default::default(), fetch: Hook::new(Arc::new(fetch)), trees_are_of_pods: false }
-    }
-
-    /// Trees are fetched without the node's accounts, so they are kept for pods with identities, and not for the node.
-    #[must_use]
-    pub fn with_trees_of_pods(self) -> Self {
-        Self { trees_are_of_pods: true, ..self }
+        Self { slots: Default::default(), fetch: Hook::new(Arc::new(fetch)) }
     }
 
     /// Keeps a response that was fetched just now.
@@ -108,7 +100,8 @@ impl Leaves {
     /// The leaf that a request asks for in a kept form. Any other parameter leaves the request to the server.
     ///
     /// Of accounts, only the node's requests qualify, because the kept responses were given to the node, and other principals
-    /// have other accounts. A tree is kept for pods or for the node. All other values are everybody's. Python requests its account by the alias first, and then by the email in that response.
+    /// have other accounts. All other values are everybody's; of trees, `conceal` removes the node's accounts. Python requests
+    /// its account by the alias first, and then by the email in that response.
     pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
         let is_of_an_account = request.endpoint == Endpoint::ServiceAccounts;
         if request.principal == Principal::Unknown || is_of_an_account && request.principal != Principal::Node {
@@ -118,8 +111,7 @@ impl Leaves {
             Some(path) => path,
             None => self.default_account(request)?,
         };
-        let is_of_node = request.principal == Principal::Node;
-        Leaf::from_query(path, &request.query).filter(|leaf| !leaf.is_tree() || is_of_node != self.trees_are_of_pods)
+        Leaf::from_query(path, &request.query)
     }
 
     /// [`CommonPath::DefaultAccount`], if a request names that account by its e-mail.
@@ -130,7 +122,7 @@ impl Leaves {
     }
 
     pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
-        self.slot(leaf).read().find(now)
+        self.slot(leaf).read().find(leaf, now)
     }
 
     /// Waits for the flight of a leaf, which begins now unless it is under way.

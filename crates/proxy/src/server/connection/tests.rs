@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use tokio::io::{DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, yield_now};
@@ -17,11 +16,13 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::super::connections::{Admission, Connections, WaitFor};
 use super::super::reset::Reset;
 use super::super::socket::{Cuttable, LAST};
-use super::super::stack::{Remembering, Stack};
+use super::super::stack::{Payload, Remembering, Stack};
 use super::*;
 use crate::memory::{OPEN_BYTES, SERVING_BYTES};
 use crate::server::TIMEOUTS;
 use telemetry::Registry;
+
+mod bodies;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata\r\n\r\n";
 
@@ -34,7 +35,7 @@ struct Client {
 
 fn connect(delay: Duration) -> Client {
     let (io, other_end) = duplex(64 * 1024);
-    let stack = tower::service_fn(move |_: Request<Incoming>| async move {
+    let stack = tower::service_fn(move |_: Request<Payload>| async move {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
@@ -182,7 +183,7 @@ async fn a_request_during_the_drain_is_answered_with_connection_close() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_its_response_is_cut_after_thirty_seconds() {
     let (mut io, other_end) = duplex(16);
-    let stack = tower::service_fn(|_: Request<Incoming>| async {
+    let stack = tower::service_fn(|_: Request<Payload>| async {
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from(vec![b'x'; 100_000]))))
     });
     let server = tokio::spawn(connection(other_end, stack, LastCall::default()).serve());
@@ -227,40 +228,6 @@ async fn an_invalid_head_does_not_drop_the_response_before_it() {
     let answers = client.read_to_end().await;
     assert!(answers.contains("answer"), "{answers}");
     assert!(answers.contains("HTTP/1.1 400 "), "{answers}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_connection_with_a_request_body_is_closed_after_the_response() {
-    let mut client = connect(Duration::ZERO);
-    client.send(b"GET / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 5\r\n\r\nGET /").await;
-    client.send(REQUEST).await;
-    let answers = client.read_to_end().await;
-    assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{answers}");
-    assert!(answers.contains("Connection: close"), "{answers}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_short_body_of_a_post_is_read_before_the_response_and_the_connection_goes_on() {
-    let mut client = connect(Duration::ZERO);
-    client.send(b"POST / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 5\r\n\r\n\n\n").await;
-    sleep(Duration::from_secs(9)).await;
-    client.send(b"\n\n\n").await;
-    assert!(client.read_answer().await.ends_with("answer"));
-    client.send(REQUEST).await;
-    assert!(client.read_answer().await.ends_with("answer"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slow_body_is_cut_ten_seconds_after_its_head() {
-    let mut client = connect(Duration::ZERO);
-    let began = Instant::now();
-    client.send(b"POST / HTTP/1.1\r\nHost: metadata\r\nContent-Length: 50\r\n\r\n").await;
-    for _ in 0..5 {
-        client.send(b"\n").await;
-        sleep(Duration::from_secs(1)).await;
-    }
-    assert_eq!(client.read_to_end().await, "");
-    assert_eq!(began.elapsed().as_secs(), 10);
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,7 +288,7 @@ impl http_body::Body for Pieces {
 #[tokio::test(start_paused = true)]
 async fn only_the_last_chunk_is_written_as_last() {
     let (mut io, other_end) = duplex(1024);
-    let stack = tower::service_fn(|_: Request<Incoming>| async {
+    let stack = tower::service_fn(|_: Request<Payload>| async {
         Ok::<_, Reset>(Response::new(Pieces { left: 3, next: Box::pin(sleep(Duration::ZERO)) }))
     });
     tokio::spawn(connection(other_end, stack, LastCall::default()).serve());
@@ -337,7 +304,7 @@ async fn connect_by_socket(connections: &Arc<Connections>, delay: Duration) -> T
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
     let (io, _) = listener.accept().await.expect("a client");
-    let stack = tower::service_fn(move |_: Request<Incoming>| async move {
+    let stack = tower::service_fn(move |_: Request<Payload>| async move {
         sleep(delay).await;
         Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
     });
@@ -463,7 +430,7 @@ async fn a_connection_that_is_cut_is_reset_unless_between_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
         let (io, _) = listener.accept().await.expect("a client");
-        let stack = tower::service_fn(|_: Request<Incoming>| async {
+        let stack = tower::service_fn(|_: Request<Payload>| async {
             Ok::<_, Reset>(Response::new(Full::new(Bytes::from_static(b"answer"))))
         });
         let activity = Arc::new(Activity::new());
@@ -533,7 +500,7 @@ async fn what_stacks_share_is_made_once_and_outlives_parking() {
     let new_stack = move |_, number: &usize| {
         of_stacks.fetch_add(1, Relaxed);
         let answer = Bytes::from(format!("answer {number}"));
-        tower::service_fn(move |_: Request<Incoming>| {
+        tower::service_fn(move |_: Request<Payload>| {
             let answer = answer.clone();
             async move { Ok::<_, Reset>(Response::new(Full::new(answer))) }
         })
