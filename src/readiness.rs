@@ -155,7 +155,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use base::clock::BootTime;
+    use base::clock::{BootTime, suspend};
     use identity::pods::owners::Attest;
     use identity::pods::{FakeProc, Scans};
     use identity::{CutFrom, Forget, Settings};
@@ -214,7 +214,8 @@ mod tests {
         let readiness = Readiness::new(Arc::default(), Some(Arc::clone(&identity)), Arc::default(), Drain::default());
         readiness.serving();
         readiness.warm();
-        identity.pods().restore([], BootTime::now() - Duration::from_secs(600));
+        identity.pods().restore([], BootTime::now());
+        suspend(Duration::from_secs(600));
         assert!(readiness.state().is_ready());
         assert!(readiness.state().to_string().contains("silent for 600 s"), "{}", readiness.state());
     }

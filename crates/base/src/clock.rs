@@ -4,8 +4,8 @@
 //! [`std::time::Instant`] use, stops during suspension; `CLOCK_BOOTTIME` does not. Both are read without a
 //! system call.
 //!
-//! With the feature `test-util`, a debug build has tokio's clock, which tests pause, plus what `suspend` added. An optimised
-//! build has no such feature, so benches measure what ships.
+//! With the feature `test-util`, a debug build has the kernel's time when it first asked, tokio's clock since then, which tests
+//! pause, and what `suspend` added. An optimised build does without, so benches measure what ships.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -26,6 +26,10 @@ impl BootTime {
     /// The present moment.
     #[cfg(not(all(feature = "test-util", debug_assertions)))]
     pub fn now() -> Self {
+        Self::of_kernel()
+    }
+
+    fn of_kernel() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
         Self(seconds.unwrap_or(0) * NANOS_PER_SECOND + nanos.unwrap_or(0))
@@ -103,8 +107,8 @@ mod paused {
 
     use super::{BootTime, Duration};
 
-    /// When the first test read the clock. Times may be earlier, because each paused clock starts separately.
-    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    /// When the clock was first read. Times may be earlier, because each paused clock starts separately.
+    static BEGAN: LazyLock<(Instant, BootTime)> = LazyLock::new(|| (Instant::now(), BootTime::of_kernel()));
 
     thread_local! {
         /// Thread-local, because each test runs on its own thread.
@@ -112,8 +116,8 @@ mod paused {
     }
 
     pub(super) fn now() -> BootTime {
-        let (now, began) = (Instant::now(), *BEGAN);
-        let start = BootTime(u64::MAX / 4) + SUSPENDED.get();
+        let (began, start) = *BEGAN;
+        let (now, start) = (Instant::now(), start + SUSPENDED.get());
         if now >= began { start + (now - began) } else { start - (began - now) }
     }
 

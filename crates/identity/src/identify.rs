@@ -85,7 +85,7 @@ impl<B: From<Body>> Decide<B> for Accounts {
 }
 
 /// The answer or refusal of this layer. The accounts of the node are not a pod's, and older API versions are
-/// refused as a whole, because they give tokens under other paths. Where pods have accounts of their own, `layers::accounts`
+/// refused as a whole, because they give tokens under other paths. Where pods have accounts of their own, `accounts`
 /// answers for these. `layers::conceal` removes the node's accounts from the trees of v1.
 fn own_answer(request: &Request, accounts: Accounts) -> Option<Result<Response<Body>, Error>> {
     if request.path.as_str() == WHO_AM_I {

@@ -4,7 +4,7 @@
 //! have left, so that the next request finds its result. The user of this type decides how a result changes `S`, also how a
 //! failure does, and for how long it is `Remembered`.
 //!
-//! Its users are `layers::leaves` and the steps of `tokens::workload`. A watch of `layers::hanging` ends with its last watcher, so
+//! Its users are `layers::leaves` and the steps of `identity::tokens`. A watch of `layers::hanging` ends with its last watcher, so
 //! it has its own table and shares only `Publisher` and `Landing`. The token cache's flights belong to its keepers, which also
 //! refresh tokens that nobody waits for, and begin no flight for requests that have left; it shares only `Remembered`.
 

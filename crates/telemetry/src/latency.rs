@@ -18,7 +18,7 @@ labels! {
     Filter {
         /// `layers::classify`.
         Classify = "classify",
-        /// `layers::identify`.
+        /// `identity::identify`.
         Identify = "identify",
         /// `layers::in_flight`.
         InFlight = "in_flight",
@@ -26,7 +26,7 @@ labels! {
         Discovery = "discovery",
         /// `layers::conceal`.
         Conceal = "conceal",
-        /// `layers::accounts`.
+        /// `identity::accounts`.
         Accounts = "accounts",
         /// `layers::hanging`.
         Hanging = "hanging",

@@ -15,7 +15,7 @@ pub enum Principal {
     Node,
     /// The Kubernetes service account of a pod.
     Workload(WorkloadId),
-    /// A pod that is not known yet. `layers::identify` waits for it, so later layers do not see this value, but for requests
+    /// A pod that is not known yet. `identify` waits for it, so later layers do not see this value, but for requests
     /// that `layers::discovery` answers in the same way for all callers.
     Unknown,
 }

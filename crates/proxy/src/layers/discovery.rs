@@ -32,14 +32,18 @@ impl Decide for Discovery {
 
 fn answer(request: &Request) -> Option<Response<Body>> {
     let listing = |text: &'static str| reply::local(StatusCode::OK, reply::APPLICATION_TEXT, text);
+    let is_ping = request.query.is_empty();
     match request.endpoint {
-        // A request with a query is not a ping. The layers below handle it.
-        _ if !request.query.is_empty() => None,
-        Endpoint::Root => Some(listing("computeMetadata/\n")),
-        Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
-        Endpoint::Leaf | Endpoint::ServiceAccounts if lacks_only_a_slash(request.path.as_str()) => {
+        // .NET's detection reads the whole tree, without the slash.
+        Endpoint::Leaf | Endpoint::ServiceAccounts
+            if lacks_only_a_slash(request.path.as_str()) && (is_ping || request.query.is_recursive()) =>
+        {
             Some(reply::directory_redirect(request))
         }
+        // A request with a query is not a ping. The layers below handle it.
+        _ if !is_ping => None,
+        Endpoint::Root => Some(listing("computeMetadata/\n")),
+        Endpoint::Versions if request.path.is_directory() => Some(listing("v1/\n")),
         _ => None,
     }
 }

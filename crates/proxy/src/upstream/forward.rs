@@ -89,7 +89,7 @@ impl Service<Box<Request>> for Forward {
     }
 }
 
-/// Whether a request may be sent: those for the node's accounts only in the node's own name. `layers::identify` has refused
+/// Whether a request may be sent: those for the node's accounts only in the node's own name. `identify` has refused
 /// them already; this is a second lock.
 fn may_pass(request: &Request) -> bool {
     request.principal == Principal::Node || !request.path.concerns_accounts()
