@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds all that a release is: images, SBOMs, notices, the chart and checksums. The same commit gives the same files.
+"""Builds all that a release is: images, SBOMs, notices, the chart and checksums. The same binaries give the same files.
 
     deploy/release/release.py [--registry REGISTRY] [--out DIR] [--revision COMMIT] [--binaries DIR]
 

@@ -338,4 +338,4 @@ fn key_of(pod: &Pod) -> (Arc<str>, Arc<str>) {
 }
 
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;

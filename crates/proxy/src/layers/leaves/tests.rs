@@ -226,7 +226,7 @@ async fn a_tree_that_is_not_fresh_is_fetched_again_by_its_next_reader_who_waits_
     assert_eq!(read().await, ("new".to_owned(), Duration::ZERO, 2), "the flight went on");
 }
 
-/// What becomes of a tree whose flight ends at once in this way: the status and the body of the next answer.
+/// The status and the body of the next answer for a kept tree, after a flight with this result.
 async fn read_after(flight: fn() -> Served) -> (u16, String) {
     let number = Arc::<AtomicUsize>::default();
     let leaves = Leaves::new(move |_| {
