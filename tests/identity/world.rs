@@ -11,6 +11,7 @@ use crate::is_full_size;
 use crate::kube::{ApiServer, Client, Forwarder, NODE};
 use crate::pod::{PORT, Pod};
 use crate::process::{BINARY, Process};
+use crate::rights::eventually;
 use crate::sandbox::{Address, Node};
 use crate::support;
 use crate::support::cgroup::Cgroup;
@@ -101,6 +102,11 @@ impl World {
         mock.line("mock metadata server on");
         let process = self.spawn(group, account, args);
         let written_before = process.line("cache warmed up");
+        // The first list of pods may come later than the values do.
+        eventually(|| match self.readyz() {
+            200 => Ok(()),
+            status => Err(format!("/readyz: {status}")),
+        });
         Proxy { process, written_before, _mock: mock }
     }
 
