@@ -186,7 +186,7 @@ fn a_restart_while_the_api_server_is_away_serves_the_pods_that_were_known() {
             Some(text) => fs::write(dir.file(), text).expect("it is there"),
             None => fs::remove_file(dir.file()).expect("it is there"),
         }
-        let proxy = world.proxy(&args);
+        let proxy = world.proxy_without_pods(None, &args);
         assert_eq!(pods[0].get("/whoami").status, 503, "nothing is known");
         assert!(proxy.written_before.iter().any(|line| line.contains(says)), "{says}: {:?}", proxy.written_before);
         assert_eq!(world.readyz(), 503);

@@ -56,6 +56,17 @@ impl World {
 
     /// The same in a control group.
     pub fn proxy_in(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
+        let proxy = self.proxy_without_pods(group, args);
+        // The first list of pods may come later than the values do.
+        eventually(|| match self.readyz() {
+            200 => Ok(()),
+            status => Err(format!("/readyz: {status}")),
+        });
+        proxy
+    }
+
+    /// The same, warm, but maybe without a list of pods.
+    pub fn proxy_without_pods(&self, group: Option<&Cgroup>, args: &[&str]) -> Proxy {
         self.start(group, None, &[&self.by_kubeconfig().each_ref().map(String::as_str), args].concat())
     }
 
@@ -102,11 +113,6 @@ impl World {
         mock.line("mock metadata server on");
         let process = self.spawn(group, account, args);
         let written_before = process.line("cache warmed up");
-        // The first list of pods may come later than the values do.
-        eventually(|| match self.readyz() {
-            200 => Ok(()),
-            status => Err(format!("/readyz: {status}")),
-        });
         Proxy { process, written_before, _mock: mock }
     }
 
