@@ -100,9 +100,7 @@ impl Asked {
 /// The response for a directory or value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// As text.
     Text(String),
-    /// As JSON.
     Json(String),
     /// A directory without its final slash.
     Redirect,

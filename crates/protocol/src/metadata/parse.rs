@@ -191,7 +191,8 @@ fn check_length(bytes: usize) -> Result<(), RequestError> {
 }
 
 /// Checks the `Host` header and the authority of an absolute target. Both must be allowed; the authority of the target
-/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`. A browser, which DNS rebinding needs, always sends one.
+/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`. A browser, which DNS rebinding needs, always
+/// sends one.
 fn host_of(signs: &Signs<'_>, head: &Parts, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
     let in_header = match signs.host {
         Lines::One(value) => Some(hosts.admit(value)?),

@@ -17,7 +17,6 @@ pub struct Request {
     pub endpoint: Endpoint,
     /// The path that `endpoint` was derived from.
     pub path: MetadataPath,
-    /// The query parameters.
     pub query: Query,
     /// The principal on whose behalf the request is answered.
     pub principal: Principal,
