@@ -15,7 +15,7 @@
 //! otherwise a pod with hundreds of addresses that repeats its requests at once would take processor time from others.
 //! Meanwhile they hold a connection, like watchers.
 //!
-//! # What a watch costs
+//! # Cost of a watch
 //!
 //! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent upstream.
 //! The answer takes [`Room`](crate::room::Room), which is released when the last watcher has read it.

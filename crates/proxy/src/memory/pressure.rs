@@ -47,7 +47,6 @@ const STAT_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Usage {
     /// Current usage without file pages. Includes sockets in version 2, and in version 1 if it counts them.
     pub current: u64,
-    /// Memory limit.
     pub limit: u64,
 }
 

@@ -16,9 +16,9 @@ use crate::reply::Body;
 /// A fully buffered response.
 #[derive(Debug)]
 pub struct Whole {
-    /// Its body.
+    /// The complete body.
     pub bytes: Bytes,
-    /// Its room, or `None` if it is small.
+    /// The room in use, or `None` if the response is small.
     pub charge: Option<Charge>,
 }
 

@@ -52,7 +52,6 @@ const ACCEPTED_AT_ONCE: usize = 8;
 pub struct Server<N> {
     /// Creates the stack of each connection.
     pub stacks: Arc<N>,
-    /// Timeouts of each connection.
     pub timeouts: Timeouts,
     /// Limits on the number and memory of connections.
     pub connections: Arc<Connections>,

@@ -1,4 +1,4 @@
-//! [`Activity`]: what a connection is doing, and since when.
+//! [`Activity`]: the state of a connection, and the times of its changes.
 //!
 //! The socket reports bytes and the service reports requests. The watchdog needs both. The task
 //! that selects connections to close reads the state too.
@@ -282,7 +282,7 @@ impl Activity {
         self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
 
-    /// What the connection is doing, as far as its deadline depends on it. The first match applies.
+    /// The state of the connection, as far as its deadline depends on it. The first match applies.
     pub(super) fn doing(&self) -> Doing {
         if let Some(since) = self.blocked.get(self.began) {
             return Doing::NotReading(since);
@@ -300,7 +300,7 @@ impl Activity {
     }
 }
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
     /// The client has not been reading its response since this time.

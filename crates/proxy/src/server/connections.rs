@@ -18,7 +18,7 @@
 //! So neither many idle clients nor a flood of slow heads or hanging requests can lock out a well-behaved
 //! client.
 //!
-//! # What a connection weighs
+//! # Charge of a connection
 //!
 //! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and [`UNREAD_BYTES`] more while its
 //! client does not read, each including kernel buffers, plus an incomplete head. Under cgroup v2 sockets are charged to
@@ -95,14 +95,13 @@ pub struct Connections {
     pub(super) shedding: Arc<Shedding>,
 }
 
-/// What a newcomer waits for before it replaces another connection.
+/// The condition that a newcomer waits for before it replaces another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitFor {
     /// Until the other has been silent for [`NEWCOMER_PROTECTION`].
     Silence,
     /// Until bytes that the other may have sent are read, unless the event loop has just completed a turn.
     Reading,
-    /// Nothing.
     Nothing,
 }
 

@@ -1,4 +1,4 @@
-//! [`Stack`] and [`NewStack`]: what the server requires of the service that answers requests.
+//! [`Stack`] and [`NewStack`]: the server's requirements for the service that answers requests.
 //!
 //! A stack is created for each connection that serves requests, and cloned for each request. It is dropped when the
 //! connection is parked.
@@ -23,7 +23,6 @@ pub enum Payload {
 /// Each request is answered by a clone, which is dropped after the call. So a clone must release unused reservations of
 /// `poll_ready`, and cloning should be cheap.
 pub trait Stack: Service<Request<Payload>, Response = Response<Self::Body>, Error = Reset> + Clone {
-    /// The response body.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
 

@@ -29,9 +29,9 @@ pub struct Timeouts {
     pub last_call: Duration,
 }
 
-/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle
-/// timeout exceeds the minute for which client libraries keep connections, so that they do not send a request
-/// into a closing one. During shutdown, an active connection serves one more request for the same reason.
+/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle timeout
+/// exceeds the minute for which client libraries keep connections, so that they do not send a request on a closing one.
+/// During shutdown, an active connection serves one more request for the same reason.
 pub const TIMEOUTS: Timeouts = Timeouts {
     header: Duration::from_secs(10),
     idle: Duration::from_secs(90),

@@ -10,9 +10,7 @@ use protocol::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
 pub struct TokenKey {
     /// The caller.
     pub principal: Principal,
-    /// The service account.
     pub account: ServiceAccount,
-    /// Access or identity.
     pub kind: TokenKind,
     /// All parameters that change the token, normalised and in a fixed order.
     params: Box<[(Param, Box<str>)]>,

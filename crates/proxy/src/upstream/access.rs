@@ -10,11 +10,9 @@ use telemetry::latency::Latency;
 /// One process's access to the upstream.
 #[derive(Debug)]
 pub struct Access {
-    /// Sends requests.
     pub forward: Forward,
     /// Whether the metadata server responds.
     pub health: Arc<Health>,
-    /// Counts requests.
     pub metrics: Arc<UpstreamMetrics>,
 }
 

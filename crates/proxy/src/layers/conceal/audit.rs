@@ -1,4 +1,4 @@
-//! Audit mode: logs what a policy would refuse, without refusing it.
+//! Audit mode: logs requests that a policy would refuse, without refusing them.
 
 use std::net::IpAddr;
 use std::time::Duration;

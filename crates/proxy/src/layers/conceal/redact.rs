@@ -1,9 +1,10 @@
 //! Removes concealed values from listings and recursive responses. Pure functions.
 //!
-//! A recursive response is requested as JSON even if the client wants text, because in text a value with several lines
-//! cannot be distinguished from the next path. Its keys are converted back to path segments (the server writes its own
-//! names in camel case and leaves users' names unchanged) and judged like the path of a request, so a value is in the
-//! response if and only if it would be served on its own. A response that cannot be parsed is refused, never passed on.
+//! A recursive response is requested as JSON even if the client requests text, because in text a value with several
+//! lines cannot be distinguished from the next path. Its keys are converted back to path segments (the server writes
+//! its own names in camel case and leaves users' names unchanged) and judged like the path of a request, so a value is
+//! in the response if and only if it would be served on its own. A response that cannot be parsed is refused, never
+//! passed on.
 //!
 //! The tree of a pod never contains the node's service accounts. It has a place for the pod's own.
 
@@ -40,7 +41,6 @@ pub struct View<'a> {
     pub has_accounts: bool,
 }
 
-/// A redacted tree.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Redacted {
     /// The tree in the requested format.

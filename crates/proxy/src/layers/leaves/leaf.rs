@@ -28,7 +28,6 @@ pub enum Lifetime {
 }
 
 impl Lifetime {
-    /// All lifetimes.
     pub const ALL: [Self; 3] = [Self::Machine, Self::Attribute, Self::Tree];
 
     /// Time for which a tree is fresh. A machine is notified 30 s before it is preempted, and its trees contain that
@@ -96,13 +95,11 @@ impl Leaf {
         (query.unknown().is_none() && query.params().all(|(param, _)| is_form(param))).then_some(leaf)
     }
 
-    /// All leaves.
     pub fn all() -> impl Iterator<Item = Self> {
         let both = |path| [Self::new(path, false), Self::new(path, true)];
         CommonPath::ALL.into_iter().flat_map(both).flatten()
     }
 
-    /// The path of this leaf.
     pub fn path(self) -> CommonPath {
         self.path
     }

@@ -96,7 +96,7 @@ impl Leaves {
         Leaf::all().filter_map(row).collect()
     }
 
-    /// The leaf that a request asks for in a cached form. Requests with any other parameter go to the server.
+    /// The leaf that a request names in a cached form. Requests with any other parameter go to the server.
     ///
     /// Of requests for accounts, only the node's qualify, because the cached responses were given to the node, and
     /// other principals have other accounts. All other values are the same for all principals; from trees, `conceal`

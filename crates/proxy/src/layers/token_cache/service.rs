@@ -52,12 +52,10 @@ impl<T: TokenSource> Tokens<T> {
         Self { store, source: Arc::new(source) }
     }
 
-    /// The store of cached tokens.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The source of tokens.
     pub fn source(&self) -> &T {
         &self.source
     }

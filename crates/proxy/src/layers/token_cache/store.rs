@@ -8,7 +8,7 @@
 //!    requests is evicted.
 //! 2. If it has none, its least recently used entry for which no other client waits is evicted.
 //! 3. If the requesting client holds most, or none holds clearly more, the least recently used entry of its own without
-//!   waiting requests is evicted.
+//!    waiting requests is evicted.
 //! 4. If there is no such entry, the request is refused.
 //!
 //! So a client that invents keys evicts its own entries, and never one that another client waits for.

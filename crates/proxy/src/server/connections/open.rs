@@ -160,7 +160,7 @@ impl Open {
     }
 
     /// The connection to close where no client holds clearly more than others: one that has made no progress for a
-    /// second. Otherwise the oldest request of any client, if the client that asks holds nothing else. Without this, a
+    /// second. Otherwise the oldest request of any client, if the requesting client holds nothing else. Without this, a
     /// pod with many addresses, each of which holds little, could lock out others with hanging requests.
     ///
     /// A connection that was silent for less than a second may be between two requests, or its request may be unread.
@@ -177,7 +177,7 @@ impl Open {
         Some(Victim { is_useless: false, ..oldest })
     }
 
-    /// Whether the client that asks has no other connection.
+    /// Whether the requesting client has no other connection.
     pub(super) fn holds_nothing_else(&self, asks: Asks) -> bool {
         self.places.held_by(asks.client) <= usize::from(asks.number.is_some())
     }

@@ -41,7 +41,6 @@ pub(in crate::server) struct Serving {
 /// Whether to close other connections of the same client. Finding them takes some microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) enum Reclaim {
-    /// Yes.
     Yes,
     /// No, only connections of a client that holds more.
     No,
