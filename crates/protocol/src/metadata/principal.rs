@@ -65,7 +65,7 @@ pub struct Unidentified {
 /// The evidence that is missing to identify the pod with an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// The node's processes were not scanned since the connection was accepted.
+    /// The node's processes have not been scanned since the connection was accepted.
     #[error(
         "the proxy could not scan the node's processes since this connection was opened; see the proxy's log and /readyz"
     )]

@@ -2,8 +2,8 @@
 
 const MIB: usize = 1024 * 1024;
 
-/// Charge of an open connection, in bytes: its task and its entry among the connections (3 KiB), the kernel's socket (3
-/// KiB) and a full receive buffer (4 KiB).
+/// Charge of an open connection, in bytes: its task and its entry among the connections (3 KiB), the kernel's socket
+/// (3 KiB) and a full receive buffer (4 KiB).
 pub const OPEN_BYTES: usize = 10 * 1024;
 
 /// Charge of hyper's state and of a response that the client reads, in bytes.
@@ -57,7 +57,7 @@ impl Budget {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let total = (limit / 5 * 4).saturating_sub(IDLE_PROCESS_BYTES).min(demand.bytes());
         // With a limit of 25 MiB, tokens and responses get a tenth each; with a larger limit they get no more than
-        // that. Tokens of accounts get an eighth, up to their part of 32 MiB.
+        // that. Tokens of accounts get an eighth, but no more than with a limit of 32 MiB.
         let answers = (total / 10).clamp(MIN_PART_BYTES, MAX_PART_BYTES);
         let tokens = if demand.has_accounts { total / 8 } else { total / 10 };
         let tokens = tokens.clamp(MIN_PART_BYTES, demand.token_bytes());

@@ -98,9 +98,9 @@ pub struct Connections {
 /// The condition that a newcomer waits for before it replaces another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitFor {
-    /// Until the other has been silent for [`NEWCOMER_PROTECTION`].
+    /// The other has been silent for [`NEWCOMER_PROTECTION`].
     Silence,
-    /// Until bytes that the other may have sent are read, unless the event loop has just completed a turn.
+    /// Bytes that the other may have sent are read, or the event loop has just completed a turn.
     Reading,
     Nothing,
 }
@@ -175,8 +175,8 @@ impl Connections {
         !unread.is_empty()
     }
 
-    /// Resets the connections from this address that were accepted before this time, because the address was assigned
-    /// to another pod. Returns their number.
+    /// Resets the connections from this address that were accepted before this time, because the address no longer
+    /// belongs to the same pod. Returns their number.
     pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
         let mut open = self.lock();
         let is_wanted = |connection: &&Connection| {

@@ -1,8 +1,8 @@
 //! Reads response bodies: buffers small ones and streams large ones.
 //!
 //! A response that is cut short after it has begun is harmful: Go's library fails without a retry, Java's accepts it as
-//! complete. So a small response is sent only once it is complete, and almost all responses are small (a token has 1
-//! KiB, a typical value 30 bytes, the largest 256 KiB). Larger ones are streamed; if one is cut short, so is the
+//! complete. So a small response is sent only once it is complete, and almost all responses are small (a token has
+//! 1 KiB, a typical value 30 bytes, the largest 256 KiB). Larger ones are streamed; if one is cut short, so is the
 //! client's connection, and the client notices.
 
 use std::future::Future;

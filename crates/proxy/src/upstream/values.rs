@@ -27,7 +27,7 @@ struct Known {
     awaits_node: bool,
 }
 
-/// The configured values, by their names in the metadata tree.
+/// Values by their names in the metadata tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
     /// `project/project-id`
