@@ -7,9 +7,9 @@
 //! which clients are served in these 3 ms decides who waits for seconds.
 //!
 //! The order is that of fair queueing with flow queues (RFC 8290, sections 4.1 and 4.2, without its drops): each client
-//! has a queue and a credit of processor time. A client without recent requests goes ahead, once, of clients that
-//! always have more to do. So a pod that sends a request now and then is answered in the next round, however many
-//! connections or addresses others have.
+//! has a queue and a credit of processor time. A client without recent requests goes once before clients that always
+//! have more work. So a pod that sends a request now and then is answered in the next round, however many connections
+//! or addresses others have.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;

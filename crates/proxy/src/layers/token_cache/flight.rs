@@ -212,7 +212,7 @@ impl<T: TokenSource> Keeper<T> {
     async fn wait(&self, next: Next) -> Next {
         let mut until = match next {
             Next::Refresh(at) => at,
-            // A workload's identity token is kept to its end, in case its source fails.
+            // A workload's identity token is kept until it expires, in case its source fails.
             Next::Wait | Next::End => {
                 let until = BootTime::now() + NO_TOKEN_TIMEOUT;
                 self.entry.known.borrow().token.as_ref().map_or(until, |token| until.max(token.expires))
