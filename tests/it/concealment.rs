@@ -11,7 +11,7 @@ use mock::{Handle, RecordedRequest};
 use protocol::metadata::{MetadataPath, Query, Request};
 use proxy::policy::{Choice, Decision, Policy, Source};
 
-/// Secrets of the mock that `compat` does not name: custom ones of users and partners.
+/// Secrets of the mock that `compat` does not name: custom secrets of users and partners.
 const UNNAMED: [&str; 6] = [
     "instance/attributes/created-by",
     "instance/attributes/instance-template",
@@ -25,8 +25,7 @@ fn built_in(name: &str) -> Choice {
     Choice { source: Source::parse(name), recursive: None }
 }
 
-/// The upstream requests that were not normalised, should have been refused, or were sent in another form than
-/// decided.
+/// The upstream requests that were not normalised, should have been refused, or were sent in another form than decided.
 fn misread(mock: &Handle, policy: &Policy) -> Vec<String> {
     mock.log().iter().filter(|seen| !is_as_judged(seen, policy)).map(|seen| seen.target.clone()).collect()
 }

@@ -1,6 +1,5 @@
-//! The conformance table of the protocol notes, row by row. The mock is tested as a metadata server, the proxy
-//! as a proxy in front of one, and both with the same rows, so that neither can drift from the protocol or from
-//! the other unnoticed.
+//! The conformance table of the protocol notes, row by row. The mock is tested as a metadata server, and the proxy as a
+//! proxy in front of one, with the same rows. So neither can drift unnoticed from the protocol or from the other.
 
 mod ask;
 mod expect;
@@ -13,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rows::{Case, Play};
 use stage::{Side, Stage};
 
-/// All IDs of the table by subject. The gaps are those of the table.
+/// All IDs of the table by subject. The gaps are in the table itself.
 const ABOUT_THE_MOCK: &str = "
     T31 T36 T37 T38 T40 T42 T44 T45 T46 T49 T50 T51 T68 T86 T97 T98 T106 T108 T109 T110 T112 T115 T116";
 const ABOUT_THE_PROXY: &str = "

@@ -119,7 +119,7 @@ async fn abuse_yields_no_metadata_and_reaches_no_upstream() {
     assert_eq!((answer.status, answer.body.as_str(), mock.requests()), (200, VALUE, 1));
 }
 
-/// Java's HTTP clients offer an upgrade by default, and `curl --http2` does.
+/// Java's HTTP clients and `curl --http2` offer an upgrade by default.
 #[tokio::test]
 async fn an_upgrade_is_ignored() {
     let mock = upstream().await;

@@ -13,8 +13,8 @@ use crate::support::{Answer, Binary, Connection, upstream};
 const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.1\r\n\
                        Host: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
 
-/// Clients with kept-alive connections that send requests continuously until stopped. When a response announces
-/// that the connection closes, they open another, as every client does.
+/// Clients with kept-alive connections that send requests continuously until stopped. When a response announces that
+/// the connection will be closed, they open another, as every client does.
 struct Load {
     clients: JoinSet<()>,
     stop: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! Kept values through the real binary: each is fetched once, whoever asks first, and needs no seat.
+//! Cached values through the real binary: each is fetched once, by the proxy itself or for the first client, and needs
+//! no seat.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::support::tokens::{crowd, path_of};
 use crate::support::{Binary, Connection, Outcome, Proxy, config, eventually, get, upstream};
 
-/// A value that the proxy does not keep.
+/// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
@@ -25,7 +26,7 @@ const CLUSTER_NAME: &str = "/computeMetadata/v1/instance/attributes/cluster-name
 /// A name that `compat` conceals.
 const SECRET_OF_COMPAT: &str = "kube-env";
 
-/// Values that are requested of one proxy at the same time.
+/// Number of values that are requested from one proxy at the same time.
 const LEAVES_PER_PROXY: usize = 3;
 
 /// Number of requests for exactly this target.
@@ -43,7 +44,7 @@ async fn cold_requests_for_each_kept_value_are_one_upstream_request() {
         let targets = leaves.iter().flat_map(|leaf| std::iter::repeat_n(leaf.to_string(), 250));
         let answers = crowd(addr, targets).await;
         for (answer, leaf) in answers.iter().zip(leaves.iter().flat_map(|leaf| [leaf; 250])) {
-            // Clients treat it as the default domain. They wait for this one at most a second.
+            // Clients treat a 404 as the default domain. They wait at most a second for this value.
             let is_default = leaf.path() == CommonPath::UniverseDomain && answer.status == 404;
             assert!(answer.status == 200 || is_default, "{leaf}: {answer:?}");
         }
@@ -122,7 +123,7 @@ async fn a_directory_without_its_slash_needs_no_upstream() {
     proxy.stop().await;
 }
 
-/// A policy that conceals a value conceals it also while it is kept.
+/// A policy that conceals a value also conceals it while it is cached.
 #[tokio::test]
 async fn a_concealed_value_is_not_served_from_memory() {
     let mock = upstream().await;
@@ -191,10 +192,10 @@ async fn the_default_token_is_also_that_of_a_request_with_an_audience() {
     proxy.stop().await;
 }
 
-/// The directories whose trees are kept.
+/// The directories whose trees are cached.
 const TREES: [&str; 3] = ["/computeMetadata/v1/", "/computeMetadata/v1/instance/", "/computeMetadata/v1/project/"];
 
-/// All formats of a tree are made of the same value.
+/// All formats of a tree are made from the same value.
 #[tokio::test]
 async fn a_herd_of_tree_readers_is_one_upstream_request_and_needs_no_upstream_afterwards() {
     const READERS: usize = 110;
@@ -229,7 +230,7 @@ async fn a_kept_tree_needs_no_seat() {
     proxy.stop().await;
 }
 
-/// A large tree is read by each client by itself, as its size demands.
+/// Each client reads a large tree separately, because of its size.
 #[tokio::test]
 async fn a_tree_that_is_large_when_redacted_is_not_kept() {
     let mock = upstream().await;
@@ -244,7 +245,7 @@ async fn a_tree_that_is_large_when_redacted_is_not_kept() {
     proxy.stop().await;
 }
 
-/// In audit mode clients see all, so nothing that is redacted is kept for them.
+/// In audit mode clients see everything, so no redacted tree is cached for them.
 #[tokio::test]
 async fn no_tree_is_kept_where_none_is_redacted() {
     let mock = upstream().await;

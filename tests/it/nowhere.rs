@@ -35,7 +35,7 @@ async fn detectors_find_the_instance_that_is_named() {
     );
 }
 
-/// What google-auth requests first is a tree, whose errors are otherwise left out.
+/// google-auth first requests a tree. The text of errors is otherwise left out of responses for trees.
 #[tokio::test]
 async fn no_answer_is_called_the_metadata_servers() {
     let (_binary, addr) = proxy(&[]).await;

@@ -1,5 +1,5 @@
 //! The files shipped for operators: rules and dashboard refer to existing metrics, and each alert is documented and
-//! tested. `tests/tools` runs the alerts, and has a real Prometheus scrape the proxy.
+//! tested. `tests/tools` runs the alerts, and lets a real Prometheus scrape the proxy.
 
 use std::collections::BTreeSet;
 

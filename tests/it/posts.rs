@@ -1,4 +1,4 @@
-//! Tokens requested by POST with a chain of certificates, as google-auth does where the pod has one.
+//! Tokens requested by POST with a certificate chain, as google-auth does if the pod has one.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ async fn other_posts_are_refused_and_the_connection_goes_on() {
     }
 }
 
-/// A POST with a body that its head announces well or badly.
+/// A POST with a body that its head announces correctly or incorrectly.
 fn mutated() -> impl Strategy<Value = String> {
     let target = select(vec!["token", "identity?audience=x", "token?scopes=a"]);
     let piece = select(vec![
@@ -109,7 +109,7 @@ async fn mutated_bodies_are_refused_and_reach_no_upstream() {
         let came = connection.rest().await;
         let came = came.strip_prefix(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap_or(&came);
         let described = || format!("{:.400}: {}", sent.escape_debug(), String::from_utf8_lossy(came));
-        // A body that breaks off may have no answer, because the client is gone.
+        // A body that breaks off may get no answer, because the client has disconnected.
         if let Some((answer, _)) = Answer::parse(came, false) {
             assert!(matches!(answer.status, 400 | 404), "{}", described());
             assert!(answer.status == 400 || answer.body.contains(OPT_OUT), "{}", described());

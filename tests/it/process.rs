@@ -176,6 +176,6 @@ async fn the_demo_shows_what_pods_get() {
     ] {
         assert!(shown.contains(part), "{part} is missing from {shown}");
     }
-    // Without a redirect pods are not protected.
+    // Without a redirect, pods are not protected.
     assert!(!shown.contains("Protected"), "{shown}");
 }

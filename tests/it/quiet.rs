@@ -1,4 +1,4 @@
-//! What a pod can make the proxy log.
+//! The log output that a pod can cause.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::support::{Binary, request, upstream};
 
-/// What a pod that tries may cause in a minute. Each kind of line comes once a minute, so a flood of seconds shows it.
+/// Maximum log output per minute that an attacking pod may cause. Each kind of line is logged once a minute, so a flood
+/// of a few seconds is enough to show it.
 const MAX_BYTES: usize = 10 * 1024;
 
 const FLOOD: Duration = Duration::from_secs(5);
 
-/// One of these from each connection, over and over. `NUMBER` differs from one request to the next.
+/// Requests that are sent repeatedly, one kind per connection. `NUMBER` differs from one request to the next.
 fn attacks() -> Vec<String> {
     let long = "x".repeat(7000);
     let v1 = "/computeMetadata/v1";
@@ -47,7 +48,7 @@ fn attacks() -> Vec<String> {
     ]
 }
 
-/// Sends requests over connections of their own, and reads little or nothing of the answers.
+/// Sends requests on separate connections, and reads little or nothing of the responses.
 async fn flood(addr: SocketAddr, attack: String, end: Instant) {
     for number in 1.. {
         let attempt = async {
@@ -59,7 +60,7 @@ async fn flood(addr: SocketAddr, attack: String, end: Instant) {
             sleep(Duration::from_millis(20 * (number % 10))).await;
             std::io::Result::Ok(())
         };
-        // An end of the connection is one of the answers.
+        // The end of the connection is one of the possible responses.
         if timeout_at(end, attempt).await.is_err() {
             return;
         }
@@ -77,7 +78,7 @@ async fn crowd(addr: SocketAddr, end: Instant) {
     }
 }
 
-/// A metadata server that fails in another way each moment. A pod brings that about by what it asks for.
+/// A metadata server whose failures change constantly. A pod can cause this by its requests.
 async fn fail(mock: Arc<Handle>, end: Instant) {
     let faults = [Fault::Html, Fault::Reset, Fault::NoFlavor, Fault::Garbage, Fault::Delay(Duration::from_millis(50))];
     for fault in faults.into_iter().cycle() {
@@ -91,7 +92,7 @@ async fn fail(mock: Arc<Handle>, end: Instant) {
     }
 }
 
-/// A line without what differs from one line of its kind to the next.
+/// A line without the parts that differ between lines of the same kind.
 fn kind(line: &str) -> String {
     let (_, said) = line.split_once("gce_metadata_proxy").unwrap_or(("", line));
     let message = said.split([';', '"']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How an operator is told how the proxy is doing, in each bad state: `/statusz`, `/readyz?verbose` and the command `status`.
+//! How an operator learns of each bad state: `/statusz`, `/readyz?verbose` and the command `status`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{Binary, Proxy, config, get, get_until, metric_becomes, raw,
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 
-/// What the page, the JSON, the readiness and the command say, which must be the same.
+/// The output of the page, the JSON, the readiness and the command, which must agree.
 struct Told {
     page: String,
     json: Value,
@@ -34,7 +34,7 @@ async fn told(admin: SocketAddr) -> Told {
 }
 
 impl Told {
-    /// Checks that this is all that is wrong, and that everything shows it.
+    /// Checks that this is the only problem, and that all outputs show it.
     fn is(&self, condition: &str, topic: &str, seen: &str) {
         let class = match condition {
             "ok" => "good",

@@ -91,7 +91,7 @@ async fn the_data_is_that_of_the_page() {
     proxy.stop().await;
 }
 
-/// A pod fills the token cache with the largest possible keys, of characters that take most space in HTML.
+/// A pod fills the token cache with the largest possible keys, made of the characters that take most space in HTML.
 #[tokio::test]
 async fn the_page_stays_small_however_much_is_cached() {
     let mock = upstream().await;

@@ -16,7 +16,7 @@ fn told(row: &Row) -> String {
     format!("| `{}{labels}` | {} |", row.name, row.help)
 }
 
-/// The matches in which the compiler keeps reasons complete.
+/// Takes the reasons from matches that the compiler checks for completeness.
 #[test]
 fn the_documentation_has_every_reason_of_a_refusal() {
     let sources = [
@@ -69,8 +69,8 @@ async fn ask_for_everything(proxy: &Proxy, mock: &Handle) {
     get(proxy.addr, "/computeMetadata/v1/instance/cpu-platform").await;
 }
 
-/// Pods have no identities here; `tests/identity` scrapes these. Nor is this the process of `check --interval`, or one with
-/// `--redirect`, which `tests/node` scrapes.
+/// Metrics of other processes. Pods have no identities here; `tests/identity` scrapes these metrics. Nor is this the
+/// process of `check --interval`, or one with `--redirect`, which `tests/node` scrapes.
 fn is_elsewhere(row: &Row) -> bool {
     ["Absent without --workload-identity", "Only with check --interval", "Only with --redirect"]
         .iter()
@@ -225,7 +225,7 @@ async fn a_hundred_thousand_different_requests_add_no_series() {
     const AT_ONCE: u32 = 200;
     let mock = upstream().await;
     let proxy = Proxy::start(mock.addr()).await;
-    // The proxy's own probe asks for it now and then.
+    // The proxy's own probe requests it now and then.
     get(proxy.addr, "/").await;
     let mut connection = Connection::open(proxy.addr).await;
     let mut known = BTreeSet::new();

@@ -110,7 +110,7 @@ async fn a_503_is_asked_about_again_once() {
     assert_eq!(mock.requests(), 2);
 }
 
-/// Retries help while a machine migrates. For a server that responds 503 to everything they are only load.
+/// Retries help while a machine migrates. If a server responds 503 to everything, they are only additional load.
 #[tokio::test]
 async fn a_server_that_says_503_to_everything_is_asked_hardly_more_often_than_clients_ask() {
     const ASKED: u64 = 60;

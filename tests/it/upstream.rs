@@ -113,7 +113,7 @@ async fn a_hanging_get_outlives_the_ordinary_deadline() {
     let addr = proxy.addr;
     let watcher = tokio::spawn(async move { get(addr, target).await });
     eventually("the request is held upstream", || mock.in_flight() == 1).await;
-    // It was sent earlier, so its deadline would end earlier.
+    // It was sent earlier, so its deadline would expire earlier.
     mock.fault_at(LEAF, Fault::Hang);
     assert_unavailable(&get(addr, LEAF).await, "hang");
     assert!(!watcher.is_finished());
@@ -186,7 +186,7 @@ async fn large_answers_do_not_stand_still() {
         assert!(get(proxy.addr, LARGE).await.body == value);
         fastest = fastest.min(began.elapsed());
     }
-    // Each stood still for 200 ms. On a busy computer most may be slow, but not all.
+    // With that fault each response stalled for 200 ms. On a busy computer most may be slow, but not all.
     assert!(fastest < Duration::from_millis(80), "the fastest of 25 answers of 256 KiB took {fastest:?}");
 }
 

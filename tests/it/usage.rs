@@ -1,13 +1,13 @@
-//! Wrong input: each is one line that names it, says what is wrong with it, and what to do.
+//! Invalid input: each mistake is reported in one line that names it, says what is wrong, and what to do.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Where nothing else listens, and no metadata server is.
+/// Addresses where nothing else listens, and no metadata server runs.
 const FIXED: [&str; 2] = ["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"];
 
-/// Wrong flags, by the line that is printed; none starts the proxy. Exit code 64.
+/// Invalid flags, with the line that is printed; none starts the proxy. Exit code 64.
 const FLAGS: [(&str, &str); 26] = [
     ("--upstream=https://a", r#"--upstream: "https://a" is not valid; expected http://HOST or"#),
     ("--upstream=http://a/path", r#"--upstream: "http://a/path" is not valid; expected http://HOST or"#),
@@ -49,7 +49,7 @@ const FLAGS: [(&str, &str); 26] = [
     ("redirect install --mode=sidecar", "--proxy-uid"),
 ];
 
-/// Wrong environment variables, with the same outcome.
+/// Invalid environment variables, with the same outcome.
 const VARIABLES: [(&str, &str, &str); 4] = [
     (
         "METADATA_PROXY_ADDR",
@@ -69,7 +69,7 @@ const VARIABLES: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// Wrong policy files, with the line and column that are named. Exit code 1.
+/// Invalid policy files, with the reported line and column. Exit code 1.
 const POLICIES: [(&str, &str); 6] = [
     ("rules: 5", ":1:8: expected a list"),
     ("- a", ":1:1: expected `name: value`"),
@@ -79,7 +79,7 @@ const POLICIES: [(&str, &str); 6] = [
     ("rules:\n- path: /a\n  verdict: conceal", ":2:3: unknown field `path`, expected one of paths"),
 ];
 
-/// The exit code, and what was printed on standard error.
+/// The exit code, and the text on standard error.
 fn run(args: &[&str], variable: Option<(&str, &str)>) -> (Option<i32>, String) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_gce-metadata-proxy")).args(args).envs(variable).output().expect("it runs");

@@ -1,4 +1,4 @@
-//! The ways in which a pod can be a burden. Each is something that any pod may send.
+//! The kinds of load that a hostile pod can create. Any pod may send each of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,105 +15,106 @@ use crate::scene::is_emulated;
 use crate::support::request;
 use crate::visit::{Pod, connect, connect_narrow};
 
-/// Changes never.
+/// A value that never changes.
 const STILL: &str = "/computeMetadata/v1/instance/attributes/cluster-name";
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// Is 256 KiB large, below `/computeMetadata/v1/`.
+/// A value of 256 KiB, below `/computeMetadata/v1/`.
 const LARGE: &str = "instance/attributes/large-still";
 
-/// A directory whose recursive read is as large, and redacted.
+/// A directory whose recursive read has the same size, and is redacted.
 const LARGE_TREE: &str = "instance/network-interfaces/";
 
-/// Changes now and then, and is as large.
+/// A value of the same size that changes now and then.
 const LARGE_CHANGING: &str = "instance/attributes/large-changing";
 
-/// Accounts whose tokens come never, late, or not at all.
+/// Accounts whose tokens never arrive, arrive late, or fail.
 const HANGING_ACCOUNT: &str = "hanging@mock-project.iam.gserviceaccount.com";
 const SLOW_ACCOUNT: &str = "slow@mock-project.iam.gserviceaccount.com";
 const FAILING_ACCOUNT: &str = "failing@mock-project.iam.gserviceaccount.com";
 
-/// The time between two pieces of what is sent slowly, between two looks whether a connection was closed, and at least between a
-/// connection and the next. Longer on an emulated processor: there the upstream would not keep up with what floods ask for.
+/// The interval between pieces that are sent slowly, between checks whether a connection was closed, and at least
+/// between connections. Longer on an emulated processor, where the upstream would not keep up with the requests of
+/// floods.
 static PAUSE: LazyLock<Duration> = LazyLock::new(|| Duration::from_millis(if is_emulated() { 2000 } else { 500 }));
 
-/// A way to be a burden.
+/// A kind of load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Burden {
     /// Watches, sends stray bytes and leaves.
     Ghost,
-    /// Watches what never changes; all watch the same.
+    /// Watches a value that never changes; all watch the same.
     Watcher,
     /// The same with 15 KB of headers.
     WatcherWithLargeHead,
-    /// Watches what never changes; each with a query of its own.
+    /// Watches a value that never changes; each with a query of its own.
     DistinctWatch,
     /// The same from many addresses.
     ScatteredWatch,
     /// Watches 256 KiB that do change, and does not read them.
     LargeChangeUnread,
-    /// Waits for a token that does not come; all for the same.
+    /// Waits for a token that never arrives; all for the same token.
     SlowToken,
-    /// Asks for a known token hundreds of times and reads nothing.
+    /// Requests a known token hundreds of times and reads nothing.
     Pipelining,
     /// The same with a small receive window.
     PipeliningNarrow,
-    /// Pipelines requests for a known token and reads the answers.
+    /// Pipelines requests for a known token and reads the responses.
     PipeliningAndReading,
-    /// Pipelines 2 to 9 requests, reads the answers, and begins again.
+    /// Pipelines 2 to 9 requests, reads the responses, and begins again.
     ShortPipelines,
-    /// Asks for a known token again and again, each time it has the answer.
+    /// Requests a known token again and again, each time after the previous response.
     OneAfterAnother,
-    /// Does so with a new connection each time.
+    /// Requests it on a new connection each time.
     NewConnections,
-    /// Connects, asks and resets, again and again.
+    /// Connects, sends a request and resets, again and again.
     Resets,
-    /// Connects and leaves without a word, again and again.
+    /// Connects and closes without sending anything, again and again.
     Leaves,
-    /// Speaks TLS, a byte at a time.
+    /// Sends TLS, one byte at a time.
     TlsHello,
     /// Sends half a request and closes its side.
     HalfClosed,
-    /// Asks for tokens of accounts that do not exist.
+    /// Requests tokens of accounts that do not exist.
     InventedAccounts,
     /// Reads a large tree again and again.
     Trees,
-    /// Says nothing.
+    /// Sends nothing.
     Silent,
     /// Sends 15 KB of a head and stops.
     LargeHead,
-    /// Sends a head that does not end.
+    /// Sends a head that never ends.
     EndlessHead,
-    /// Sends its head a byte at a time.
+    /// Sends its head one byte at a time.
     ByteByByte,
-    /// Asks for 256 KiB three times and reads nothing.
+    /// Requests 256 KiB three times and reads nothing.
     LargeUnread,
     /// The same with a small receive window.
     LargeUnreadNarrow,
     /// The same with a recursive read, which the proxy redacts.
     TreeUnread,
-    /// Asks for tokens of scopes that nobody has heard of, 8 KB each.
+    /// Requests tokens with unknown scopes, 8 KB each.
     InventedScopes,
-    /// The same where the upstream takes its time.
+    /// The same with a slow upstream.
     InventedScopesSlow,
-    /// The same where the upstream fails.
+    /// The same with a failing upstream.
     InventedScopesFailing,
 }
 
-/// Addresses of a pod that answers for addresses which are nobody's, as it can on a bridge with raw packets.
+/// Number of addresses of a pod that uses unassigned addresses, as it can on a bridge with raw packets.
 const SCATTERED: usize = 500;
 
 fn scattered(number: usize) -> Pod {
     Pod::scattered(u16::try_from(number % SCATTERED + 1).expect("small"))
 }
 
-/// Prepares the upstream for all of them.
+/// Prepares the upstream for all kinds of load.
 pub(crate) fn prepare(mock: &Handle) {
     let large = "0123456789abcdef".repeat(16 * 1024 - 1);
     mock.set(LARGE_CHANGING, &large);
-    // As they stand: an unoptimised mock takes longer to render a value than the proxy waits on an emulated processor, and longer to
-    // render a tree than it takes hostile pods to ask for another.
+    // As fixed bodies: on an emulated processor, an unoptimised mock takes longer to render a value than the proxy
+    // waits, and longer to render a tree than hostile pods take to request another.
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE_TREE}"), Fault::Body(format!("{{\"large\":\"{large}\"}}")));
     mock.fault_at(&format!("/computeMetadata/v1/{LARGE}"), Fault::Body(large));
     let faults = [
@@ -127,7 +128,7 @@ pub(crate) fn prepare(mock: &Handle) {
     }
 }
 
-/// Changes what [`Burden::LargeChangeUnread`] watches, for as long as it is polled.
+/// Changes the value that [`Burden::LargeChangeUnread`] watches, for as long as this is polled.
 pub(crate) async fn change(mock: &Handle) {
     for byte in ["x", "y"].iter().cycle() {
         sleep(*PAUSE).await;
@@ -140,8 +141,8 @@ fn token_of(account: &str) -> String {
 }
 
 impl Burden {
-    /// Is a burden with one connection at a time, for as long as it is polled. A connection that ends is followed by another.
-    /// The first adds a permit to `begun`.
+    /// Creates this load with one connection at a time, for as long as this is polled. A connection that ends is
+    /// followed by another. The first connection adds a permit to `begun`.
     pub(crate) async fn last(self, addr: SocketAddr, number: usize, begun: Arc<Semaphore>) {
         let shift = Duration::from_millis(number as u64 % 1000);
         sleep(shift / 2).await;
@@ -151,7 +152,7 @@ impl Burden {
                 begun.add_permits(1);
             }
             if let Ok(stream) = stream {
-                // Whatever ends it, the next begins.
+                // Whatever ends the connection, the next one begins.
                 let _ = Box::pin(self.once(stream, addr, number, round)).await;
             }
             sleep(*PAUSE + shift).await;
@@ -260,7 +261,7 @@ async fn pipeline_and_read(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends this again whenever something was answered.
+/// Sends the same request again after each response.
 async fn ask_again(mut stream: TcpStream, sent: &str) -> io::Result<()> {
     let mut bytes = vec![0; 64 * 1024];
     loop {
@@ -294,25 +295,25 @@ fn thrice(target: &str) -> String {
     request(&format!("/computeMetadata/v1/{target}")).repeat(3)
 }
 
-/// What clients may send after a request, by accident or not.
+/// Bytes that clients may send after a request, intentionally or not.
 const STRAY: [&str; 5] = ["\r\n", "\n", " ", "\r\n\r\n", "GET / HTTP/1.1\r\nHost: metadata\r\n\r\n"];
 
 async fn ghost(mut stream: TcpStream, number: usize) -> io::Result<()> {
     let sent = request(&watch(STILL)) + STRAY[number % STRAY.len()];
     stream.write_all(sent.as_bytes()).await?;
-    // Long enough for the proxy to have read it.
+    // Long enough for the proxy to have read the bytes.
     sleep(*PAUSE).await;
     Ok(())
 }
 
-/// Sends something and waits for the connection's end.
+/// Sends bytes and waits for the end of the connection.
 async fn wait(mut stream: TcpStream, sent: &str) -> io::Result<()> {
     stream.write_all(sent.as_bytes()).await?;
     while stream.read(&mut [0; 1024]).await? > 0 {}
     Ok(())
 }
 
-/// Sends something, reads nothing and notices when the connection is reset.
+/// Sends bytes, reads nothing and notices when the connection is reset.
 async fn leave_unread(mut stream: TcpStream, sent: &str) -> io::Result<()> {
     stream.write_all(sent.as_bytes()).await?;
     loop {
@@ -345,7 +346,7 @@ async fn byte_by_byte(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a piece, and reads during the pause that follows: an end there is the connection's.
+/// Sends a piece, and reads during the following pause, to notice the end of the connection.
 async fn send_unless_closed(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
     stream.write_all(piece).await?;
     match timeout(*PAUSE, stream.read_u8()).await {

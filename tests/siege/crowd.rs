@@ -1,4 +1,4 @@
-//! Many honest clients of one pod at once, as `ab` is: every request has a connection of its own.
+//! Many honest clients of one pod at once, like `ab`: every request has a connection of its own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,24 +14,27 @@ use crate::visit::visit;
 const REQUEST: &str = "GET /computeMetadata/v1/instance/service-accounts/default/token HTTP/1.0\r\n\
     Host: metadata\r\nMetadata-Flavor: Google\r\n\r\n";
 
-/// How long a client waits for its turn. Thousands of them take their time on an emulated processor.
+/// Maximum time that a client waits for its turn. Thousands of clients take long on an emulated processor.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The proxy closes a connection that has sent nothing for so long, if the next one of the same pod needs its place.
+/// Time after which the proxy may close a connection that has sent nothing, if the next connection of the same pod
+/// needs its place.
 const PROTECTED: Duration = Duration::from_secs(1);
 
-/// What became of a crowd's requests.
+/// Results of a crowd's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) failed: Vec<String>,
-    /// Requests that were sent again, because a busy computer kept their clients from running for [`PROTECTED`].
+    /// Number of requests that were repeated, because a busy computer kept their clients from running for
+    /// [`PROTECTED`].
     pub(crate) late: usize,
 }
 
-/// So many clients at once send so many requests each from 127.0.0.1, on these threads.
+/// Runs this many clients at once, each of which sends this many requests from 127.0.0.1, on these threads.
 pub(crate) async fn gather(addr: SocketAddr, clients: usize, requests: usize, threads: &Handle) -> Outcome {
     let mut crowd = JoinSet::new();
-    // An emulated processor takes seconds to open thousands of connections, and comes to send the first request after that.
+    // An emulated processor takes seconds to open thousands of connections, and sends the first request only after
+    // that.
     let shift = if is_emulated() { Duration::from_millis(3) } else { Duration::ZERO };
     for number in 0..u32::try_from(clients).expect("a few thousand") {
         crowd.spawn_on(client(addr, requests, shift * number), threads);
@@ -59,12 +62,13 @@ async fn client(addr: SocketAddr, requests: usize, shift: Duration) -> Outcome {
     outcome
 }
 
-/// One request. An error is what went wrong, and the time after which the client ran again to see that it was connected.
+/// Sends one request. An error is a description, and the time after which the client ran again and noticed that it was
+/// connected.
 async fn request(addr: SocketAddr) -> Result<(), (String, Duration)> {
     let began = Instant::now();
     let mut connected_after = Duration::ZERO;
     let connecting = async {
-        // Not bound to an address first: so the kernel can use a port again at once, and there are enough of them.
+        // Not bound to an address first, so that the kernel can reuse a port at once, and there are enough ports.
         let stream = TcpStream::connect(addr).await;
         connected_after = began.elapsed();
         stream

@@ -11,31 +11,33 @@ use crate::scene::{is_emulated, is_full_size};
 use crate::support::request;
 use crate::visit::{self, Pod, connect, visit};
 
-/// How long they may take. An emulated processor is many times slower, and at CI size other tests run on the same processors.
+/// Maximum time for that. An emulated processor is many times slower, and at CI size other tests run on the same
+/// processors.
 fn patience() -> Duration {
     Duration::from_secs(if is_full_size() && !is_emulated() { 10 } else { 30 })
 }
 
-/// How long the processor time of a proxy at rest is measured, at full size, and the most of it that it may use: two of
-/// the kernel's clock ticks, and less than a third.
+/// Time for which the processor time of a proxy at rest is measured, at full size, and the maximum that it may use: two
+/// of the kernel's clock ticks, and less than a third tick.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 const MAX_IDLE_SECONDS: f64 = 0.025;
 
-/// How far a gauge may stay above its value at rest, by the beginning of its name. All others must return to it.
+/// Maximum excess of a gauge over its value at rest, by the beginning of its name. All others must return to that
+/// value.
 const MAY_STAY_ABOVE: &[(&str, f64)] = &[
-    // What they count is kept on purpose, or only grows.
+    // These count what is kept on purpose, or only grow.
     ("metadata_proxy_in_flight_peak", f64::INFINITY),
     ("metadata_proxy_token_entries", f64::INFINITY),
     ("process_resident_memory_bytes", f64::INFINITY),
     ("metadata_proxy_memory_usage_bytes", f64::INFINITY),
-    // Upstream connections that are kept for later (upstream/pool.rs).
+    // Upstream connections that are kept for later requests (upstream/pool.rs).
     ("process_open_fds", 32.0),
 ];
 
 /// The values of all gauges, by series.
 pub(crate) type Gauges = BTreeMap<String, f64>;
 
-/// What was shed so far, and why: the lines of the page that say so.
+/// The load shed so far, by reason: the lines of these metrics.
 pub(crate) async fn sheds(metrics_addr: SocketAddr) -> Result<String, String> {
     let page = page(metrics_addr).await?;
     let sheds = page.lines().filter_map(|line| line.strip_prefix("metadata_proxy_sheds_total"));
@@ -46,7 +48,7 @@ async fn page(metrics_addr: SocketAddr) -> Result<String, String> {
     Ok(visit(connect(Pod::OPERATOR, metrics_addr), &request("/metrics"), visit::patience()).await?.body)
 }
 
-/// Reads them, and how many requests the upstream is answering.
+/// Reads the gauges, and the number of requests that the upstream is answering.
 pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gauges, String> {
     let page = page(metrics_addr).await?;
     let names: HashSet<&str> =
@@ -64,7 +66,8 @@ pub(crate) async fn read(metrics_addr: SocketAddr, mock: &Handle) -> Result<Gaug
     Ok(gauges)
 }
 
-/// Waits until all are back at their values at rest, and returns how long that took, or else those that are not.
+/// Waits until all gauges are back at their values at rest. Returns the time that this took. The error lists those that
+/// are not.
 pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: &Gauges) -> Result<Duration, String> {
     let began = Instant::now();
     loop {
@@ -91,7 +94,7 @@ pub(crate) async fn come_to_rest(metrics_addr: SocketAddr, mock: &Handle, rest: 
     }
 }
 
-/// What the processor time of the proxy is now, unless it is hardly any.
+/// Describes the processor time that the proxy uses now, unless it is within the maximum.
 async fn be_idle(metrics_addr: SocketAddr) -> Result<Option<String>, String> {
     let before = cpu_seconds(metrics_addr).await?;
     sleep(IDLE_TIME).await;

@@ -1,4 +1,4 @@
-//! Honest pods, which ask for what pods ask for, and operators.
+//! Honest pods, with the requests of usual pods, and operators.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,40 +15,40 @@ use crate::visit::{Pod, ask, connect, patience, visit};
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 
-/// Not one of the values that the proxy knows by itself.
+/// A value that the proxy does not cache.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
 /// The leaf that changes, below `/computeMetadata/v1/`.
 const WATCHED: &str = "instance/attributes/honest";
 
-/// The time between two changes of it.
+/// Interval between changes of it.
 const CHANGES_EVERY: Duration = Duration::from_millis(200);
 
-/// The time between two looks of an operator.
+/// Interval between the requests of an operator.
 const OPERATOR_EVERY: Duration = Duration::from_millis(500);
 
-/// The time after which an honest pod sends a request again, where the processor is emulated.
+/// Time after which an honest pod repeats a request on an emulated processor.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What came of the honest requests.
+/// Results of the honest requests.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// How many there were.
+    /// Number of requests.
     pub(crate) asked: usize,
-    /// Those that failed, and how.
+    /// Failed requests, with their errors.
     pub(crate) failed: Vec<String>,
-    /// How many were sent again.
+    /// Number of repeated requests.
     pub(crate) retried: usize,
-    /// How long the slowest took.
+    /// Duration of the slowest request.
     pub(crate) slowest: Duration,
-    /// What it asked for.
+    /// Target of the slowest request.
     pub(crate) slowest_asked: String,
-    /// How long each took.
+    /// Durations of all requests.
     pub(crate) took: Vec<Duration>,
 }
 
 impl Tally {
-    /// The time within which this many of 100 were answered.
+    /// The time within which this percentage of requests was answered.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let mut took = self.took.clone();
         took.sort_unstable();
@@ -66,38 +66,38 @@ impl Tally {
     }
 }
 
-/// What honest pods ask for, in turn.
+/// The kinds of requests of honest pods, in turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Errand {
-    /// Finds out whether there is a metadata server.
+    /// Detects the metadata server.
     Ping,
-    /// Gets a token that the proxy has.
+    /// Requests a token that the proxy has cached.
     KnownToken,
-    /// Gets a token that the proxy does not have yet.
+    /// Requests a token that the proxy has not cached yet.
     NewScope,
-    /// Reads a value that only the upstream knows.
+    /// Reads a value that only the upstream has.
     Leaf,
-    /// Waits for a change, and gets it.
+    /// Waits for a change, which happens.
     Change,
 }
 
-/// All of them.
+/// All kinds.
 pub(crate) const ERRANDS: &[Errand] =
     &[Errand::Ping, Errand::KnownToken, Errand::NewScope, Errand::Leaf, Errand::Change];
 
-/// Who asks for what.
+/// The honest clients of a test, with their requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Honest {
-    /// Pods that have nothing to do with the hostile one. They ask for everything.
+    /// Pods that have nothing to do with the hostile one. They send all kinds of requests.
     OtherPods,
-    /// Ten pods that ask for a known token each 0.2 s, half of them on kept connections.
+    /// Ten pods that each request a known token every 0.2 s, half of them on kept connections.
     Steady,
-    /// The hostile pod itself, which is owed less: only these errands.
+    /// The hostile pod itself, which is guaranteed less: only these kinds of requests.
     SamePod(&'static [Errand]),
 }
 
 impl Honest {
-    /// The errand of a request, and the address that it comes from. Each of five pods runs every errand.
+    /// The kind of a request, and its source address. Each of five pods sends every kind.
     fn request(self, number: usize) -> (Errand, Pod) {
         match self {
             Self::OtherPods => {
@@ -122,7 +122,7 @@ impl Errand {
     }
 }
 
-/// Sends honest requests, one in each of these periods, until the siege is over. Requests do not wait for each other.
+/// Sends honest requests, one in each period, until the test is over. Requests do not wait for each other.
 pub(crate) async fn pods(
     honest: Honest,
     mock: &Handle,
@@ -154,15 +154,15 @@ pub(crate) async fn pods(
 /// Pods of [`Honest::Steady`].
 const STEADY_PODS: u8 = 10;
 
-/// The time between two requests of each.
+/// Interval between two requests of each pod.
 fn steady_every() -> Duration {
     Duration::from_millis(if is_emulated() { 1000 } else { 200 })
 }
 
-/// How long they wait for an answer.
+/// Maximum time that they wait for a response.
 const STEADY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks for a known token several times on one connection.
+/// Requests a known token several times on one connection.
 pub(crate) async fn ask_for_token(addr: SocketAddr, times: u32) -> Result<(), String> {
     let mut stream = connect(Pod::honest(1), addr).await.map_err(|error| error.to_string())?;
     for _ in 0..times {
@@ -220,7 +220,7 @@ async fn steady_pod(addr: SocketAddr, number: u8, over: CancellationToken) -> St
     told
 }
 
-/// Changes the watched leaf again and again, until this value is dropped.
+/// Changes the watched leaf again and again, until the returned value is dropped.
 fn changing(mock: Handle) -> JoinSet<()> {
     mock.set(WATCHED, "0");
     let mut task = JoinSet::new();
@@ -236,20 +236,20 @@ fn changing(mock: Handle) -> JoinSet<()> {
 async fn errand(honest: Honest, addr: SocketAddr, number: usize) -> (String, Duration, bool, Result<(), String>) {
     let (errand, pod) = honest.request(number);
     let began = Instant::now();
-    // A watch has no time limit, so its 200 is a change.
+    // The watch has no time limit, so a 200 means a change.
     let ask = async || visit(connect(pod, addr), &request(&errand.target(number)), patience()).await;
     let mut outcome = ask().await;
     let is_retried = outcome.is_err() && is_emulated();
     if is_retried {
-        // The proxy's deadlines are real time, and an emulated processor may miss them. Then a request is sent again, once, as
-        // client libraries do.
+        // The proxy's deadlines are in real time, and an emulated processor may miss them. Then a request is repeated
+        // once, as client libraries do.
         sleep(RETRY_AFTER).await;
         outcome = ask().await;
     }
     (format!("{errand:?} {number}"), began.elapsed(), is_retried, outcome.map(drop))
 }
 
-/// Looks at the operators' pages again and again until the siege is over.
+/// Reads the operators' pages again and again until the test is over.
 pub(crate) async fn operator(metrics_addr: SocketAddr, over: &CancellationToken) -> Tally {
     let mut tally = Tally::default();
     while !over.is_cancelled() {

@@ -1,4 +1,4 @@
-//! The virtual machine with cgroup v2, for computers whose own is v1 (`tests/vm`).
+//! The virtual machine with cgroup v2, for computers that have cgroup v1 (`tests/vm`).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,59 +15,59 @@ use crate::scene::{EMULATED, SLOWNESS, is_full_size};
 use crate::support::needs;
 use crate::support::stall::{self, Waits};
 
-/// How often a machine is booted for the tests that have no valid result yet. Emulated kernels crash now and then. The last result
-/// of a test is judged in any case.
+/// Maximum number of boots for the tests that have no valid result yet. Emulated kernels crash now and then. The last
+/// result of a test always counts.
 const BOOTS: usize = 3;
 
-/// Seconds that one test may take in each round.
+/// Maximum duration of a test per round, in seconds.
 const TEST_LIMIT: usize = 300;
 
-/// What `tests/vm/run` exits with where the machine cannot be had.
+/// Exit code of `tests/vm/run` if the machine is not available.
 const CANNOT: i32 = 77;
 
 /// A machine that runs tests of this binary.
 pub(crate) struct Machine {
-    /// The tests to be run, by their names outside.
+    /// The tests to run, by their names outside the machine.
     wanted: Vec<&'static str>,
     results: OnceLock<Result<Results, Trouble>>,
 }
 
-/// What became of each test.
+/// Results by test.
 type Results = BTreeMap<String, Outcome>;
 
 struct Outcome {
     code: i32,
-    /// What it wrote.
+    /// Output of the test.
     output: String,
-    /// How long it took.
+    /// Duration of the test.
     took: Duration,
-    /// How long one of the machine's processors waited for one of this computer's meanwhile. Without other load, some 6 % of
-    /// that.
+    /// Time that a processor of the machine waited for one of this computer during the test. Without other load, about
+    /// 6 % of the duration.
     waited: Duration,
 }
 
 impl Outcome {
-    /// Whether it is judged although it could be played again. The machine cannot tell that this computer is busy, and a proxy that does
-    /// not run while its clock does gives up waiting.
+    /// Whether the result counts, although the test could be run again. The machine cannot know that this computer is
+    /// busy, and a proxy that does not run while its clock does gives up waiting.
     fn counts(&self) -> bool {
         self.code == 0 || self.waited < stall::MIN_WAIT.max(self.took / 10)
     }
 }
 
 enum Trouble {
-    /// This computer cannot have the machine.
+    /// This computer cannot provide the machine.
     Cannot(String),
-    /// It cannot be used although it should.
+    /// The machine fails although this computer should provide it.
     Failed(String),
 }
 
 impl Machine {
-    /// A machine for these tests. Nothing is booted yet.
+    /// A machine for these tests. Does not boot it yet.
     pub(crate) fn new(wanted: Vec<&'static str>) -> Self {
         Self { wanted, results: OnceLock::new() }
     }
 
-    /// What became of one of the tests. The first call runs all of them, with this proxy.
+    /// The result of one of the tests. The first call runs all of them, with this proxy.
     pub(crate) fn result(&self, name: &str, proxy: &Path) -> Result<Completion, Failed> {
         match self.results.get_or_init(|| self.run_all(proxy)) {
             Err(Trouble::Cannot(reason)) => needs::cannot_run(reason.clone()),
@@ -95,7 +95,8 @@ impl Machine {
     }
 }
 
-/// Boots once and runs these tests, each in a process of its own. Outside, their needs were met; there, nothing may be ignored.
+/// Boots once and runs these tests, each in a process of its own. Their needs are met outside; inside, no test may be
+/// ignored.
 fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     let failed = |error: std::io::Error| Trouble::Failed(format!("tests/vm/run: {error}"));
     let tests = std::env::current_exe().map_err(failed)?;
@@ -126,14 +127,14 @@ fn boot(names: &[&str], proxy: &Path) -> Result<Results, Trouble> {
     Ok(results)
 }
 
-/// What a test says of its failure, without what the test harness writes around it.
+/// The failure message of a test, without the text that the test harness adds.
 fn fault_in(name: &str, output: &str) -> String {
     let said = output.split_once(&format!("---- {name} ----\n")).and_then(|(_, rest)| rest.split_once("\n\n"));
     said.map_or(output, |(fault, _)| fault).to_owned()
 }
 
-/// Takes the machine's output apart, and shows the lines that sum up as they come. `waits` is how long the machine has waited for a
-/// processor until now.
+/// Parses the machine's output, and prints summary lines as they arrive. `waits` returns the time that the machine has
+/// waited for a processor so far.
 fn results_in(lines: impl Iterator<Item = String>, waits: impl Fn() -> Waits) -> Results {
     let (mut results, mut began, mut waits_before) = (Results::new(), Instant::now(), Waits::default());
     let (mut name, mut output) = (String::new(), String::new());

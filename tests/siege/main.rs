@@ -1,24 +1,26 @@
-//! The release binary under siege: one pod is a burden in every way that a pod can be, and the others must not notice.
+//! The release binary under hostile load: one pod creates every kind of load that a pod can, and other pods must not
+//! notice.
 //!
-//! Each test starts the binary in a control group of 25 MiB, with the mock as its upstream. One address of the loopback network is
-//! the hostile pod ([`burden`]); others are honest pods that ask for what pods ask for ([`honest`]). No honest request may
-//! fail, memory must stay below [`scene::MOST_MEMORY`], sockets' buffers included, and once the hostile pod is gone every
-//! gauge must return to its value at rest.
+//! Each test starts the binary in a control group of 25 MiB, with the mock as its upstream. One address of the loopback
+//! network is the hostile pod ([`burden`]); others are honest pods with the requests of usual pods ([`honest`]). No
+//! honest request may fail, memory must stay below [`scene::MOST_MEMORY`], socket buffers included, and once the
+//! hostile pod is gone, every gauge must return to its value at rest.
 //!
 //! On cgroup v2, the kernel counts socket buffers against the same limit. If this computer has cgroup v1, tests named
-//! `v2: NAME` run in a small virtual machine with cgroup v2 ([`machine`], `tests/vm`). Its processor is emulated and slow.
-//! At CI size, only the sieges run there in which socket buffers matter ([`table::Emulated`]); at full size, all that an
-//! emulated processor can bear.
+//! `v2: NAME` run in a small virtual machine with cgroup v2 ([`machine`], `tests/vm`). Its processor is emulated and
+//! slow. At CI size, it runs only the tests in which socket buffers matter ([`table::Emulated`]); at full size, all
+//! tests that an emulated processor can handle.
 //!
 //! `cargo test --test siege -- NAME` runs the tests whose names contain NAME. Environment variables:
 //!
-//! - `METADATA_PROXY_FULL_SIZE=1`: 60 seconds of every burden, instead of 4, and more sieges in the virtual machine.
-//! - `SIEGE_ROUNDS=3`: plays each siege three times, and prints a table of all at the end, as in benches/RESULTS.md. With
-//!   `METADATA_PROXY_FULL_SIZE=1` that takes half an hour for each round of `30m_`, and an hour for all.
-//! - `SIEGE_BINARY=/path`: this proxy, instead of the release binary of this source tree.
-//! - `SIEGE_AT=ADDRESS:PORT`: only be a burden to the proxy that runs there, whose upstream is
-//!   `SIEGE_UPSTREAM=ADDRESS:PORT`: only serve as what the burdens expect of a metadata server. So `deploy/tests/node` lays siege
-//!   to a node from a pod, and judges.
+//! - `METADATA_PROXY_FULL_SIZE=1`: 60 seconds of every load, instead of 4, and more tests in the virtual machine.
+//! - `SIEGE_ROUNDS=3`: runs each test three times, and prints a table of all at the end, as in benches/RESULTS.md. With
+//!   `METADATA_PROXY_FULL_SIZE=1` each round of `30m_` takes half an hour, and each round of all tests an hour.
+//! - `SIEGE_BINARY=/path`: tests this proxy, instead of the release binary of this source tree.
+//! - `SIEGE_AT=ADDRESS:PORT`: only creates the load, on the proxy that runs at this address and has the following
+//!   upstream.
+//! - `SIEGE_UPSTREAM=ADDRESS:PORT`: only runs the metadata server that the load expects. `deploy/tests/node` uses both
+//!   to attack a node from a pod, and judges the outcome.
 
 mod burden;
 mod crowd;
@@ -56,7 +58,7 @@ use visit::PREFIX;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Two burdens at once would be measured as one.
+    // Two loads at once would be measured as one.
     arguments.test_threads = Some(1);
     support::open_many_files();
     stall::watch(0);
@@ -84,7 +86,7 @@ fn address(variable: &str) -> Option<SocketAddr> {
     Some(given.parse().unwrap_or_else(|_| panic!("{variable}={given} is no address with a port")))
 }
 
-/// Serves as the upstream of a proxy that runs elsewhere, until the process is ended.
+/// Runs the upstream of a proxy that runs elsewhere, until the process is ended.
 fn serve(addr: SocketAddr) -> ExitCode {
     let serving = async {
         let mock = Mock::start_on(addr).await?;
@@ -102,7 +104,7 @@ fn serve(addr: SocketAddr) -> ExitCode {
     }
 }
 
-/// The burdens of a siege, for a proxy that runs elsewhere.
+/// The load of a test, for a proxy that runs elsewhere.
 fn elsewhere(siege: &'static Siege, addr: SocketAddr) -> Trial {
     Trial::test(siege.name, move || {
         let (hostile, waiting) = (threads(2, niceness(siege))?, threads(1, 0)?);
@@ -113,7 +115,7 @@ fn elsewhere(siege: &'static Siege, addr: SocketAddr) -> Trial {
     })
 }
 
-/// A siege on this computer.
+/// A test on this computer.
 fn here(siege: &'static Siege) -> Trial {
     let needs: &[&str] = match siege.family {
         Family::V4 => &["control groups"],
@@ -127,7 +129,7 @@ fn here(siege: &'static Siege) -> Trial {
     })
 }
 
-/// Plays a siege. If it fails while the computer stands still, it is played again.
+/// Runs a test, and runs it again if it fails while the computer stalls.
 fn valid_play(siege: &'static Siege, proxy: &'static Path) -> Result<(), String> {
     for plays in 1.. {
         let began = Instant::now();
@@ -148,10 +150,10 @@ fn valid_play(siege: &'static Siege, proxy: &'static Path) -> Result<(), String>
     unreachable!("the last play counts")
 }
 
-/// How often a siege is played, if it fails while the computer stands still.
+/// Maximum number of runs of a test that fails while the computer stalls.
 const MAX_PLAYS: usize = 3;
 
-/// Plays it in a network namespace whose loopback network has all addresses of a prefix.
+/// Runs the test in a network namespace whose loopback network has all addresses of a prefix.
 fn play_on_ipv6(siege: &'static Siege, proxy: &'static Path) -> Result<Played, String> {
     let namespace = Namespace::new(&format!("siege-{}", std::process::id()));
     namespace.sh(&format!("echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind; ip -6 route add local {PREFIX} dev lo"));
@@ -160,17 +162,17 @@ fn play_on_ipv6(siege: &'static Siege, proxy: &'static Path) -> Result<Played, S
 
 fn play(siege: &'static Siege, proxy: &Path) -> Result<Played, String> {
     let threads = |number, niceness| threads(number, niceness).map_err(|error| error.to_string());
-    // Threads of their own, or the upstream and honest pods would wait for thousands of hostile tasks.
+    // Separate threads; otherwise the upstream and honest pods would wait for thousands of hostile tasks.
     let (upstream, hostile, honest) = (threads(1, 0)?, threads(2, niceness(siege))?, threads(1, 0)?);
     let mock = upstream.block_on(Mock::start());
     let played = honest.block_on(scene::play(siege, proxy, &mock, hostile.handle()));
-    // Whoever is still connected is cut off.
+    // Ends all remaining connections.
     [upstream, hostile, honest].into_iter().for_each(Runtime::shutdown_background);
     played
 }
 
-/// How far the threads of a siege stand back for the upstream's. A hostile pod may overload the proxy, not the computer of the
-/// test. A crowd means no harm, and loses connections on which it comes to ask too late.
+/// Niceness of the hostile threads, relative to the upstream's. A hostile pod may overload the proxy, but not the
+/// computer that runs the test. A crowd is not hostile, and loses connections if its requests come too late.
 fn niceness(siege: &Siege) -> i32 {
     match siege.attack {
         Attack::Burdens(_) => 10,
@@ -180,13 +182,13 @@ fn niceness(siege: &Siege) -> i32 {
 
 fn threads(number: usize, niceness: i32) -> io::Result<Runtime> {
     let lower = move || {
-        // Where it may not, it is as fast as the others.
+        // If this is not permitted, the thread keeps its priority.
         let _ = rustix::process::nice(niceness);
     };
     Builder::new_multi_thread().worker_threads(number).on_thread_start(lower).enable_all().build()
 }
 
-/// The same sieges in a virtual machine. All that were asked for run in one machine, which is booted for the first of them.
+/// The same tests in a virtual machine. All requested tests run in one machine, which is booted for the first of them.
 fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
     let name = |siege: &Siege| format!("v2: {}", siege.name);
     let sieges = || SIEGES.iter().filter(|siege| runs_emulated(siege));
@@ -200,7 +202,7 @@ fn on_version_2(arguments: &Arguments) -> Vec<Trial> {
     sieges().map(trial).collect()
 }
 
-/// Whether this siege runs in the virtual machine.
+/// Whether this test runs in the virtual machine.
 fn runs_emulated(siege: &Siege) -> bool {
     match siege.emulated {
         Emulated::Always => true,
@@ -209,13 +211,13 @@ fn runs_emulated(siege: &Siege) -> bool {
     }
 }
 
-/// Whether the command line asks for the test of this name.
+/// Whether the command line requests the test of this name.
 fn is_wanted(arguments: &Arguments, name: &str) -> bool {
     let matches = |pattern: &String| if arguments.exact { name == pattern } else { name.contains(pattern.as_str()) };
     arguments.filter.as_ref().is_none_or(matches) && !arguments.skip.iter().any(matches)
 }
 
-/// The proxy's binary: the one of `SIEGE_BINARY`, or else this source tree's, built for release.
+/// The proxy's binary: from `SIEGE_BINARY`, otherwise the release build of this source tree.
 fn proxy() -> Result<&'static Path, String> {
     static PROXY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let proxy = PROXY.get_or_init(|| match std::env::var_os("SIEGE_BINARY") {

@@ -1,31 +1,31 @@
-//! The table of sieges that were played.
+//! The table of completed tests.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The environment variable that says how often each siege is played. A table of all is printed at the end.
+/// The environment variable for the number of runs of each test. A table of all is printed at the end.
 pub(crate) const ROUNDS: &str = "SIEGE_ROUNDS";
 
 const HEAD: &str = "\
 | siege | honest requests | failed | p50, ms | p99, ms | slowest, ms | peak, MiB | at rest after, s |
 |---|---|---|---|---|---|---|---|";
 
-/// How a line begins that a machine hands to the table of the process outside.
+/// Beginning of the lines that a virtual machine passes to the table of the process outside.
 const HANDED: &str = "siege: row ";
 
 static ROWS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// How often each siege is to be played, if a table is wanted.
+/// Number of runs of each test, if a table is requested.
 pub(crate) fn rounds() -> Option<usize> {
     let given = std::env::var(ROUNDS).ok()?;
     Some(given.parse().unwrap_or_else(|_| panic!("{ROUNDS}={given} is no number")))
 }
 
-/// Adds the row of a siege: its columns, without the bars at both ends.
+/// Adds the row of a test: its columns, without the bars at both ends.
 pub(crate) fn add(row: String) {
     ROWS.lock().unwrap_or_else(PoisonError::into_inner).push(row);
 }
 
-/// Adds the row in a machine's line. Returns `false` if there is none.
+/// Adds the row in a line of the virtual machine. Returns `false` if the line has none.
 pub(crate) fn add_handed(line: &str) -> bool {
     let row = line.strip_prefix(HANDED);
     if let Some(row) = row {

@@ -1,4 +1,4 @@
-//! One siege from its beginning to its end.
+//! One test from beginning to end.
 
 use std::fs::{self, File};
 use std::future::pending;
@@ -23,32 +23,32 @@ use crate::support::cgroup::{Bounds, Cgroup, Usage};
 use crate::table::{Attack, Limits, Siege};
 use crate::{burden, crowd};
 
-/// The limit that the proxy's control group has, in bytes.
+/// Memory limit of the proxy's control group, in bytes.
 const LIMIT: u64 = 25 * 1024 * 1024;
 
-/// The most memory that the proxy may use at any time, in bytes, sockets' buffers included.
+/// Maximum memory of the proxy at any time, in bytes, socket buffers included.
 pub(crate) const MOST_MEMORY: u64 = 20 * 1024 * 1024;
 
-/// 99 of 100 requests of [`Honest::Steady`] must be answered within this time: under a CPU limit, under which a process
-/// stands still for up to 97 ms at a time, and without a limit. At CI size, other tests run on the same processors, and two
-/// requests of the first second decide.
+/// Maximum 99th percentile of the response times for [`Honest::Steady`]: under a CPU limit, which stops a process for
+/// up to 97 ms at a time, and without a limit. At CI size, other tests run on the same processors, and two requests of
+/// the first second decide.
 const MAX_P99_LIMITED: Duration = Duration::from_millis(500);
 const MAX_P99: Duration = Duration::from_millis(50);
 const MAX_P99_CI: Duration = Duration::from_secs(1);
 
-/// The same on an emulated processor, which the hostile and the honest pods, the upstream and the proxy share.
+/// The same on an emulated processor, which the hostile pod, the honest pods, the upstream and the proxy share.
 const MAX_P99_EMULATED: Duration = Duration::from_secs(2);
 
-/// Processor time of a known token on a kept connection, on the processors for which CPU limits are meant.
+/// Processor time of a known token on a kept connection, on the processors that CPU limits are meant for.
 const TOKEN_HIT: Duration = Duration::from_micros(12);
 
-/// Requests by which an emulated processor is compared with these.
+/// Number of requests for comparing an emulated processor with these.
 const COMPARED: u32 = 300;
 
-/// The most milliseconds of an emulated processor in every 100 that the proxy gets.
+/// Maximum CPU time of the proxy on an emulated processor, in milliseconds per 100 ms.
 const MAX_EMULATED_CPU: u32 = 90;
 
-/// Copies a program, and has the kernel forget its pages. Who runs it reads them from disk.
+/// Copies a program, and makes the kernel drop its pages. The process that runs the copy reads them from disk.
 fn cold_copy(program: &Path) -> io::Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -60,50 +60,50 @@ fn cold_copy(program: &Path) -> io::Result<PathBuf> {
     Ok(copy)
 }
 
-/// How large a siege is.
+/// The size of a test.
 struct Size {
-    /// How long burdens last once all of them have begun.
+    /// Duration of the load once all of its connections have begun.
     time: Duration,
     /// Requests of a crowd, per client.
     requests: usize,
-    /// The time between two honest requests.
+    /// Interval between honest requests.
     honest_every: Duration,
 }
 
 impl Size {
     fn chosen() -> Self {
         let (time, requests) = if is_full_size() { (60, 60) } else { (4, 10) };
-        // An emulated processor does not get through 50 honest requests a second and the burdens, too.
+        // An emulated processor cannot handle 50 honest requests a second and the load as well.
         let (slower, requests, honest_every) = if is_emulated() { (2, 2, 200) } else { (1, requests, 20) };
         Self { time: Duration::from_secs(time * slower), requests, honest_every: Duration::from_millis(honest_every) }
     }
 }
 
-/// Whether sieges run at full size, instead of CI size.
+/// Whether tests run at full size, instead of CI size.
 pub(crate) fn is_full_size() -> bool {
     std::env::var_os("METADATA_PROXY_FULL_SIZE").is_some()
 }
 
-/// The environment variable that says that the processor is emulated.
+/// The environment variable that is set if the processor is emulated.
 pub(crate) const EMULATED: &str = "SIEGE_EMULATED";
 
-/// How a line goes on after a siege's name that says how slow the processor is.
+/// Continuation of a line, after a test's name, that states how slow the processor is.
 pub(crate) const SLOWNESS: &str = ": the processor is ";
 
-/// Whether the processor is emulated, and everything many times slower.
+/// Whether the processor is emulated, which makes everything many times slower.
 pub(crate) fn is_emulated() -> bool {
     std::env::var_os(EMULATED).is_some()
 }
 
-/// A siege that was played to its end.
+/// A completed test.
 pub(crate) struct Played {
-    /// Its row in the table.
+    /// Row in the table.
     pub(crate) row: String,
-    /// An error says everything that went wrong.
+    /// An error lists everything that went wrong.
     pub(crate) judged: Result<(), String>,
 }
 
-/// Plays a siege with this proxy and this upstream; what is hostile runs on threads of its own.
+/// Runs a test with this proxy and this upstream. The load runs on the threads of `hostile`.
 pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &Threads) -> Result<Played, String> {
     let cpu = match siege.limits {
         Limits::Cpu(cpu) => Some(cpu),
@@ -137,7 +137,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
         honest::operator(metrics_addr, &over),
         attack,
     );
-    // Not before the last honest request has its answer.
+    // Only after the last honest request has its response.
     flood.shutdown().await;
     let rested = gauges::come_to_rest(metrics_addr, mock, &rest).await;
     let sheds = gauges::sheds(metrics_addr).await;
@@ -154,7 +154,7 @@ pub(crate) async fn play(siege: &Siege, proxy: &Path, mock: &Handle, hostile: &T
     Ok(Played { row: judged.row(), judged: outcome })
 }
 
-/// How many times longer a known token takes this processor than [`TOKEN_HIT`].
+/// The factor by which a known token takes longer on this processor than [`TOKEN_HIT`].
 async fn slowness(addr: SocketAddr, metrics_addr: SocketAddr) -> Result<u32, String> {
     let before = gauges::cpu_seconds(metrics_addr).await?;
     honest::ask_for_token(addr, COMPARED).await?;
@@ -163,7 +163,7 @@ async fn slowness(addr: SocketAddr, metrics_addr: SocketAddr) -> Result<u32, Str
     Ok(u32::try_from(times).map_or(u32::MAX, |times| times.max(1)))
 }
 
-/// Burdens a proxy that somebody else has started and judges. Returns how many connections there were.
+/// Puts load on a proxy that another process has started and judges. Returns the number of connections.
 pub(crate) async fn burden_alone(siege: &Siege, addr: SocketAddr, hostile: &Threads) -> usize {
     let (mut flood, _) = attack(&siege.attack, addr, pending(), &Size::chosen(), hostile).await;
     let connections = flood.len();
@@ -171,8 +171,8 @@ pub(crate) async fn burden_alone(siege: &Siege, addr: SocketAddr, hostile: &Thre
     connections
 }
 
-/// Attacks for as long as a siege lasts, with something that goes on meanwhile. Returns the burdens, which are still there, and
-/// which requests of a crowd failed.
+/// Attacks for the duration of a test, while `meanwhile` runs. Returns the load's tasks, which are still running, and
+/// the failed requests of a crowd.
 async fn attack(
     attack: &Attack,
     addr: SocketAddr,
@@ -192,7 +192,7 @@ async fn attack(
         }
     }
     let all = u32::try_from(flood.len()).expect("a few thousand");
-    // Where the proxy is down, the time passes all the same.
+    // The time also passes if the proxy is down.
     let _ = timeout(size.time * 10, begun.acquire_many(all)).await;
     let _ = timeout(size.time, meanwhile).await;
     (flood, crowd::Outcome::default())
@@ -269,7 +269,7 @@ impl Judged {
         if self.usage.killed > 0 {
             faults.push(format!("killed {} times for want of memory", self.usage.killed));
         }
-        // Its own pages, which the kernel takes back, count in a group that read them first.
+        // The program's own pages, which the kernel can reclaim, are charged to a group that read them first.
         if self.siege.limits == Limits::Memory && self.memory() > MOST_MEMORY {
             faults.push(format!("{} of memory, at most {} allowed", mib(self.memory()), mib(MOST_MEMORY)));
         }

@@ -1,4 +1,4 @@
-//! The sieges, one a row.
+//! The tests, one per row.
 
 use crate::burden::Burden::{
     self, ByteByByte, DistinctWatch, EndlessHead, Ghost, HalfClosed, InventedAccounts, InventedScopes,
@@ -14,32 +14,32 @@ use Emulated::{Always, AtFullSize, Never};
 /// One test.
 #[derive(Clone, Copy)]
 pub(crate) struct Siege {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub(crate) name: &'static str,
-    /// What comes from where.
+    /// The load.
     pub(crate) attack: Attack,
-    /// Who must be served meanwhile.
+    /// The honest clients that must be served meanwhile.
     pub(crate) honest: Honest,
-    /// Further arguments of the proxy.
+    /// Additional arguments of the proxy.
     pub(crate) arguments: &'static [&'static str],
-    /// What the proxy may use.
+    /// The resource limits of the proxy.
     pub(crate) limits: Limits,
-    /// How its pods connect.
+    /// The address family of the pods' connections.
     pub(crate) family: Family,
-    /// When it also runs on an emulated machine.
+    /// The sizes at which the test also runs on an emulated machine.
     pub(crate) emulated: Emulated,
 }
 
-/// How pods connect.
+/// Address family of the pods' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// Over IPv4.
+    /// IPv4.
     V4,
-    /// Over IPv6, from addresses of one /64.
+    /// IPv6, from addresses of one /64.
     V6,
 }
 
-/// When a siege runs on an emulated machine, which is many times slower.
+/// The sizes at which a test runs on an emulated machine, which is many times slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Emulated {
     /// At every size: much of its memory is socket buffers, which cgroup v2 counts against the limit.
@@ -50,13 +50,13 @@ pub(crate) enum Emulated {
     Never,
 }
 
-/// What the proxy may use, and how fast honest requests of [`Honest::Steady`] must be.
+/// The resource limits of the proxy, which also determine the maximum response time for [`Honest::Steady`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limits {
     /// 25 MiB.
     Memory,
-    /// 25 MiB, and this many milliseconds of CPU in every 100. The pages of its program are charged to it, as after a reboot. An
-    /// emulated processor gets as many more as it is slower.
+    /// 25 MiB, and this many milliseconds of CPU in every 100. The pages of the program are charged to it, as after a
+    /// reboot. An emulated processor gets more, in proportion to its slowness.
     Cpu(u32),
 }
 
@@ -66,10 +66,10 @@ impl Siege {
     }
 }
 
-/// What the proxy has to bear besides honest pods.
+/// The load on the proxy besides honest pods.
 #[derive(Clone, Copy)]
 pub(crate) enum Attack {
-    /// One hostile pod that is a burden in these ways, each with this many connections at once.
+    /// One hostile pod with these kinds of load, each with this many connections at once.
     Burdens(&'static [(usize, Burden)]),
     /// One pod with this many honest clients at once, each of which opens a connection for every request.
     Crowd(usize),
@@ -118,7 +118,7 @@ const fn steady(name: &'static str, burdens: &'static [(usize, Burden)]) -> Sieg
     Siege { honest: Honest::Steady, ..of(name, burdens) }.emulated(Never)
 }
 
-/// Every siege, in the order in which they run.
+/// All tests, in the order in which they run.
 pub(crate) const SIEGES: &[Siege] = &[
     of("ghosts", &[(200, Ghost)]),
     of("watchers", &[(1_000, Watcher)]),
@@ -164,7 +164,8 @@ pub(crate) const SIEGES: &[Siege] = &[
         ],
     )
     .emulated(Always),
-    // It has taken all seats, but not all connections: those beyond may be refused to the pod that has them all.
+    // The hostile pod has taken all seats, but not all connections. Further connections may be refused to the pod that
+    // has them all.
     Siege {
         honest: Honest::SamePod(&[Ping, KnownToken]),
         ..of(
@@ -195,7 +196,7 @@ pub(crate) const SIEGES: &[Siege] = &[
     tight("30m_short_pipelines_1000", &[(1_000, ShortPipelines)]),
     tight("30m_watches_and_pipelines", &[(300, Watcher), (300, DistinctWatch), (600, PipeliningAndReading)]),
     tight("30m_watches_from_300_addresses", &[(300, ScatteredWatch)]).emulated(AtFullSize),
-    // More than 25 MiB have places for. To refuse the rest again and again takes more than 30m.
+    // More connections than 25 MiB have places for. Refusing the rest again and again takes more than 30m.
     limited("100m_watches_from_500_addresses", 10, &[(1_000, ScatteredWatch)]),
     tight("30m_new_connections_500", &[(500, NewConnections)]),
     tight("30m_large_heads_1000", &[(1_000, LargeHead)]),

@@ -11,16 +11,16 @@ use tokio::time::timeout;
 use crate::scene::is_emulated;
 use crate::support::Answer;
 
-/// How long an honest client waits for an answer. Python's and Node's libraries give up after 3 s. An emulated computer is
-/// many times slower than others.
+/// Maximum time that an honest client waits for a response. Python's and Node's libraries give up after 3 s. An
+/// emulated computer is many times slower than others.
 pub(crate) fn patience() -> Duration {
     Duration::from_secs(if is_emulated() { 20 } else { 3 })
 }
 
-/// A prefix of IPv6 addresses, all of which the loopback network of a siege over IPv6 has.
+/// A prefix of IPv6 addresses. In a test over IPv6, the loopback network has all of them.
 pub(crate) const PREFIX: &str = "fd00:51e9::/64";
 
-/// An address of a pod, in the loopback network of the proxy's family.
+/// An address of a pod, in the loopback network of the proxy's address family.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pod {
     network: u8,
@@ -28,7 +28,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// The pod that is a burden.
+    /// The hostile pod.
     pub(crate) const HOSTILE: Self = Self { network: 1, number: 1 };
 
     /// An honest pod.
@@ -36,10 +36,11 @@ impl Pod {
         Self { network: 2, number: number as u16 }
     }
 
-    /// Whoever reads the pages of an operator. Its ports are its own, however many connections the hostile pod closes.
+    /// A client that reads the operators' pages. It has ports of its own, however many connections the hostile pod
+    /// closes.
     pub(crate) const OPERATOR: Self = Self { network: 4, number: 1 };
 
-    /// An address of a pod that has many.
+    /// One of many addresses of a pod.
     pub(crate) const fn scattered(number: u16) -> Self {
         Self { network: 3, number }
     }
@@ -53,12 +54,12 @@ impl Pod {
     }
 }
 
-/// Connects from a pod's address. A proxy elsewhere sees this computer's own address.
+/// Connects from a pod's address. A proxy on another machine sees this computer's own address.
 pub(crate) async fn connect(pod: Pod, addr: SocketAddr) -> io::Result<TcpStream> {
     socket(pod, addr)?.connect(addr).await
 }
 
-/// Does the same with a receive window of a few KiB, so that little of an unread answer leaves the proxy.
+/// Like [`connect`], with a receive window of a few KiB, so that little of an unread response leaves the proxy.
 pub(crate) async fn connect_narrow(pod: Pod, addr: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket(pod, addr)?;
     socket.set_recv_buffer_size(4096)?;
@@ -67,7 +68,7 @@ pub(crate) async fn connect_narrow(pod: Pod, addr: SocketAddr) -> io::Result<Tcp
 
 fn socket(pod: Pod, addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Ports of connections that were closed a moment ago may be used again.
+    // Ports of recently closed connections may be reused.
     socket.set_reuseaddr(true)?;
     if addr.ip().is_loopback() {
         socket.bind((pod.addr_beside(addr), 0).into())?;
@@ -75,8 +76,8 @@ fn socket(pod: Pod, addr: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Sends a request on a new connection and returns the answer if it is a 200 and comes within `patience`, or else what went
-/// wrong.
+/// Sends a request on a new connection. Returns the response if it is a 200 and arrives within `patience`, otherwise a
+/// description of the failure.
 pub(crate) async fn visit(
     connecting: impl Future<Output = io::Result<TcpStream>>,
     request: &str,

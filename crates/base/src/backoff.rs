@@ -1,11 +1,11 @@
-//! [`Backoff`]: how long to wait after failures. [`Jitter`]: how much such a wait differs from its like.
+//! [`Backoff`]: delays after failures. [`Jitter`]: random variation of such delays.
 //!
-//! Both are plain values. Callers count failures, pass a random number and sleep, so that tests choose both, and decisions
+//! Both are plain values. Callers count failures, pass a random number and sleep. So tests choose both, and decisions
 //! can be made without waiting.
 
 use std::time::Duration;
 
-/// Waits that double with each failure in a row, up to a maximum.
+/// Delays that double with each consecutive failure, up to a maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backoff {
     first: Duration,
@@ -14,41 +14,41 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits from `first` to `longest`, without jitter.
+    /// Delays from `first` to `longest`, without jitter.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, jitter: Jitter(1.0, 1.0) }
     }
 
-    /// The same waits with jitter.
+    /// The same delays with jitter.
     #[must_use]
     pub const fn with(self, jitter: Jitter) -> Self {
         Self { jitter, ..self }
     }
 
-    /// The same waits with another maximum.
+    /// The same delays with another maximum.
     #[must_use]
     pub const fn up_to(self, longest: Duration) -> Self {
         Self { longest, ..self }
     }
 
-    /// The wait after this many failures in a row, at least 1. `random` is between 0 and 1.
+    /// The delay after this many consecutive failures. 0 counts as 1. `random` is between 0 and 1.
     pub fn wait(self, failures: u32, random: f64) -> Duration {
         self.wait_at_least(Duration::ZERO, failures, random)
     }
 
-    /// Like [`wait`](Self::wait), but not less than a server demands. It cannot demand more than the maximum.
+    /// Like [`wait`](Self::wait), but not less than a server demands. The demand is capped at the maximum.
     pub fn wait_at_least(self, demanded: Duration, failures: u32, random: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << (failures.max(1) - 1).min(16));
         self.jitter.of(doubled.max(demanded).min(self.longest), random)
     }
 }
 
-/// Multiplies a wait by a random factor between these two, so that callers do not all return at the same moment.
+/// Multiplies a delay by a random factor between these two, so that callers do not all return at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Jitter(pub f64, pub f64);
 
 impl Jitter {
-    /// This wait with jitter. `random` is between 0 and 1.
+    /// This delay with jitter. `random` is between 0 and 1.
     pub fn of(self, wait: Duration, random: f64) -> Duration {
         let Self(least, most) = self;
         let factor = least + (most - least) * random;

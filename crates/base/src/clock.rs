@@ -4,16 +4,17 @@
 //! [`std::time::Instant`] use, stops during suspension; `CLOCK_BOOTTIME` does not. Both are read without a
 //! system call.
 //!
-//! With the feature `test-util`, a debug build has the kernel's time when it first asked, tokio's clock since then, which tests
-//! pause, and what `suspend` added. An optimised build does without, so benches measure what ships.
+//! With the feature `test-util`, the time in a debug build is the kernel's time at the first reading, plus the time on
+//! tokio's clock since then (which tests pause), plus the time added by `suspend`. An optimised build reads only the
+//! kernel's clock, so benches measure what ships.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Maximum sleep without reading the clock. Timers stop during suspension, so this also bounds the delay of
-/// due work after a resume.
+/// Maximum sleep without reading the clock. Timers stop during suspension, so this also bounds the delay of due work
+/// after a resume.
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -23,7 +24,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 pub struct BootTime(u64);
 
 impl BootTime {
-    /// The present moment.
+    /// The current time.
     #[cfg(not(all(feature = "test-util", debug_assertions)))]
     pub fn now() -> Self {
         Self::of_kernel()
@@ -35,7 +36,7 @@ impl BootTime {
         Self(seconds.unwrap_or(0) * NANOS_PER_SECOND + nanos.unwrap_or(0))
     }
 
-    /// The present moment.
+    /// The current time.
     #[cfg(all(feature = "test-util", debug_assertions))]
     pub fn now() -> Self {
         paused::now()
@@ -62,7 +63,7 @@ impl BootTime {
     }
 }
 
-/// Saturates.
+/// The sum saturates.
 impl Add<Duration> for BootTime {
     type Output = Self;
 
@@ -97,7 +98,7 @@ pub async fn sleep_until(moment: BootTime) {
 #[cfg(all(feature = "test-util", debug_assertions))]
 pub use paused::suspend;
 
-/// Time as tests see it.
+/// Time in tests.
 #[cfg(all(feature = "test-util", debug_assertions))]
 mod paused {
     use std::cell::Cell;
@@ -107,7 +108,7 @@ mod paused {
 
     use super::{BootTime, Duration};
 
-    /// When the clock was first read. Times may be earlier, because each paused clock starts separately.
+    /// Time of the first reading. Times may be earlier, because each paused clock starts separately.
     static BEGAN: LazyLock<(Instant, BootTime)> = LazyLock::new(|| (Instant::now(), BootTime::of_kernel()));
 
     thread_local! {
@@ -121,7 +122,7 @@ mod paused {
         if now >= began { start + (now - began) } else { start - (began - now) }
     }
 
-    /// Suspends the machine for this long: timers stand still, and tokens age.
+    /// Suspends the machine for this time: timers stand still, and tokens age.
     pub fn suspend(time: Duration) {
         SUSPENDED.set(SUSPENDED.get() + time);
     }

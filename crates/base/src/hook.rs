@@ -1,14 +1,14 @@
-//! [`Hook`]: a function that a part of the proxy is given, so that it need not know the part that does the work.
+//! [`Hook`]: a function that one part of the proxy gives to another, which need not know the part that does the work.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A function, which is called through it. `F` is a `dyn Fn`; a clone is the same.
+/// A function, called by dereferencing. `F` is a `dyn Fn`. Clones share the function.
 pub struct Hook<F: ?Sized>(Arc<F>);
 
 impl<F: ?Sized> Hook<F> {
-    /// Calls this function.
+    /// Creates a hook that calls this function.
     pub fn new(function: Arc<F>) -> Self {
         Self(function)
     }

@@ -1,4 +1,4 @@
-//! What every other crate may stand on: the clock of tokens, back-off, and hooks.
+//! The base of all other crates: the clock for token lifetimes, back-off, and hooks.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What a verdict depends on: the request ([`metadata`]) and the policy ([`policy`]). No tokio, no socket and no clock: the
-//! same request under the same policy always has the same verdict.
+//! Everything that a verdict depends on: the request ([`metadata`]) and the policy ([`policy`]). No tokio, no socket
+//! and no clock: the same request under the same policy always has the same verdict.
 
 pub mod metadata;
 pub mod policy;

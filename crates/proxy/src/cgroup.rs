@@ -15,7 +15,7 @@ pub enum Version {
     Two,
 }
 
-/// The folders that may contain a controller's files for this process, the most likely first. Version 2 if
+/// The folders that may contain a controller's files for this process, the most likely first. They are of version 2 if
 /// the controller has no hierarchy of its own.
 pub fn folders(controller: &str) -> Vec<(Version, PathBuf)> {
     folders_in(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), Path::new(ROOT), controller)
@@ -41,7 +41,7 @@ pub fn folders_in(groups: &str, root: &Path, controller: &str) -> Vec<(Version, 
     folders
 }
 
-/// Reads the first existing file of this name.
+/// Reads the file of this name in the first folder that has it.
 pub fn first(folders: &[(Version, PathBuf)], version: Version, file: &str) -> Option<String> {
     let mut of_version = folders.iter().filter(|(found, _)| *found == version);
     of_version.find_map(|(_, folder)| fs::read_to_string(folder.join(file)).ok())

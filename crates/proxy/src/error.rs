@@ -1,8 +1,8 @@
 //! [`Error`]: every reason to refuse or fail a request.
 //!
-//! A layer that refuses or fails a request returns an [`Error`]; only `layers::rescue` turns it into a
-//! response. The text of a variant is sent to the client: one sentence that says what was refused and why. Its
-//! reason, status and outcome are chosen below, in matches that the compiler keeps complete.
+//! A layer that refuses or fails a request returns an [`Error`]; only `layers::rescue` turns it into a response. The
+//! text of a variant is sent to the client: one sentence that says what was refused and why. The reason, status and
+//! outcome of an error are chosen below, in exhaustive matches.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::policy::Concealed;
 use protocol::metadata::{CallingPod, RequestError, Unidentified};
 use telemetry::latency::RequestOutcome;
 
-/// Why a request was refused or failed.
+/// Reason why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not a valid HTTP/1.1 or metadata request.
@@ -22,22 +22,22 @@ pub enum Error {
     /// The policy conceals the requested path.
     #[error(transparent)]
     Concealed(#[from] Concealed),
-    /// It is not known which pod sent the request.
+    /// The pod that sent the request is not known.
     #[error("Unavailable: {0}; try again in a second.")]
     Unidentified(#[from] Unidentified),
-    /// The connection is of a pod that has ended, or older than the pod that has its address. It is reset.
+    /// The connection belongs to a pod that has ended, or is older than the pod that has its address now. It is reset.
     #[error("Refused: the pod that opened this connection has ended.")]
     Outdated,
-    /// A pod asks for an account, and its own has none here.
+    /// A pod requests an account, but its service account has no Google account here.
     #[error(
         "Refused: the service account {}/{} has no Google account here, and the node's is not its own (--passthrough lists \
          accounts that may use the node's).", .0.namespace, .0.service_account
     )]
     NoAccount(Arc<CallingPod>),
-    /// The pod's service account cannot be used, or is not known.
+    /// The pod's service account cannot be used, or is unknown.
     #[error(transparent)]
     Account(#[from] AccountError),
-    /// A pod reads a tree that may include the node's accounts, which cannot be removed.
+    /// A pod reads a tree that may include the node's accounts, which cannot be removed from it.
     #[error(
         "Refused: a recursive read of this directory may include the node's service accounts; read /computeMetadata/v1/ instead."
     )]
@@ -62,21 +62,21 @@ pub enum Error {
     Token(Arc<TokenFailure>),
 }
 
-/// Why a pod's service account cannot be used. The text is sent to the pod.
+/// Reason why a pod's service account cannot be used. The text is sent to the pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// Its configuration is malformed. The text is Google's.
     #[error("{0}")]
     Malformed(Box<str>),
-    /// It does not exist any more.
+    /// The account no longer exists.
     #[error("Refused: {0}.")]
     Deleted(Box<str>),
-    /// It is not known yet, or has just changed.
+    /// The account is not known yet, or has just changed.
     #[error("Unavailable: {0}; try again in a second.")]
     Unknown(Box<str>),
 }
 
-/// Which limit was reached.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Overload {
     /// Requests that wait for the metadata server.
@@ -91,7 +91,7 @@ pub enum Overload {
     /// Tokens of one pod: cached or being fetched, beyond its share.
     #[error("this pod requests too many different tokens at once")]
     Tokens,
-    /// Watched values: this request was waiting and was ended, because its client has the most watches.
+    /// Watched values: this waiting request was ended, because its client has the most watches.
     #[error(
         "this wait_for_change request was ended in favor of another pod, because --max-hanging is reached and this pod has the most"
     )]
@@ -120,7 +120,7 @@ impl Error {
         }
     }
 
-    /// The path that was asked for, if it is known.
+    /// The requested path, if it is known.
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Concealed(concealed) => Some(concealed.path().as_str()),
@@ -190,14 +190,14 @@ impl From<Failure> for Error {
     }
 }
 
-/// Why there is no answer, for all requests that waited for the same.
+/// Reason why there is no answer, shared by all requests that waited for it.
 #[derive(Debug, Clone)]
 pub enum SharedError {
-    /// The metadata server returned none.
+    /// The metadata server returned no answer.
     Failed(Arc<Failure>),
-    /// The request for it was shed.
+    /// The request was shed.
     Overloaded(Overload),
-    /// It is larger than this many bytes.
+    /// The answer is larger than this many bytes.
     TooLarge(usize),
 }
 

@@ -1,4 +1,4 @@
-//! [`Failure`]: why an upstream request failed. [`TokenFailure`]: why a source returned no token.
+//! [`Failure`]: a failed upstream request. [`TokenFailure`]: a source that returned no token.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use protocol::metadata::token::TokenError;
 /// after 3 s, and a 503 is clearer to them than a timeout.
 pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// Why the upstream returned no complete response. The text is sent to the client and logged.
+/// Reason why the upstream returned no complete response. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// No connection was made.
@@ -20,7 +20,7 @@ pub enum Failure {
         /// The operating system's error.
         error: io::Error,
     },
-    /// No complete response within this time.
+    /// No complete response arrived within this time.
     #[error("it did not answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
     /// The response began, but was not read to its end within this time.
@@ -29,7 +29,7 @@ pub enum Failure {
     /// The connection was closed before the response head.
     #[error("it closed the connection without a response")]
     Closed,
-    /// The connection was closed within the response.
+    /// The connection was closed before the end of the response.
     #[error("its response was cut short")]
     CutShort,
     /// The response is not HTTP/1.
@@ -38,7 +38,7 @@ pub enum Failure {
     /// A body larger than this many bytes where only a small one is valid.
     #[error("its response is larger than {0} bytes")]
     TooLarge(usize),
-    /// A request for the node's accounts in another name.
+    /// A request for the node's accounts on behalf of another principal.
     #[error("the node's accounts are requested only for the node")]
     Foreign,
     /// A successful response without `Metadata-Flavor: Google`: a different server listens at its address.
@@ -67,10 +67,10 @@ impl Failure {
     }
 }
 
-/// How a sentence begins that says why a pod has no token of its own.
+/// Beginning of the messages that say why a pod has no token of its own.
 pub const OWN_TOKEN: &str = "The pod's own token";
 
-/// Why a source returned no token. The text is sent to the client and logged.
+/// Reason why a source returned no token. The text is sent to the client and logged.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFailure {
     /// The source's server returned no complete response.
@@ -79,27 +79,27 @@ pub enum TokenFailure {
     /// A successful response that is not a token.
     #[error("its response is not a token: {0}")]
     NotAToken(#[from] TokenError),
-    /// A token without any of its life left, or one that a request found too late.
+    /// A token that had already expired on arrival, or when a waiting request received it.
     #[error("it had expired when it arrived")]
     Expired,
-    /// The server failed several times in a row and is not asked for a short time.
+    /// The server failed several times in a row, and gets no requests for a short time.
     #[error("it failed several times in a row and will be retried shortly")]
     Resting,
     /// The source has no tokens for this caller.
     #[error("it has no tokens for this caller")]
     ForeignPrincipal,
-    /// A step on the way to a pod's own token failed.
+    /// A step of the exchange for a pod's own token failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeFailure),
 }
 
-/// Which step on the way to a pod's own token failed, and why.
+/// The step of the exchange for a pod's own token that failed, and the reason.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExchangeFailure {
-    /// The pod's service account is not known.
+    /// The pod's service account is unknown.
     #[error("{0}")]
     Account(String),
-    /// The API server issued no token for it.
+    /// The API server issued no token for the service account.
     #[error("no Kubernetes token for the pod's service account: {0}")]
     Kubernetes(String),
     /// Google's Security Token Service did not exchange that token.
@@ -108,21 +108,21 @@ pub enum ExchangeFailure {
     /// Google's IAM Service Account Credentials API issued no token.
     #[error("Google's IAM Credentials API: {0}")]
     Iam(String),
-    /// A step is still under way, at this server if that is known. The next request waits for it.
+    /// A step is still in progress, at this server if it is known. The next request waits for it.
     #[error("{}", slow(*.0, *.1))]
     Slow(Option<TokenServer>, Duration),
 }
 
-/// A server on the way to a pod's own token.
+/// A server that takes part in the exchange for a pod's own token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 pub enum TokenServer {
-    /// It issues Kubernetes tokens.
+    /// Issues Kubernetes tokens.
     #[strum(serialize = "the API server")]
     Kubernetes,
-    /// It exchanges them for federated tokens.
+    /// Exchanges Kubernetes tokens for federated tokens.
     #[strum(serialize = "Google's Security Token Service")]
     Sts,
-    /// It issues tokens of Google accounts for these.
+    /// Issues tokens of Google accounts for federated tokens.
     #[strum(serialize = "Google's IAM Credentials API")]
     Iam,
 }
@@ -148,7 +148,7 @@ impl TokenFailure {
         }
     }
 
-    /// What an operator can do, as the end of a sentence, or nothing.
+    /// Advice for operators, as the end of a sentence, or an empty string.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Exchange(failure) if !matches!(failure, ExchangeFailure::Account(_)) => {
@@ -158,7 +158,7 @@ impl TokenFailure {
         }
     }
 
-    /// What is not available.
+    /// The subject of the sentence that something is not available.
     pub fn what(&self) -> &'static str {
         match self {
             Self::Exchange(_) => OWN_TOKEN,

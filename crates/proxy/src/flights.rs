@@ -1,12 +1,12 @@
 //! `Flights`: limits concurrent fetches, and shares them between clients.
 //!
-//! The flights under way are shared by [`Shares`]:
+//! The active flights are shared by [`Shares`]:
 //!
 //! - While there is room, a flight begins immediately.
-//! - When a flight ends, the client with the fewest flights under way is next; each client's flights begin in order.
-//!   Among clients with equally many, the proxy itself is first, because every pod uses the default account's token.
-//! - A client that holds clearly less than the largest holder waits at most `SLOW_AFTER` behind slow flights. Then
-//!   the oldest flight that has taken that long, and for which only the largest holder waits, is given up.
+//! - When a flight ends, the client with the fewest active flights is next; each client's flights begin in order. Among
+//!   clients with equally many, the proxy itself is first, because every pod uses the default account's token.
+//! - A client that holds clearly less than the largest holder waits at most `SLOW_AFTER` behind slow flights. Then the
+//!   oldest flight that has taken that long, and for which only the largest holder waits, is given up.
 //! - A pool may also limit the flights of each client.
 
 use std::collections::VecDeque;
@@ -20,17 +20,17 @@ use tokio::time::{Instant, timeout};
 
 use crate::shares::{Availability, Shares};
 
-/// A flight that has taken this long may be given up for another client. The server needs a few ms for a token that it
-/// has cached, and some 100 ms for a new one.
+/// Time after which a flight may be given up for another client. The server needs a few ms for a token that it has
+/// cached, and about 100 ms for a new one.
 const SLOW_AFTER: Duration = Duration::from_millis(200);
 
-/// Something that is fetched, and for which clients wait.
+/// A fetched item that clients wait for.
 pub trait Waited<T = IpAddr>: Debug + Send + Sync {
     /// Whether no client waits for it, or only this one.
     fn no_other_client_waits(&self, client: Option<T>) -> bool;
 }
 
-/// The flights under way, and the queue. `T` identifies a client; `None` is the proxy itself.
+/// The active flights, and the queue. `T` identifies a client; `None` is the proxy itself.
 #[derive(Debug)]
 pub struct Flights<T = IpAddr>(Mutex<State<T>>);
 
@@ -39,7 +39,7 @@ struct State<T> {
     shares: Shares<T>,
     /// Maximum flights of one client.
     client_limit: usize,
-    /// Flights under way, the oldest first.
+    /// Active flights, the oldest first.
     flying: Vec<Ticket<T>>,
     /// Waiting flights, by client. No queue is empty.
     queues: Vec<(Option<T>, VecDeque<Ticket<T>>)>,
@@ -53,13 +53,13 @@ struct Ticket<T> {
     entry: Arc<dyn Waited<T>>,
     /// Notified when the flight may begin, and when it is given up.
     called: Arc<Notify>,
-    /// When the flight began.
+    /// Time when the flight began.
     began: Instant,
     /// The flight for which this one was given up. It begins as soon as this one has ended.
     heir: Option<u64>,
 }
 
-/// A place in the queue, and then the permit to fetch. Released on drop.
+/// First a place in the queue, then the permission to fetch. Released on drop.
 #[derive(Debug)]
 pub struct Flight<'a, T: Copy + Debug + PartialEq = IpAddr> {
     flights: &'a Flights<T>,
@@ -68,18 +68,19 @@ pub struct Flight<'a, T: Copy + Debug + PartialEq = IpAddr> {
 }
 
 impl<T: Copy + Debug + PartialEq> Flights<T> {
-    /// Creates a pool of at most this many concurrent flights.
+    /// Creates a pool of at most `limit` concurrent flights.
     pub fn new(limit: usize) -> Self {
         Self::with_client_limit(limit, limit)
     }
 
-    /// Creates a pool of at most this many concurrent flights in total, and of each client.
+    /// Creates a pool of at most `limit` concurrent flights in total, and `client_limit` of each client.
     pub fn with_client_limit(limit: usize, client_limit: usize) -> Self {
         let shares = Shares::new(limit);
         Self(Mutex::new(State { shares, client_limit, flying: Vec::new(), queues: Vec::new(), next: 0 }))
     }
 
-    /// Waits until the flight may begin. It is charged to `client`: the first that waits for it, or the entry's holder.
+    /// Waits until the flight may begin. It is charged to `client`: the first client that waits for it, or the entry's
+    /// holder.
     pub async fn begin(&self, client: Option<T>, entry: Arc<dyn Waited<T>>) -> Flight<'_, T> {
         let called = Arc::<Notify>::default();
         let began = Instant::now();
@@ -171,8 +172,8 @@ impl<T: Copy + PartialEq> State<T> {
         ticket
     }
 
-    /// The first flight in the queue of the client with the fewest under way. Among such clients, the proxy's own, or
-    /// else the oldest.
+    /// The first flight in the queue of the client with the fewest active flights. Among such clients, the proxy's own,
+    /// otherwise the oldest.
     fn next(&self) -> Option<u64> {
         let first = |(client, queue): &(Option<T>, VecDeque<Ticket<T>>)| {
             Some((self.shares.held_by(*client), client.is_some(), queue.front()?.id))
@@ -181,7 +182,7 @@ impl<T: Copy + PartialEq> State<T> {
         may_begin.filter_map(first).min().map(|(_, _, id)| id)
     }
 
-    /// Removes a flight that has ended, and begins the next.
+    /// Removes a flight that has ended, and begins the next one.
     fn landed(&mut self, landed: &Ticket<T>) {
         self.shares.give_back(landed.client, 1);
         let heir = landed.heir.and_then(|id| self.leave_queue(id));
@@ -194,7 +195,7 @@ impl<T: Copy + PartialEq> State<T> {
 impl<T: Copy + Debug + PartialEq> Flight<'_, T> {
     /// Waits until the flight is given up for another client.
     pub async fn given_up(&self) {
-        // The first notification may still be the one that let the flight begin.
+        // The first notification may still be the one that began the flight.
         while self.flights.is_wanted(self.id) {
             self.called.notified().await;
         }
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
     use crate::shares::Client;
 
-    /// Something for which these clients wait.
+    /// An item that these clients wait for.
     #[derive(Debug)]
     struct Entry(Vec<Client>);
 

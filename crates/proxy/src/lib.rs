@@ -1,7 +1,7 @@
 //! The path of a request: from the connection of a pod through the layers to the metadata server, and back.
 //!
-//! It does not know how pods are identified, and it knows neither Kubernetes nor TLS. It has three seams: who sends a request
-//! ([`layers::classify::Identify`]), where a token comes from ([`tokens::TokenSource`]), and hooks.
+//! This crate does not know how pods are identified, and knows neither Kubernetes nor TLS. It has three seams: the
+//! sender of a request ([`layers::classify::Identify`]), the source of tokens ([`tokens::TokenSource`]), and hooks.
 
 #![forbid(unsafe_code)]
 

@@ -59,7 +59,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// A body that may be in memory when its response head is.
+/// A body that may be in memory as soon as its response head is available.
 pub trait AtHand: http_body::Body {
     /// Number of bytes, if all of them are in memory.
     fn at_hand(&self) -> Option<usize>;
@@ -81,7 +81,7 @@ const REUSED_CAPACITIES: Range<usize> = 4..24;
 /// `Server` header of responses made by the proxy, which distinguishes them from the upstream's.
 pub const SERVER: HeaderValue = HeaderValue::from_static("gce-metadata-proxy");
 
-/// `text/plain`, for sentences. Metadata values have the server's own types.
+/// `text/plain`, for messages. Metadata values have the server's own types.
 pub const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// The metadata server's type for values and listings.
@@ -135,7 +135,7 @@ pub fn directory_redirect(request: &Request) -> Response<Body> {
     response
 }
 
-/// A response with a sentence that may quote the client's input, so browsers must not sniff its type.
+/// A response with a message that may quote the client's input, so browsers must not sniff its type.
 pub fn sentence(status: StatusCode, sentence: impl Into<Bytes>) -> Response<Body> {
     let mut response = local(status, PLAIN_TEXT, sentence);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -5,12 +5,12 @@
 //! complete before the first byte is sent (`upstream::body`), trees that are redacted (`layers::conceal`),
 //! and values seen by a watch (`layers::hanging`).
 //!
-//! # Who gets room
+//! # Order of requests
 //!
 //! - A single client may use all of it.
 //! - When there is not enough, requests queue for up to [`UPSTREAM_TIMEOUT`]. The client that holds least goes first;
-//!   clients that hold the same take turns. No request overtakes the first in the queue, however large its
-//!   response is, so a client that holds little waits only for the responses of others to be read.
+//!   clients that hold the same take turns. No request overtakes the first in the queue, however large its response is,
+//!   so a client that holds little waits only until the responses of others are read.
 //! - While a request waits, connections of the client that holds most are closed if their responses were sent
 //!   250 ms ago and are not being read. If there are none, the same applies to all clients. So a client that
 //!   does not read, or reads slowly, cannot block others.
@@ -43,18 +43,17 @@ use base::hook::Hook;
 use readers::Readers;
 pub use whole::Whole;
 
-/// Maximum response that needs no room, in bytes, for requests that hold a seat until the response is read: at most
-/// 1.6 MiB for 200 seats.
+/// Maximum size of a response that needs no room, in bytes, for requests that hold a seat until the response is read:
+/// at most 1.6 MiB for 200 seats.
 pub const SMALL_BYTES: usize = 8 * 1024;
 
-/// Maximum response that needs no room, in bytes, for requests without a seat. Seats are released at the same
-/// size.
+/// The same, for requests without a seat. Seats are released at the same size.
 pub const SMALL_BYTES_WITHOUT_SEAT: usize = 1024;
 
 /// Interval at which the first request in the queue searches for connections that do not read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Closes connections with these peers that do not read. Returns `false` if all of them are reading.
+/// Closes those connections with these peers that do not read. Returns `false` if all of them are reading.
 pub type CutUnread = Hook<dyn Fn(&[SocketAddr]) -> bool + Send + Sync>;
 
 /// Memory for large responses.
@@ -75,7 +74,7 @@ struct State {
     readers: Readers,
 }
 
-/// Room that a response needs, in bytes.
+/// Amount of room that a response needs, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
     /// For the original response.
@@ -88,15 +87,15 @@ pub struct Amount {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
-    /// Its client's turn among clients that hold the same amount: after all clients that were waiting when it
-    /// was last served.
+    /// The client's position among clients that hold the same amount: behind all clients that were waiting when it was
+    /// last served.
     turn: u64,
     account: Account,
     amount: Amount,
     granted: oneshot::Sender<Charge>,
 }
 
-/// The client to charge, or nobody for the proxy's own requests.
+/// The client to charge. The proxy's own requests have no peer.
 #[derive(Debug, Clone)]
 pub struct Account {
     room: Arc<Room>,
@@ -123,7 +122,7 @@ impl Amount {
 }
 
 impl Room {
-    /// Creates room for this many bytes in total. Half of it is the maximum response that can be redacted or
+    /// Creates room of this many bytes in total. Half of it is the maximum size of a response that can be redacted or
     /// watched.
     pub fn new(limit: usize, cut_unread: CutUnread) -> Arc<Self> {
         let state =
@@ -131,7 +130,7 @@ impl Room {
         Arc::new(Self { limit, cut_unread, state: Mutex::new(state) })
     }
 
-    /// The account of a peer's client.
+    /// The account of the client at this peer.
     pub fn account(self: &Arc<Self>, peer: Option<SocketAddr>) -> Account {
         Account { room: Arc::clone(self), peer }
     }
@@ -146,7 +145,7 @@ impl Room {
         self.lock().shares.used()
     }
 
-    /// Total bytes.
+    /// Total room, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -237,7 +236,7 @@ impl Account {
         self.peer.map(|peer| peer.ip().to_canonical())
     }
 
-    /// The peer address of the connection.
+    /// The peer address of the client's connection.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
     }
@@ -258,7 +257,7 @@ impl Account {
         Some(Charge { account: self.clone(), amount })
     }
 
-    /// Takes room, waiting at most as long as the upstream may take to respond.
+    /// Takes room, and waits for it at most as long as the upstream may take to respond.
     pub async fn take(&self, amount: Amount) -> Result<Charge, Overload> {
         timeout(UPSTREAM_TIMEOUT, self.wait_for(amount)).await.ok().flatten().ok_or(Overload::LargeAnswers)
     }

@@ -1,4 +1,4 @@
-//! [`Shares`]: counts how much of a limited resource each client holds, and decides who gives way.
+//! [`Shares`]: counts the amount of a limited resource that each client holds, and decides who gives way.
 //!
 //! Connections, seats, watches, token flights, cached tokens and bytes of memory are all limited, and shared
 //! between clients by one rule:
@@ -7,16 +7,16 @@
 //! - When there is no room, the client that holds most gives way to a client that holds clearly less.
 //! - The client that holds most must give up something of its own, or is refused.
 //!
-//! [`Shares`] only counts. What "giving way" means (closing a connection, ending a watch, evicting a token, waiting
-//! for a seat) is up to the owner of the resource.
+//! [`Shares`] only counts. The owner of the resource defines what "giving way" means: closing a connection, ending a
+//! watch, evicting a token, waiting for a seat.
 
 use std::net::IpAddr;
 
 /// A client: an IP address, which identifies a pod, or `None` for the proxy's own requests.
 pub type Client = Option<IpAddr>;
 
-/// How much of a resource each client holds, in the resource's unit (items or bytes). Clients are pods, by address, or
-/// something else that `T` identifies; `None` is the proxy itself.
+/// The amount of a resource that each client holds, in the resource's unit (items or bytes). Clients are pods, by
+/// address, or other entities that `T` identifies; `None` is the proxy itself.
 #[derive(Debug)]
 pub struct Shares<T = IpAddr> {
     limit: usize,
@@ -26,7 +26,7 @@ pub struct Shares<T = IpAddr> {
     holders: Vec<(Option<T>, usize)>,
 }
 
-/// Whether a client may take more, and otherwise which client must give something up.
+/// Whether a client may take more, and if not, the client that must give something up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Availability<T = IpAddr> {
     /// There is room.
@@ -57,8 +57,8 @@ impl<T: Copy + PartialEq> Shares<T> {
         self.room_beside(client, amount, |_| 0)
     }
 
-    /// Like [`Shares::room_for`], with a reserve that must stay free, which may depend on whether the client holds most. Always
-    /// scans all clients.
+    /// Like [`Shares::room_for`], with a reserve that must stay free and may depend on whether the client holds most.
+    /// Always scans all clients.
     pub fn room_beside(
         &self,
         client: Option<T>,
@@ -79,7 +79,7 @@ impl<T: Copy + PartialEq> Shares<T> {
         }
     }
 
-    /// Adds this amount to the client's share, whether there is room or not.
+    /// Adds this amount to the client's share, whether or not there is room.
     pub fn take(&mut self, client: Option<T>, amount: usize) {
         if amount == 0 {
             return;

@@ -1,12 +1,13 @@
-//! `SingleFlight`: what is known of something, and at most one flight that fetches more of it.
+//! `SingleFlight`: the state of an item, and at most one flight that fetches it.
 //!
-//! A flight is shared by all who wait for it and belongs to none of them. It runs in a task of its own and continues when they
-//! have left, so that the next request finds its result. The user of this type decides how a result changes `S`, also how a
-//! failure does, and for how long it is `Remembered`.
+//! A flight is shared by all requests that wait for it and belongs to none of them. It runs in a task of its own and
+//! continues when they have left, so that the next request finds its result. The user of this type decides how a result
+//! or a failure changes `S`, and for how long it is `Remembered`.
 //!
-//! Its users are `layers::leaves` and the steps of `identity::tokens`. A watch of `layers::hanging` ends with its last watcher, so
-//! it has its own table and shares only `Publisher` and `Landing`. The token cache's flights belong to its keepers, which also
-//! refresh tokens that nobody waits for, and begin no flight for requests that have left; it shares only `Remembered`.
+//! It is used by `layers::leaves` and the steps of `identity::tokens`. A watch of `layers::hanging` ends with its last
+//! watcher, so it has its own table and shares only `Publisher` and `Landing`. The token cache's flights belong to its
+//! keepers, which also refresh tokens without waiting requests, and begin no flight for requests that have left; it
+//! shares only `Remembered`.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,24 +16,24 @@ use tokio::sync::watch;
 
 use base::clock::BootTime;
 
-/// What is known, `S`, and the flight under way, whose result is `T`. A clone is the same.
+/// The state `S`, and the current flight, whose result is `T`. Clones share both.
 #[derive(Debug)]
 pub struct SingleFlight<S, T>(Arc<RwLock<State<S, T>>>);
 
-/// What is known. Dereferences to it.
+/// The state. Dereferences to `S`.
 #[derive(Debug)]
 pub struct State<S, T> {
     known: S,
     flight: Option<Landing<T>>,
 }
 
-/// Exclusive access to what is known. Nobody begins or ends a flight meanwhile.
+/// Exclusive access to the state. No flight begins or ends meanwhile.
 pub struct Held<'a, S, T> {
     of: &'a SingleFlight<S, T>,
     state: RwLockWriteGuard<'a, State<S, T>>,
 }
 
-/// Publishes the result of a flight. If it is dropped before, there is no result.
+/// Publishes the result of a flight. If it is dropped without publishing, there is no result.
 #[derive(Debug)]
 pub struct Publisher<T>(watch::Sender<Option<T>>);
 
@@ -40,32 +41,32 @@ pub struct Publisher<T>(watch::Sender<Option<T>>);
 #[derive(Debug, Clone)]
 pub struct Landing<T>(watch::Receiver<Option<T>>);
 
-/// An answer, usually a failure, and until when it is given to all who ask.
+/// An answer, usually a failure, that is given to all requests until some time.
 #[derive(Debug, Clone)]
 pub struct Remembered<T> {
     /// The answer.
     pub what: T,
-    /// When it ends.
+    /// Time when it expires.
     pub until: BootTime,
 }
 
 impl<S, T> SingleFlight<S, T> {
-    /// Reads what is known, and whether a flight is under way.
+    /// Reads the state, and whether a flight is active.
     pub fn read(&self) -> RwLockReadGuard<'_, State<S, T>> {
-        // What is known is replaced part by part, and each part whole.
+        // The state is replaced part by part, and each part as a whole.
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks it, to begin a flight or to change what is known.
+    /// Locks the state, to begin a flight or to change it.
     pub fn lock(&self) -> Held<'_, S, T> {
         Held { of: self, state: self.0.write().unwrap_or_else(PoisonError::into_inner) }
     }
 }
 
 impl<S, T> State<S, T> {
-    /// The flight under way.
+    /// The current flight.
     pub fn flight(&self) -> Option<&Landing<T>> {
-        // One whose task panicked has no publisher any more.
+        // A flight whose task panicked no longer has a publisher.
         self.flight.as_ref().filter(|flight| flight.0.has_changed().is_ok())
     }
 }
@@ -75,8 +76,8 @@ where
     S: Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
 {
-    /// Joins the flight under way. If there is none, begins one that does this `work`. `land` records the outcome at the
-    /// moment at which the flight ends, so that nobody begins another in between.
+    /// Joins the current flight. If there is none, begins one that does this `work`. `land` records the outcome at the
+    /// moment when the flight ends, so that no other flight begins in between.
     pub fn join<F>(
         &mut self,
         work: impl FnOnce() -> F,
@@ -111,12 +112,12 @@ impl<T> Default for Publisher<T> {
 }
 
 impl<T> Publisher<T> {
-    /// Waits for what this one will publish.
+    /// A landing that waits for this publisher's result.
     pub fn landing(&self) -> Landing<T> {
         Landing(self.0.subscribe())
     }
 
-    /// Publishes the result, unless another was published before.
+    /// Publishes the result, unless one was already published.
     pub fn publish(&self, result: T) {
         self.0.send_if_modified(|published| {
             let is_first = published.is_none();
@@ -134,17 +135,17 @@ impl<T: Clone> Landing<T> {
 }
 
 impl<T> Remembered<T> {
-    /// Until a moment.
+    /// An answer that expires at this time.
     pub fn until(what: T, until: BootTime) -> Self {
         Self { what, until }
     }
 
-    /// Until it is replaced.
+    /// An answer that stays until it is replaced.
     pub fn always(what: T) -> Self {
         Self::until(what, BootTime::from_nanos(u64::MAX))
     }
 
-    /// The answer at this moment.
+    /// The answer at this time.
     pub fn at(&self, now: BootTime) -> Option<&T> {
         (now < self.until).then_some(&self.what)
     }
@@ -156,7 +157,7 @@ impl<S: Default, T> Default for SingleFlight<S, T> {
     }
 }
 
-/// Whether they are the same.
+/// Whether both are clones of the same flight.
 impl<S, T> PartialEq for SingleFlight<S, T> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -208,10 +209,10 @@ mod tests {
 
     use super::*;
 
-    /// How long a flight takes.
+    /// Duration of a flight.
     const FLIGHT: Duration = Duration::from_secs(2);
 
-    /// Counts flights, and remembers the number of the last that has landed.
+    /// Counts flights, and stores the number of the last one that landed.
     #[derive(Default)]
     struct Numbered {
         flights: SingleFlight<usize, usize>,
@@ -266,7 +267,7 @@ mod tests {
             *known
         });
         may_end.notify_one();
-        // Sees the state between any two steps of the flight.
+        // Reads the state between any two steps of the flight.
         for _ in 0..16 {
             assert!({
                 let state = flights.read();

@@ -11,7 +11,7 @@ use super::built_in;
 use super::spellings::target;
 use crate::support::{Answer, Proxy, config, raw, upstream};
 
-/// Requests for each of the two built-in policies.
+/// Number of requests for each of the two built-in policies.
 const CASES: u32 = 5_000;
 
 #[test]
@@ -46,11 +46,11 @@ fn explain_agrees(name: &str) {
     result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What `explain` says that the proxy does with a request.
+/// The output of `explain` for a request.
 #[derive(Debug)]
 struct Explained<'a> {
     verdict: Option<&'a str>,
-    /// What the client gets, if that is a refusal: its status, and the sentence.
+    /// Status and message of the client's response, if it is a refusal.
     client: Option<(u16, &'a str)>,
     /// The target that is sent upstream.
     upstream: Option<&'a str>,
@@ -76,17 +76,17 @@ async fn disagreement(policy: &Policy, addr: SocketAddr, mock: &Handle, target: 
         format!("GET {target} HTTP/1.1\r\nHost: metadata\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n");
     let came = raw(addr, request).await;
     let (answer, _) = Answer::parse(&came, false)?;
-    // Tokens are renewed whoever asks for what.
+    // Tokens are renewed independently of requests.
     let sent: Vec<_> = mock.log().into_iter().filter(|seen| !seen.path().ends_with("/token")).collect();
     let is_as_explained = match (explained.client, explained.upstream) {
-        // A target that the HTTP parser does not take is refused before it is a request, in other words.
+        // A target that the HTTP parser rejects is refused before it becomes a request, with another message.
         (Some((400, _)), None) => answer.status == 400 && sent.is_empty(),
         (Some((status, sentence)), None) => {
             answer.status == status && answer.body.trim_end() == sentence && sent.is_empty()
         }
         (None, None) => explained.verdict == Some("redirect to the directory") && answer.status == 301,
         (None, Some(upstream)) => {
-            // Of an error of the server's, the proxy may pass on the status alone, in its own words.
+            // For an error of the server, the proxy may pass on only the status, with its own message.
             let is_refusal =
                 sent.is_empty() && answer.header("server") == Some("gce-metadata-proxy") && answer.status >= 400;
             !is_refusal && sent.iter().all(|seen| seen.target == upstream)

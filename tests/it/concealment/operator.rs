@@ -1,5 +1,5 @@
-//! An operator's work with policies, tested with the binary: try one, change one, make a mistake, ask about
-//! one.
+//! An operator's work with policies, tested with the binary: trying a policy, changing it, making a mistake, asking
+//! about it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ const SSH_KEYS: &str = "/computeMetadata/v1/instance/attributes/ssh-keys";
 const TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 const HEAD: &str = "apiVersion: gce-metadata-proxy/v1\nkind: ConcealmentPolicy\nname: mine\n";
 
-/// A directory that is gone when the test is over.
+/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -31,7 +31,7 @@ impl Scratch {
         path_text(&path)
     }
 
-    /// As the kubelet does it: what the file is a link into is itself a link, and that one is swapped.
+    /// As the kubelet does it: the file is a link into a directory that is itself a link, and that link is swapped.
     fn publish(&self, generation: &str, text: &str) {
         let data = self.0.join(generation);
         fs::create_dir_all(&data).expect("a directory");

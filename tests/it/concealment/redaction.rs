@@ -18,12 +18,12 @@ use crate::support::{
 /// The largest tree that is redacted, in bytes.
 const LARGEST: usize = LARGE_ANSWERS / 2;
 
-/// A tree that is not kept, because of a parameter.
+/// A tree that is not cached, because of a parameter.
 const TREE: &str = "/computeMetadata/v1/instance/?recursive=true&last_etag=x";
 
 const KEPT_TREE: &str = "/computeMetadata/v1/instance/?recursive=true";
 
-/// A proxy that redacts by `compat`, in front of a mock whose every secret is one that `compat` names.
+/// A proxy that redacts by `compat`, in front of a mock with only the secrets that `compat` names.
 async fn redacting() -> (Handle, Proxy) {
     let mock = upstream().await;
     for path in UNNAMED {
@@ -107,7 +107,7 @@ async fn head_has_the_head_of_what_get_has() {
     proxy.stop().await;
 }
 
-/// What clients compare is what they see: the server's `ETag` changes with each concealed value.
+/// Clients compare what they see: the server's `ETag` changes with each concealed value.
 #[tokio::test]
 async fn the_etag_is_that_of_what_is_shown() {
     let (mock, proxy) = redacting().await;
@@ -135,7 +135,7 @@ async fn an_answer_of_unknown_length_is_cut_too() {
     proxy.stop().await;
 }
 
-/// Whatever comes with a success is cut or refused; nothing is passed on because it looks otherwise than it should.
+/// The body of every success is cut or refused; nothing is passed on because it looks different than expected.
 #[tokio::test]
 async fn what_is_no_tree_is_refused_and_what_is_one_is_cut() {
     let (mock, proxy) = redacting().await;
@@ -208,14 +208,14 @@ async fn a_tree_beyond_the_bound_is_refused_however_its_length_is_told() {
     let watched = get(proxy.addr, &format!("{TREE}&wait_for_change=true")).await;
     assert_eq!((watched.status, watched.body), (403, announced.body));
     mock.heal();
-    // What would be left of it is small.
+    // The remaining part of it would be small.
     mock.set("instance/attributes/kube-env", &"x".repeat(LARGEST));
     mock.fault(Fault::Chunked);
     assert_eq!(get(proxy.addr, TREE).await.status, 403);
     proxy.stop().await;
 }
 
-/// Many small values are the worst for whoever makes a list of them.
+/// Many small values are the worst case for code that makes a list of them.
 #[tokio::test]
 async fn a_tree_at_the_bound_fits_in_memory() {
     let mock = upstream().await;
@@ -233,7 +233,7 @@ async fn a_tree_at_the_bound_fits_in_memory() {
     assert!(peak - before < 3 * 1024 * 1024, "{before} bytes before, {peak} bytes at most");
 }
 
-/// As much custom metadata as a machine may have.
+/// Sets as much custom metadata as a machine may have.
 fn fill(mock: &Handle) {
     for part in ["a", "b", "c", "d"] {
         mock.set(&format!("instance/attributes/{part}"), &"0123456789abcdef".repeat(8 * 1024));
@@ -255,7 +255,7 @@ async fn a_large_tree_can_be_watched_and_several_watchers_get_it() {
             .collect();
         metric_becomes(proxy.metrics_addr, "metadata_proxy_connections", 5).await;
         eventually("the watch is upstream", || mock.watchers() == 1).await;
-        // A watcher whose request comes after a change waits for the next.
+        // A watcher whose request arrives after a change waits for the next one.
         let changes = async {
             for number in 0.. {
                 mock.set("instance/attributes/kube-env", &format!("MOCK-SECRET of tomorrow {query} {number}"));
@@ -308,7 +308,7 @@ async fn an_answer_that_is_no_success_carries_no_value() {
     proxy.stop().await;
 }
 
-/// What a policy drops does not decide how the answer is read.
+/// A dropped parameter must not affect how the answer is read.
 #[tokio::test]
 async fn a_dropped_flag_leaves_a_listing() {
     let mock = upstream().await;

@@ -11,7 +11,7 @@ use proxy::policy::{Choice, Policy, Recursive};
 use super::{UNNAMED, built_in, misread};
 use crate::support::{Proxy, config, raw, upstream};
 
-/// What no account's answer may hold: the beginning of every JWT.
+/// Text that no account's answer may contain: the beginning of every JWT.
 const JWT: &str = "eyJ";
 
 #[test]
@@ -64,8 +64,8 @@ async fn problem(addr: SocketAddr, mock: &Handle, policy: &Policy, target: &str)
     secret.into_iter().chain(misread(mock, policy)).next().map(|target| format!("{target} went upstream"))
 }
 
-/// What names a secret for the most lenient of servers: one that decodes until nothing changes, resolves dots, knows no
-/// case, no hyphens, no final slash, and takes a `;` for the end of a name.
+/// Whether a path names a secret to the most lenient server: one that decodes until nothing changes, resolves dots,
+/// ignores case, hyphens and a final slash, and takes a `;` for the end of a name.
 fn is_secret(path: &str) -> bool {
     let read = lenient(path);
     let below =
@@ -104,7 +104,7 @@ fn lenient(path: &str) -> String {
     names.join("/")
 }
 
-/// A request target that means a secret, or a directory with a secret in it, to some server.
+/// A request target that some server takes for a secret, or for a directory that contains one.
 pub(super) fn target() -> impl Strategy<Value = String> {
     (path(), select(vec!["", "http://169.254.169.254", "HTTP://metadata:80", "//", "/.", "/x/.."]), query())
         .prop_map(|(path, before, query)| format!("{before}{path}{query}"))
@@ -175,10 +175,10 @@ fn query() -> impl Strategy<Value = String> {
     select(spelt.to_vec()).prop_map(str::to_owned)
 }
 
-/// Changes a path here and there, by a seed, so that a failure shrinks to few tricks.
+/// Changes random parts of a path, from a seed, so that a failure shrinks to few changes.
 struct Spelling {
     seed: u64,
-    /// About how many in sixteen letters are changed.
+    /// Approximate number of letters in sixteen that are changed.
     tricks: u8,
 }
 
@@ -226,7 +226,7 @@ impl Spelling {
             2 => format!("%{code:02X}"),
             3 => format!("%{code:02x}"),
             4 => format!("%25{code:02x}"),
-            // Camel case loses the hyphen, a hyphen too many is lost too.
+            // Camel case loses the hyphen; an additional hyphen is lost too.
             5 if letter == '-' => String::new(),
             _ => format!("-{letter}"),
         }
@@ -247,7 +247,7 @@ impl Spelling {
     }
 }
 
-/// The oracle must know what it is asked about, or nothing is tested.
+/// The oracle must recognise secrets, or nothing is tested.
 #[test]
 fn the_lenient_reading_finds_secrets() {
     for path in [

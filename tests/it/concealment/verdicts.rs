@@ -47,7 +47,7 @@ async fn ask(addr: SocketAddr, mock: &Handle, policy: &Policy, row: &Row, expect
     mock.reset_counters();
     let mut connection = Connection::open(addr).await;
     connection.send(row.bytes()).await;
-    // Whatever is kept open is closed by this, so that everything that comes back is seen.
+    // This request closes a connection that is still open, so that all responses are read.
     connection.send("GET / HTTP/1.1\r\nHost: metadata\r\nConnection: close\r\n\r\n").await;
     let came = connection.rest().await;
     let text = String::from_utf8_lossy(&came);

@@ -1,12 +1,12 @@
 //! Requests, line by line.
 
-/// The name under which a row asks unless it says otherwise.
+/// Host name of a row's requests by default.
 pub const HOST: &str = "metadata.google.internal";
 
 const V1: &str = "/computeMetadata/v1";
 const ACCOUNT: &str = "/computeMetadata/v1/instance/service-accounts/default";
 
-/// A request that is well-formed except where a row says otherwise.
+/// A request that is well-formed except where a row changes it.
 #[derive(Debug, Clone)]
 pub struct Ask {
     method: &'static str,
@@ -19,12 +19,12 @@ pub struct Ask {
     body: &'static str,
 }
 
-/// A GET, with the table's abbreviations.
+/// A GET of a target with the table's abbreviations.
 pub fn get(target: &str) -> Ask {
     ask("GET", target)
 }
 
-/// Any method, with the table's abbreviations.
+/// A request with any method, for a target with the table's abbreviations.
 pub fn ask(method: &'static str, target: &str) -> Ask {
     Ask {
         method,
@@ -38,7 +38,7 @@ pub fn ask(method: &'static str, target: &str) -> Ask {
     }
 }
 
-/// Writes out the table's abbreviations: `v1` for the tree, `SA` for the default account.
+/// Expands the table's abbreviations: `v1` is the tree, `SA` the default account.
 pub fn full(target: &str) -> String {
     let abbreviated = |short: &str, long: &str| {
         let rest = target.strip_prefix(short)?;
@@ -53,7 +53,7 @@ impl Ask {
         Self { has_flavor: false, ..self }
     }
 
-    /// Under another name.
+    /// With another host name.
     pub fn host(self, host: &'static str) -> Self {
         Self { host: Some(host), ..self }
     }
@@ -63,7 +63,7 @@ impl Ask {
         Self { host: None, ..self }
     }
 
-    /// In HTTP/1.0, which closes without being told to.
+    /// In HTTP/1.0, where the connection closes after the response by default.
     pub fn http10(self) -> Self {
         Self { version: "HTTP/1.0", closes: false, ..self }
     }
@@ -84,17 +84,17 @@ impl Ask {
         Self { body, ..self }
     }
 
-    /// Whether the answer has no body, whatever its length says.
+    /// Whether the answer has no body, whatever its length header says.
     pub fn is_head(&self) -> bool {
         self.method == "HEAD"
     }
 
-    /// The first line, for reports.
+    /// The request line, for reports.
     pub fn title(&self) -> String {
         format!("{} {} {}", self.method, self.target, self.version)
     }
 
-    /// As it is sent.
+    /// The bytes as sent.
     pub fn bytes(&self) -> Vec<u8> {
         let mut lines = vec![self.title()];
         lines.extend(self.host.map(|host| format!("Host: {host}")));

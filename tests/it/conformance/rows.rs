@@ -1,8 +1,8 @@
 //! The table. In targets, `v1` is the tree and `SA` its default account.
 //!
-//! Where the protocol notes leave a choice, the mock must behave as it documents, and the proxy as it was
-//! decided: it refuses concealed paths with 403 and a reason, and likewise unknown query parameters and API
-//! versions; it responds itself to paths above the API versions; and it allows only reads.
+//! Where the protocol notes leave a choice, the mock must behave as documented, and the proxy as decided: it refuses
+//! concealed paths with 403 and a reason, and likewise unknown query parameters and API versions; it answers paths
+//! above the API versions itself; and it allows only reads.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::expect::{
 use super::stage::Side;
 use super::stories::{self, Story};
 
-/// A row, and what it asks of whom.
+/// A row of the table, with its test cases.
 pub struct Row {
     pub id: &'static str,
     pub cases: Vec<Case>,
@@ -28,18 +28,18 @@ pub struct Row {
     given: fn(&Handle),
 }
 
-/// One thing that is asked of one side.
+/// One test case, for one side.
 pub struct Case {
     pub side: Side,
-    /// Done to the mock beforehand.
+    /// Setup of the mock.
     pub given: fn(&Handle),
     pub play: Play,
 }
 
-/// How it is asked.
+/// The requests of a test case.
 pub enum Play {
     Exchange(Ask, Box<Expect>),
-    /// With a name for reports.
+    /// A test of several requests, with a name for reports.
     Story(&'static str, Story),
 }
 
@@ -48,39 +48,39 @@ fn row(id: &'static str) -> Row {
 }
 
 impl Row {
-    /// What follows is about a GET of this target.
+    /// The next expectations are for a GET of this target.
     fn get(self, target: &str) -> Self {
         self.ask(get(target))
     }
 
-    /// What follows is about this request.
+    /// The next expectations are for this request.
     fn ask(self, ask: Ask) -> Self {
         Self { ask, ..self }
     }
 
-    /// What follows needs this done to the mock.
+    /// The next expectations need this setup of the mock.
     fn given(self, given: fn(&Handle)) -> Self {
         Self { given, ..self }
     }
 
-    /// The mock, asked directly, answers so.
+    /// The mock's response when it is requested directly.
     fn mock(self, expect: Expect) -> Self {
         let play = Play::Exchange(self.ask.clone(), Box::new(expect));
         self.play(Side::Mock, play)
     }
 
-    /// The proxy answers so.
+    /// The proxy's response.
     fn proxy(self, expect: Expect) -> Self {
         let play = Play::Exchange(self.ask.clone(), Box::new(expect));
         self.play(Side::Proxy, play)
     }
 
-    /// The mock answers so, and the proxy passes that on.
+    /// The mock's response, which the proxy passes on.
     fn both(self, expect: Expect) -> Self {
         self.mock(expect.clone()).proxy(expect)
     }
 
-    /// Both answer with a token.
+    /// Both respond with a token.
     fn token(self) -> Self {
         self.mock(token()).proxy(kept_token())
     }
@@ -99,7 +99,7 @@ impl Row {
     }
 }
 
-/// For reports.
+/// The name in reports.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = match self.side {
@@ -113,7 +113,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// All rows, in the table's order.
+/// All rows, in the order of the table.
 pub fn all() -> Vec<Row> {
     let chapters = [
         discovery,
@@ -138,7 +138,7 @@ pub fn all() -> Vec<Row> {
 
 fn discovery() -> Vec<Row> {
     let servers = || text("0.1/\ncomputeMetadata/\n").no_etag();
-    // Only what is served without conditions is listed.
+    // The listing contains only what is served without conditions.
     let proxys = || own_listing("computeMetadata/\n");
     let accounts = || redirect("v1/instance/service-accounts/").header("content-length", "47");
     vec![
@@ -149,7 +149,7 @@ fn discovery() -> Vec<Row> {
         row("T06").get("/computeMetadata/").mock(text("v1/\nv1beta1/\n")).proxy(own_listing("v1/\n")),
         row("T07").get("v1").mock(redirect("v1/")).proxy(redirect("v1/").by_proxy()),
         row("T08").get("v1/").both(text("instance/\noslogin/\nproject/\nuniverse/\n").known()),
-        // Node's library looks here for a metadata server, so the proxy answers by itself.
+        // Node's library detects the metadata server by this path, so the proxy answers it itself.
         row("T09")
             .get("v1/instance")
             .mock(redirect("v1/instance/"))
@@ -198,7 +198,7 @@ fn leaves() -> Vec<Row> {
             .mock(page(400)),
         row("T32").get("v1/project/project-id?recursive=true").both(known_leaf("mock-project")),
         row("T33").get("v1/project/project-id?foo=bar").mock(leaf("mock-project")).proxy(refusal(403)),
-        // What an attribute holds is judged when it is asked for, so the directory is listed.
+        // Each attribute is judged when it is requested, so the directory is listed.
         row("T34").get("v1/project/").both(text("attributes/\nnumeric-project-id\nproject-id\n").known()),
     ]
 }
@@ -213,7 +213,7 @@ fn recursion() -> Vec<Row> {
         row("T36").get("v1/project/?recursive=true").mock(project()),
         spelled(row("T37"), &["=True", "=TRUE", "=1", "=yes", "=on"], project),
         spelled(row("T38"), &["=false", "=0", "=maybe"], listing),
-        // The mock takes the reading that gives away more, and so must the proxy.
+        // The mock takes the reading that reveals more, and so must the proxy.
         row("T39").get("v1/project/?recursive").both(project().known()),
         row("T40").get("v1/project/?recursive=true&alt=text").mock(text_that(is_project_text).etag()),
     ]
@@ -244,7 +244,7 @@ fn paths() -> Vec<Row> {
     vec![
         row("T51").get("v1/nothing").mock(page(404).holding("/computeMetadata/v1/nothing")),
         row("T52").get("v1/nothing").proxy(page(404)),
-        // Under the proxy's policy an API version that nobody knows.
+        // Under the proxy's policy this is an unknown API version.
         row("T54").get("/COMPUTEMETADATA/V1/project/project-id").mock(page(404)).proxy(refusal(403)),
         row("T55").get("v1/Project/project-id").both(page(404)),
         row("T56")
@@ -276,7 +276,7 @@ fn accounts() -> Vec<Row> {
         row("T68").get("SA/?recursive=true&alt=text").mock(text_that(is_account_text).etag()),
         row("T69").get(&format!("{all}?recursive=true")).both(json_that(is_account_map).etag().known()),
         row("T70").get(&format!("{all}{DEFAULT_ACCOUNT}/token")).token(),
-        // The proxy decodes once and sends the name as the server knows it.
+        // The proxy decodes once and sends the name that the server knows.
         row("T72")
             .get(&format!("{all}{}/email", BUILDER_ACCOUNT.replace('@', "%40")))
             .mock(page(404))
@@ -335,7 +335,7 @@ fn methods() -> Vec<Row> {
     ]
 }
 
-/// The proxy conceals them all: whoever holds one passes for the node.
+/// The proxy conceals all identity tokens: their holder can impersonate the node.
 fn identities() -> Vec<Row> {
     let raw = "SA/identity?audience=https://aud.example";
     let other = "SA/identity?audience=https://other.example";
@@ -400,7 +400,7 @@ fn writing() -> Vec<Row> {
             .given(|mock| mock.remove("instance/gce-workload-certificates/config-status"))
             .mock(page(412)),
         row("T117").get("v1/instance/credentials/mds-client-certificate").proxy(refusal(403)),
-        // The proxy passes the old tree on, but only to those who prove what the old tree never asked for.
+        // The proxy passes requests for the old tree on, but only with the proof that the old tree never required.
         row("T118")
             .get(old)
             .both(page(404))
@@ -413,7 +413,7 @@ fn writing() -> Vec<Row> {
 }
 
 fn failures() -> Vec<Row> {
-    // A token that is kept would hide the failure.
+    // A cached token would hide the failure.
     let unseen = stories::CLOUD_PLATFORM;
     vec![
         row("T120")
@@ -461,7 +461,7 @@ fn connections() -> Vec<Row> {
     ]
 }
 
-/// Sorted, every line ended, directories marked.
+/// Sorted, each line terminated, directories marked.
 fn is_instance_listing(listing: &str) -> bool {
     let names: Vec<&str> = listing.lines().map(|line| line.trim_end_matches('/')).collect();
     let has = |line: &str| listing.lines().any(|found| found == line);
@@ -489,7 +489,7 @@ fn is_instance(body: &str) -> bool {
     document(body).is_some_and(|instance| instance["id"].is_u64() && instance["serviceAccounts"].is_object())
 }
 
-/// What Python's library reads, and no token.
+/// The fields that Python's library reads, and no token.
 fn is_account(body: &str) -> bool {
     let Some(account) = document(body) else { return false };
     keys(&account) == ["aliases", "email", "scopes"]
@@ -522,7 +522,7 @@ fn names_the_licences(token: &str) -> bool {
     claims(token).is_some_and(|claims| claims["google"]["compute_engine"]["license_id"].is_array())
 }
 
-/// JSON as the server writes it: an object in one line.
+/// JSON as the server writes it: an object on one line.
 fn document(body: &str) -> Option<Value> {
     let document: Value = serde_json::from_str(body).ok()?;
     (document.is_object() && document.to_string().len() == body.len()).then_some(document)

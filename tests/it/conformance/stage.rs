@@ -1,4 +1,4 @@
-//! The environment of a row: its own mock, and for half of the rows a proxy in front of it.
+//! The setup of a test case: its own mock, and for half of the cases a proxy in front of it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use super::ask::Ask;
 use super::expect::Expect;
 use crate::support::{Proxy, raw, upstream};
 
-/// Who is asked.
+/// The side under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     Mock,
     Proxy,
 }
 
-/// A fresh mock, and the proxy if it is the one that is asked.
+/// A new mock, and the proxy if it is the side under test.
 pub struct Stage {
     pub mock: Handle,
     proxy: Option<Proxy>,
 }
 
-/// All that came back for one request.
+/// Everything that was received for one request.
 pub struct Came {
     pub bytes: Vec<u8>,
     pub is_head: bool,
     pub took: Duration,
-    /// How many requests the proxy has sent on; nothing when the mock itself was asked.
+    /// Number of requests that the proxy has sent upstream. `None` if the mock was requested directly.
     pub sent_on: Option<u64>,
 }
 
@@ -46,13 +46,13 @@ impl Stage {
         self.proxy.as_ref().map_or_else(|| self.mock.addr(), |proxy| proxy.addr)
     }
 
-    /// Sends one request, and counts what it costs.
+    /// Sends one request, and counts its upstream requests.
     pub async fn ask(&self, ask: &Ask) -> Came {
         self.mock.reset_counters();
         self.send(ask).await
     }
 
-    /// Sends one request on a connection of its own, and reads until that ends.
+    /// Sends one request on a connection of its own, and reads until the connection ends.
     pub async fn send(&self, ask: &Ask) -> Came {
         let asked = Instant::now();
         let bytes = raw(self.addr(), ask.bytes()).await;
@@ -60,17 +60,17 @@ impl Stage {
         Came { bytes, is_head: ask.is_head(), took: asked.elapsed(), sent_on }
     }
 
-    /// The status of an answer, without a look at the rest.
+    /// The status of a response, without checks of the rest.
     pub async fn status(&self, ask: &Ask) -> Option<u16> {
         self.send(ask).await.answer().map(|answer| answer.status)
     }
 
-    /// Asks and compares.
+    /// Sends a request, and compares the response.
     pub async fn problems(&self, ask: &Ask, expect: &Expect) -> Vec<String> {
         expect.problems(&self.ask(ask).await)
     }
 
-    /// The body of what is expected to be a plain 200.
+    /// The body of a response, which must be a plain 200.
     pub async fn body(&self, ask: &Ask) -> String {
         let came = self.ask(ask).await;
         let answer = came.answer().expect("an answer");

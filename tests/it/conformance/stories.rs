@@ -13,10 +13,10 @@ use super::expect::{kept_token, known_leaf, own_listing, unavailable};
 use super::stage::Stage;
 use crate::support::{Connection, raw};
 
-/// What is played on a stage.
+/// A test of several requests.
 pub type Story = for<'a> fn(&'a Stage) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// A token that no proxy has when it starts.
+/// A token that no proxy has at its start.
 pub const CLOUD_PLATFORM: &str = "SA/token?scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform";
 const STORAGE: &str = "SA/token?scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fdevstorage.read_only";
 const BOUND: &str = "SA/token?transport=mtls&binding-enforcement=on";
@@ -77,7 +77,8 @@ pub async fn what_was_put_can_be_read(stage: &Stage) {
     assert_eq!(stage.body(&get(path)).await, "v");
 }
 
-/// T76. Two sockets a client must fit into what a process may open on a usual machine, so there are fewer than 1000.
+/// T76. Two sockets per client must fit into the open files of a process on a usual machine, so there are fewer than
+/// 1000 clients.
 pub async fn many_clients_are_one_request(stage: &Stage) {
     const CLIENTS: usize = 200;
     stage.mock.fault(Fault::Delay(Duration::from_millis(300)));
@@ -139,7 +140,7 @@ pub async fn a_server_that_asks_for_patience_gets_it(stage: &Stage) {
     assert!(requests <= limit, "{requests} requests went upstream, not {limit} at the most");
 }
 
-/// T128. Python's library asks these two, and puts both on one connection when it may.
+/// T128. Python's library sends these two requests, on one connection if it can.
 pub async fn one_connection_carries_two_requests(stage: &Stage) {
     let mut connection = Connection::open(stage.addr()).await;
     for target in ["SA/?recursive=true", "SA/token"] {

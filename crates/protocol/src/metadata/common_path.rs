@@ -25,7 +25,7 @@ macro_rules! paths {
     };
 }
 
-// Paths are compared in this order, so the one that is requested most comes first.
+// Paths are compared in this order, so the most requested one comes first.
 paths! {
     /// The default account's access token.
     DefaultToken = "/computeMetadata/v1/instance/service-accounts/default/token",
@@ -61,9 +61,9 @@ paths! {
     MachineType = "/computeMetadata/v1/instance/machine-type",
     /// The machine's attributes, by key.
     Attributes = "/computeMetadata/v1/instance/attributes/",
-    /// The template that the machine was made from.
+    /// The template that the machine was created from.
     InstanceTemplate = "/computeMetadata/v1/instance/attributes/instance-template",
-    /// The group that made the machine.
+    /// The group that created the machine.
     CreatedBy = "/computeMetadata/v1/instance/attributes/created-by",
     /// The machine's IPv6 addresses.
     Ipv6s = "/computeMetadata/v1/instance/network-interfaces/0/ipv6s",

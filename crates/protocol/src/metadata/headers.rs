@@ -14,7 +14,7 @@ pub const X_GOOG_API_CLIENT: HeaderName = HeaderName::from_static("x-goog-api-cl
 /// and encodings would change a response unnoticed by the policy and the cache.
 pub const FORWARDED: [HeaderName; 2] = [header::USER_AGENT, X_GOOG_API_CLIENT];
 
-/// Maximum length of a forwarded value, in bytes. Longer ones are dropped; client libraries send about 100.
+/// Maximum length of a forwarded value, in bytes. Longer values are dropped; client libraries send about 100 bytes.
 const MAX_FORWARDED_VALUE_BYTES: usize = 1024;
 
 /// Copies the forwarded headers into their own memory.
@@ -29,7 +29,7 @@ pub fn copy_forwarded(headers: &HeaderMap) -> HeaderMap {
     copies
 }
 
-/// Headers that end with the hop they were sent on (RFC 9110, section 7.6.1, and the two of older practice).
+/// Headers that end with the hop they were sent on (RFC 9110, section 7.6.1, and two older ones in common use).
 const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -42,8 +42,8 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// The request headers that affect its verdict. Collected in one pass: a request has two to six headers, and
-/// each lookup would hash a name.
+/// The request headers that affect the verdict. Collected in one pass: a request has two to six headers, and each
+/// lookup would hash a name.
 #[derive(Debug, Default)]
 pub struct Signs<'a> {
     /// `Host`.
@@ -71,7 +71,7 @@ pub enum Lines<'a> {
 }
 
 impl<'a> Signs<'a> {
-    /// Reads these headers.
+    /// Reads the relevant headers.
     pub fn new(headers: &'a HeaderMap) -> Self {
         let mut signs = Self::default();
         for (name, value) in headers {
@@ -90,15 +90,15 @@ impl<'a> Signs<'a> {
 
     /// Whether the client intends to call a metadata server: `Metadata-Flavor: Google`, or the older header.
     ///
-    /// The value of the first is case-sensitive, as on the server; surrounding blanks were trimmed by the parser. A client
-    /// may send it more than once, but no other value beside it: then an intermediary has added one of them.
+    /// The value of the first is case-sensitive, as on the server; the parser has trimmed surrounding whitespace. A
+    /// client may send the header more than once, but only with this value: another value was added by an intermediary.
     pub fn has_flavor(&self) -> bool {
         let is_true = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"true");
         self.flavor.unwrap_or_else(|| self.older_flavor.is_some_and(is_true))
     }
 
-    /// The header that shows that the request was forwarded by another proxy, if any, with any value. The
-    /// server refuses such requests, because they come from SSRF and not from pods.
+    /// The header that shows that the request was forwarded by another proxy, if any, with any value. The server
+    /// refuses such requests, because they come from SSRF and not from pods.
     pub fn forwarded_by(&self) -> Option<HeaderName> {
         self.x_forwarded_for.or(self.forwarded).cloned()
     }

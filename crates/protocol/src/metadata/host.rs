@@ -1,4 +1,4 @@
-//! [`Host`]: the host name of a request, and which names are allowed.
+//! [`Host`]: the host name of a request. [`AllowedHosts`]: the names that are allowed.
 //!
 //! With DNS rebinding an attacker can make a browser or library send a request to the metadata address under
 //! the attacker's own name. Only `Host` shows this, so only known names are allowed. An address cannot be
@@ -13,8 +13,8 @@ use http::uri::Authority;
 
 use super::path::letters_digits_and;
 
-/// Names of the metadata server, and the machine's own. Google documents the first and the third. Clients that use a
-/// short name send the second (arrow's `object_store`). The last is for manual use of `curl`.
+/// Names of the metadata server, and a name of the machine itself. Google documents the first and the third. Clients
+/// that use a short name send the second (arrow's `object_store`). The last is for manual use of `curl`.
 const WELL_KNOWN: [&str; 4] = ["metadata.google.internal", "metadata", "metadata.goog", "localhost"];
 
 /// The values that nearly all clients send, byte for byte; client libraries hard-code them.
@@ -26,7 +26,7 @@ static USUAL: [HeaderValue; 2] =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host(HeaderValue);
 
-/// Names that reach the admin listener: from the node itself, and through `kubectl port-forward`. Scrapers and the
+/// Names for access to the admin listener from the node itself, and through `kubectl port-forward`. Scrapers and the
 /// kubelet send the address that they connect to.
 const ADMIN_NAMES: [&str; 1] = ["localhost"];
 
@@ -47,7 +47,7 @@ impl Default for AllowedHosts {
     }
 }
 
-/// Why an authority was not allowed.
+/// Reason why an authority was not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// Not `host` or `host:port`.
@@ -59,7 +59,7 @@ pub enum HostError {
 }
 
 impl Host {
-    /// Copies it, so that it no longer shares the buffer that the request was read into.
+    /// Copies the value, so that it no longer shares the buffer that the request was read into.
     pub(super) fn detach(&mut self) {
         if let Ok(copy) = HeaderValue::from_bytes(self.0.as_bytes()) {
             self.0 = copy;
@@ -84,12 +84,12 @@ impl fmt::Display for Host {
 }
 
 impl AllowedHosts {
-    /// The well-known names of the metadata server and these. Case and a trailing dot do not matter.
+    /// The well-known names of the metadata server and these names. Case and a trailing dot do not matter.
     pub fn with(added: impl IntoIterator<Item = String>) -> Self {
         Self::new(&USUAL, &WELL_KNOWN, added)
     }
 
-    /// `localhost` and these, for the admin listener.
+    /// `localhost` and these names, for the admin listener.
     pub fn for_admin(added: impl IntoIterator<Item = String>) -> Self {
         Self::new(&[], &ADMIN_NAMES, added)
     }
@@ -155,12 +155,13 @@ fn is_ipv6_byte(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
 }
 
-/// Whether it is a dotted quad or bracketed IPv6. `::ffff:a9fe:a9fe` is not: it is another spelling of an IPv4 address.
+/// Whether the host is a dotted quad or bracketed IPv6. `::ffff:a9fe:a9fe` is not: it is another spelling of an IPv4
+/// address.
 fn is_ip_literal(host: &str) -> bool {
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let address = match bracketed {
         Some(v6) => v6.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
-        // Most names start with a letter. Skip the parser for them.
+        // Most names start with a letter; skip the parser for them.
         None if host.starts_with(|first: char| first.is_ascii_digit()) => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
         None => None,
     };

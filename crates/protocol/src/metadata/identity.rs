@@ -13,8 +13,8 @@ struct Claims {
     exp: u64,
 }
 
-/// Whole seconds until a token's `exp`, at least 1. The wall clock is read once, when the token arrives. After that, a
-/// clock that is never set measures its age.
+/// Whole seconds until a token's `exp`, at least 1. The wall clock is read once, when the token arrives. After that,
+/// its age is measured by a clock that is never set.
 pub fn seconds_left(token: &[u8], now: SystemTime) -> Result<u32, TokenError> {
     let mut parts = token.split(|&byte| byte == b'.');
     let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {

@@ -7,47 +7,46 @@ use serde::Serialize;
 use super::query::Param;
 use super::{MetadataPath, Query, ServiceAccount};
 
-/// The scopes that are shown: what the account may do is decided by IAM, not by scopes.
+/// The scopes that are shown. The rights of the account depend on IAM, not on scopes.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 /// The alias of a pod's own account.
 const DEFAULT: &str = "default";
 
-/// What an account's directory has, in order.
+/// The entries of an account's directory, in order.
 const LISTING: &str = "aliases\nemail\nidentity\nscopes\ntoken\n";
 
 /// The format of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// As the server writes it by default.
+    /// JSON, as the server writes it by default.
     Json,
     /// Lines of `path value`.
     Text,
 }
 
-/// What a path below `service-accounts` names.
+/// The resource that a path below `service-accounts` names.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The directory of all accounts.
     Accounts {
-        /// Whether the path ends with one.
+        /// Whether the path ends with a slash.
         has_slash: bool,
     },
     /// The directory of an account.
     Account {
-        /// As requested.
+        /// The name as requested.
         name: ServiceAccount,
-        /// Whether the path ends with one.
+        /// Whether the path ends with a slash.
         has_slash: bool,
     },
     /// A value of an account.
     Value {
-        /// As requested.
+        /// The name as requested.
         name: ServiceAccount,
-        /// Which.
         value: Value,
     },
-    /// Nothing that exists.
+    /// No existing resource.
     Nothing,
 }
 
@@ -55,15 +54,15 @@ pub enum Asked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Value {
-    /// Its other names.
+    /// The other names of the account.
     Aliases,
-    /// Its name at Google.
+    /// The account's name at Google.
     Email,
-    /// What its tokens may be used for.
+    /// The uses that its tokens permit.
     Scopes,
-    /// Not answered here.
+    /// Answered elsewhere.
     Token,
-    /// Not answered here.
+    /// Answered elsewhere.
     Identity,
 }
 
@@ -89,7 +88,7 @@ impl Asked {
         })
     }
 
-    /// The account that it is about.
+    /// The account that the path names, if any.
     pub fn account(&self) -> Option<&ServiceAccount> {
         match self {
             Self::Account { name, .. } | Self::Value { name, .. } => Some(name),
@@ -98,26 +97,24 @@ impl Asked {
     }
 }
 
-/// What is shown of a directory or value.
+/// The response for a directory or value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// As text.
     Text(String),
-    /// As JSON.
     Json(String),
     /// A directory without its final slash.
     Redirect,
-    /// There is no such thing.
+    /// There is no such resource.
     Missing,
     /// A listing has only one format.
     NoFormat,
-    /// A value that never changes cannot be waited for.
+    /// A value never changes, so it cannot be waited for.
     NoChange,
-    /// Not answered here.
+    /// The request is answered elsewhere.
     Elsewhere,
 }
 
-/// An account, as the server shows it.
+/// An account, as the server presents it.
 #[derive(Debug, Serialize)]
 struct Account<'a> {
     aliases: [&'a str; 1],
@@ -125,7 +122,7 @@ struct Account<'a> {
     scopes: [&'a str; 1],
 }
 
-/// Shows what is asked for, of an account with this e-mail.
+/// The response to a request about an account with this e-mail.
 pub fn show(asked: &Asked, query: &Query, email: &str) -> Shown {
     let format = query.value(Param::Alt);
     let is_recursive = query.is_recursive();
@@ -148,8 +145,8 @@ pub fn show(asked: &Asked, query: &Query, email: &str) -> Shown {
     }
 }
 
-/// The entry of a pod's accounts in the tree of the directory above them. `email`: none if the pod has no account. `path` is
-/// that of the accounts, relative to the tree.
+/// The entry of a pod's accounts in the tree of the directory above them. `email` is `None` if the pod has no account.
+/// `path` is the path of the accounts, relative to the tree.
 pub fn entry(email: Option<&str>, format: Format, path: &str) -> String {
     match format {
         Format::Json => format!("\"serviceAccounts\":{}", email.map_or_else(|| "{}".to_owned(), tree)),
@@ -163,7 +160,7 @@ fn tree(email: &str) -> String {
     to_json(&BTreeMap::from(accounts(email).map(|name| (name, &account))))
 }
 
-/// The directory of all accounts, as lines. `path` precedes each.
+/// The directory of all accounts, as lines that begin with `path`.
 fn lines(email: &str, path: &str) -> String {
     let account = Account::of(email);
     accounts(email).map(|name| account.lines(&format!("{path}{name}/"))).concat()
@@ -176,7 +173,7 @@ fn accounts(email: &str) -> [&str; 2] {
     names
 }
 
-/// Whether a recursive read is answered as text. It is JSON by default.
+/// Whether a recursive read is answered as text. The default is JSON.
 fn is_text(format: Option<&str>) -> bool {
     format == Some("text")
 }
@@ -186,7 +183,7 @@ impl<'a> Account<'a> {
         Self { aliases: [DEFAULT], email, scopes: [SCOPE] }
     }
 
-    /// Everything as lines of `path value`.
+    /// All values, as lines of `path value`.
     fn lines(&self, path: &str) -> String {
         let Self { aliases: [alias], email, scopes: [scope] } = self;
         format!("{path}aliases {alias}\n{path}email {email}\n{path}scopes {scope}\n")

@@ -23,7 +23,7 @@ const MAX_TARGET_BYTES: usize = 8 * 1024;
 /// Maximum number of bytes that one byte of a request target becomes when it is sent upstream: `%` and two digits.
 const MAX_GROWTH: usize = 3;
 
-/// Why a request was refused before the policy was consulted. The text is sent to the client.
+/// Reason why a request was refused before the policy was consulted. The text is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// Not a request that HTTP/1.1 or this protocol allows.
@@ -63,7 +63,7 @@ pub enum RequestError {
     Query(#[from] QueryError),
 }
 
-/// Why no server could answer a request safely.
+/// Reason why no server could answer a request safely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// HTTP/1.1 without exactly one `Host`, or HTTP/1.0 with several.
@@ -108,7 +108,7 @@ impl From<HostError> for RequestError {
 
 impl Request {
     /// Parses the head of a request from this peer. `hosts` are the names that the peer may use for the server.
-    /// `has_body` is true if a body follows the head that is not empty, or not known to be.
+    /// `has_body` is true if a body follows the head, unless it is known to be empty.
     pub fn parse(
         head: Parts,
         has_body: bool,
@@ -131,7 +131,7 @@ impl Request {
         }
         let query = Query::parse(target.query())?;
         check_upstream_length(target, &path, &query)?;
-        // The head does not say who asks: `layers::classify` does, if pods have identities.
+        // The head does not identify the caller: `layers::classify` does, if pods have identities.
         let principal = Principal::Node;
         Ok(Box::new(Self { method, endpoint, path, query, principal, pod: None, peer, host, headers: head.headers }))
     }
@@ -147,14 +147,14 @@ fn method_of(head: &Parts) -> Result<Method, RequestError> {
 }
 
 /// Whether a target is an account's access or identity token. Client libraries that have a certificate request a token
-/// by POST, and read 404 as a server without bound tokens.
+/// by POST, and take 404 as a sign of a server without bound tokens.
 fn names_a_token(uri: &Uri) -> bool {
     let path = target_of(uri).ok().and_then(|target| MetadataPath::parse(target).ok());
     path.is_some_and(|path| matches!(Endpoint::from_path(&path), Endpoint::Token(_) | Endpoint::Identity(_)))
 }
 
-/// Refuses bodies, but not a chunked one that the server has read and found empty. The connection is closed after a request
-/// with another body, announced or not, except after a POST with a short one, which `method_of` has refused.
+/// Refuses bodies, except a chunked one that the server has read and found empty. The connection is closed after a
+/// request with another body, announced or not, except after a POST with a short one, which `method_of` has refused.
 ///
 /// `Upgrade` is ignored, as RFC 9110, section 7.8 allows: Java's HTTP clients, among others, send it by default. It is not
 /// forwarded, so the connection never changes its protocol.
@@ -178,7 +178,7 @@ fn target_of(uri: &Uri) -> Result<&PathAndQuery, RequestError> {
 }
 
 /// Checks the length of the target as it would be sent upstream: percent-encoding can make it longer. Nearly all
-/// targets are short enough in any encoding; those are not measured.
+/// targets are short enough in any encoding; these are not measured.
 fn check_upstream_length(target: &PathAndQuery, path: &MetadataPath, query: &Query) -> Result<(), RequestError> {
     if target.as_str().len() <= MAX_TARGET_BYTES / MAX_GROWTH {
         return Ok(());
@@ -191,7 +191,8 @@ fn check_length(bytes: usize) -> Result<(), RequestError> {
 }
 
 /// Checks the `Host` header and the authority of an absolute target. Both must be allowed; the authority of the target
-/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`. A browser, which DNS rebinding needs, always sends one.
+/// takes precedence (RFC 9112, section 3.2.2). HTTP/1.0 has no `Host`. A browser, which DNS rebinding needs, always
+/// sends one.
 fn host_of(signs: &Signs<'_>, head: &Parts, hosts: &AllowedHosts) -> Result<Option<Host>, RequestError> {
     let in_header = match signs.host {
         Lines::One(value) => Some(hosts.admit(value)?),

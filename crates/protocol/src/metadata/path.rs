@@ -26,7 +26,7 @@ enum Text {
     Rebuilt(Box<str>),
 }
 
-/// Why a path was refused. A refused path never reaches the upstream.
+/// Reason why a path was refused. A refused path never reaches the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// `%2F` or `%5C`: a separator for some servers, an ordinary character for others.
@@ -48,7 +48,7 @@ pub enum PathError {
     #[error("it has a `%` that is not followed by two hexadecimal digits")]
     BrokenEscape,
     /// A percent-encoded letter, digit or one of `-._~`. The real server does not decode paths, so the name does not
-    /// exist there. An encoder has no reason to write it; an attempt to evade the policy has.
+    /// exist there. An encoder has no reason to write it; an attempt to evade the policy does.
     #[error("it writes {0:?} as a percent-escape, which the metadata server does not decode; write it literally")]
     NeedlessEscape(char),
     /// A character that no metadata path contains. The server's names consist of letters, digits and `-_.@+!$'()*,:~`.
@@ -96,7 +96,7 @@ impl MetadataPath {
         }
     }
 
-    /// The common path that this is, if any.
+    /// The common path that this is equal to, if any.
     pub fn common(&self) -> Option<CommonPath> {
         match self.0 {
             Text::Common(common) => Some(common),
@@ -104,7 +104,7 @@ impl MetadataPath {
         }
     }
 
-    /// Whether it names a directory, that is, ends in `/`.
+    /// Whether the path names a directory, that is, ends in `/`.
     pub fn is_directory(&self) -> bool {
         self.as_str().ends_with('/')
     }
@@ -114,7 +114,7 @@ impl MetadataPath {
         self.segments().any(names_accounts)
     }
 
-    /// Its segments, without the empty one after a trailing slash. The root has none.
+    /// The segments, without the empty one after a trailing slash. The root has none.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         self.as_str().split('/').filter(|segment| !segment.is_empty())
     }

@@ -8,19 +8,19 @@ use serde::Serialize;
 
 /// The caller as the proxy knows it.
 ///
-/// Everything kept for a caller, such as a cached token, is keyed by this type, so that no pod ever receives another's.
+/// Everything cached for a caller, such as a token, is keyed by this type, so that no pod ever receives another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Principal {
     /// The node, whose metadata server is behind the proxy. Without Workload Identity, also each of its pods.
     Node,
     /// The Kubernetes service account of a pod.
     Workload(WorkloadId),
-    /// A pod that is not known yet. `identify` waits for it, so later layers do not see this value, but for requests
+    /// A pod that is not known yet. `identify` waits for it, so later layers do not see this value, except in requests
     /// that `layers::discovery` answers in the same way for all callers.
     Unknown,
 }
 
-/// A Kubernetes service account with running pods on this node. A number is never used twice, so that what is kept for one
+/// A Kubernetes service account with running pods on this node. A number is never reused, so that data cached for one
 /// account can never be taken for another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkloadId(pub u64);
@@ -40,36 +40,32 @@ impl fmt::Display for Principal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallingPod {
-    /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its Kubernetes service account.
     pub service_account: Arc<str>,
-    /// Its name.
     #[serde(rename = "pod")]
     pub name: Arc<str>,
-    /// Its UID.
     pub uid: String,
-    /// Who says that it is this pod: `kernel` or `api`.
+    /// The source of this knowledge: `kernel` or `api`.
     pub evidence: &'static str,
 }
 
-/// Who sent a request: on whose behalf it is answered, and the pod, which may act as the node.
+/// The sender of a request: the principal on whose behalf it is answered, and the pod, which may act as the node.
 pub type Sender = (Principal, Option<Arc<CallingPod>>);
 
-/// Why it is not known which pod has an address. The text is sent to the client and logged.
+/// Reason why the pod with an address is not known. The text is sent to the client and logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is not known which pod has the address {addr}: {why}")]
 pub struct Unidentified {
     /// The client's address.
     pub addr: IpAddr,
-    /// What is missing.
+    /// The missing evidence.
     pub why: Missing,
 }
 
-/// What is missing to know which pod has an address.
+/// The evidence that is missing to identify the pod with an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// The node's processes were not seen since the connection was accepted.
+    /// The node's processes have not been scanned since the connection was accepted.
     #[error(
         "the proxy could not scan the node's processes since this connection was opened; see the proxy's log and /readyz"
     )]
@@ -83,12 +79,12 @@ pub enum Missing {
         /// The UID.
         uid: String,
     },
-    /// Neither names a pod, or the kernel a new one, and the API server does not answer.
+    /// Neither names a pod, or the kernel names a new one, and the API server does not respond.
     #[error("{}, and {silence}", nobody(.uid.as_deref()))]
     Answer {
         /// The UID that the kernel names.
         uid: Option<String>,
-        /// For how long.
+        /// Duration of the API server's silence.
         silence: Silence,
     },
     /// The API server names a pod that has no service account.
@@ -105,18 +101,18 @@ pub enum Missing {
     Confirmation {
         /// Namespace and name of the pod.
         pod: String,
-        /// Why the API server alone is not believed.
+        /// Reason why the API server alone is not believed.
         because: Doubt,
     },
     /// Several pods have the address.
     #[error("{claims} pods have it, and the API server does not report which of them it was given to")]
     Decision {
-        /// How many.
+        /// Number of these pods.
         claims: usize,
     },
 }
 
-/// Why the API server alone is not believed.
+/// Reason why the API server alone is not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
     /// The kernel must confirm every pod.
@@ -137,7 +133,7 @@ fn nobody(uid: Option<&str>) -> String {
     }
 }
 
-/// For how many seconds the API server has not answered. `None` if it never has.
+/// Number of seconds for which the API server has not responded. `None` if it never has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence(pub Option<u64>);
 
@@ -151,7 +147,7 @@ impl fmt::Display for Silence {
 }
 
 impl Missing {
-    /// Whether there are several candidates, not none.
+    /// Whether there are several candidates rather than none.
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Decision { .. })
     }

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use super::path::unhex;
 
 /// Characters escaped in upstream requests: all except the unreserved ones of RFC 3986 and a few that no parser treats
-/// as separators in a query. So a scope (`https://www.googleapis.com/auth/...`) is sent unchanged, and a list of
-/// scopes does not grow.
+/// as separators in a query. So a scope (`https://www.googleapis.com/auth/...`) is sent unchanged, and a list of scopes
+/// does not get longer.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -106,7 +106,7 @@ pub struct Query {
     unknown: Option<Box<str>>,
 }
 
-/// Why a query was refused. A refused query never reaches the upstream.
+/// Reason why a query was refused. A refused query never reaches the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// `;` separates parameters for some servers and not for others.
@@ -173,7 +173,7 @@ impl Query {
         self.known.is_empty() && self.unknown.is_none()
     }
 
-    /// The first parameter that the protocol does not know. It is never sent upstream.
+    /// The first unknown parameter. It is never sent upstream.
     pub fn unknown(&self) -> Option<&str> {
         self.unknown.as_deref()
     }
@@ -193,7 +193,7 @@ impl Query {
         self.value(Param::TimeoutSec).and_then(|seconds| seconds.parse().ok())
     }
 
-    /// Whether a tree has the format that is asked for.
+    /// Whether the requested format is one of a tree's formats.
     pub fn is_format_of_tree(&self) -> bool {
         matches!(self.value(Param::Alt), None | Some("json" | "text"))
     }

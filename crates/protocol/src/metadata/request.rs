@@ -17,9 +17,8 @@ pub struct Request {
     pub endpoint: Endpoint,
     /// The path that `endpoint` was derived from.
     pub path: MetadataPath,
-    /// The query parameters.
     pub query: Query,
-    /// On whose behalf the request is answered.
+    /// The principal on whose behalf the request is answered.
     pub principal: Principal,
     /// The pod that sent the request, if pods have identities and it is not the node itself.
     pub pod: Option<Arc<CallingPod>>,

@@ -33,7 +33,7 @@ impl Target {
         Ok(Self { host: host.into(), port })
     }
 
-    /// The `Host` header.
+    /// The value of the `Host` header.
     pub fn as_header(&self) -> HeaderValue {
         HeaderValue::from_str(&self.to_string()).expect("an authority is a header value")
     }
@@ -44,7 +44,7 @@ impl Target {
     }
 }
 
-/// Formats an authority, without port 80.
+/// Formats an authority, without the default port 80.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = &self.host;

@@ -35,7 +35,7 @@ pub enum TokenFormat {
     Text,
 }
 
-/// Why a response body is not a valid token.
+/// Reason why a response body is not a valid token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Not a JSON object with `access_token`, an integer `expires_in` and `token_type`.
@@ -72,7 +72,7 @@ impl AccessToken {
         Ok((Self { secret, token_type, rest }, expires_in))
     }
 
-    /// A token of type Bearer.
+    /// Creates a token of type Bearer.
     pub fn bearer(secret: Zeroizing<String>) -> Result<Self, TokenError> {
         if secret.is_empty() || !secret.bytes().all(is_token_byte) {
             return Err(TokenError::Secret);
@@ -90,7 +90,7 @@ impl AccessToken {
         Bytes::from_owner(body)
     }
 
-    /// Heap memory in bytes. For unknown fields this is a rough estimate.
+    /// Heap memory, in bytes. For unknown fields this is a rough estimate.
     pub fn heap(&self) -> usize {
         let mut length = Length(0);
         self.write(&mut length, TokenFormat::Json, MAX_LIFE_SECONDS);

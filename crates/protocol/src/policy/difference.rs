@@ -1,7 +1,7 @@
 //! [`differences`]: the requests that two policies decide differently.
 //!
-//! The requests are derived from the rules of both policies, with a name in place of each wildcard, and from what the
-//! general settings decide: listings, recursive reads, API versions, query parameters, and paths that no rule matches.
+//! The requests are derived from the rules of both policies, with a name in place of each wildcard, and from the scope
+//! of the general settings: listings, recursive reads, API versions, query parameters, and paths that no rule matches.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::document::{Rule, Tree};
 use super::{Answer, Decision, Policy};
 use crate::metadata::{MetadataPath, Query, Request};
 
-/// In place of a wildcard.
+/// The name in place of a wildcard.
 const EXAMPLE: &str = "example";
 
 /// Paths and queries below an API version that depend on general settings.
@@ -33,18 +33,18 @@ const GENERAL: [&str; 11] = [
 pub struct Difference {
     /// Path and query of a GET request.
     pub target: String,
-    /// What each policy decides.
+    /// The decision of each policy.
     pub verdicts: [Verdict; 2],
 }
 
-/// What becomes of a request.
+/// The effect of a decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The metadata server answers.
     Allowed,
-    /// The same, without the concealed values.
+    /// The metadata server answers, without the concealed values.
     Redacted,
-    /// It is refused.
+    /// The request is refused.
     Concealed(Answer),
 }
 
@@ -54,14 +54,14 @@ pub fn differences(policies: [&Policy; 2]) -> Vec<Difference> {
     let below: BTreeSet<String> = named.chain(GENERAL.map(str::to_owned)).collect();
     let targets = [Tree::V1, Tree::V1Beta1, Tree::V01].into_iter().flat_map(|tree| {
         let is_old = tree != Tree::V1;
-        // The older versions serve the same values, so the general ones are enough.
+        // The older versions serve the same values, so the general paths are enough.
         let below = below.iter().filter(move |below| !is_old || GENERAL.contains(&below.as_str()));
         below.filter_map(move |below| target(tree, below))
     });
     targets.filter_map(|target| difference(policies, target)).collect()
 }
 
-/// Paths that a rule matches, also with each audience for which its answer differs.
+/// Paths that a rule matches, also with each audience for which the rule's answer differs.
 fn of_rule(rule: &Rule) -> impl Iterator<Item = String> {
     rule.paths.iter().flat_map(|pattern| examples(pattern.as_str())).flat_map(|path| {
         let audiences = rule.not_found_for_audiences.iter();

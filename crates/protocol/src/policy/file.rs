@@ -11,19 +11,19 @@ use rustix::fs::{Mode, OFlags};
 /// Maximum size of a policy file, in bytes. One that lists every key in Google's documentation takes 5 KB.
 const MAX_BYTES: u64 = 256 * 1024;
 
-/// Why a policy file cannot be read.
+/// Reason why a policy file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system refused.
+    /// An error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is a directory, FIFO, socket or device.
+    /// The path names a directory, FIFO, socket or device.
     #[error("it is {0}, not a regular file; give the path of a regular file, or of a symbolic link to one")]
     Irregular(&'static str),
-    /// It has more than `MAX_BYTES`.
+    /// The file has more than `MAX_BYTES`.
     #[error("it has more than {MAX_BYTES} bytes, the maximum; is it the right file?")]
     TooLong,
-    /// It is not UTF-8.
+    /// The file is not UTF-8.
     #[error("it is not UTF-8 text; write it again as UTF-8")]
     NotText,
 }
@@ -33,11 +33,11 @@ pub enum FileError {
 pub struct Content {
     /// The whole file.
     pub text: String,
-    /// When it was last written, by the clock of its file system. `None` if that has none.
+    /// Modification time, by the clock of the file system. `None` if the file system has none.
     pub modified: Option<SystemTime>,
 }
 
-/// Reads a file of at most 256 KiB. Follows symbolic links, of which a mounted `ConfigMap` consists.
+/// Reads a file of at most 256 KiB. Follows symbolic links, which a mounted `ConfigMap` consists of.
 pub(super) fn read(path: &Path) -> Result<Content, FileError> {
     // Opening a device can have effects, and a socket cannot be opened.
     only_regular(&fs::metadata(path)?)?;
@@ -48,11 +48,11 @@ pub(super) fn read(path: &Path) -> Result<Content, FileError> {
         return Err(FileError::TooLong);
     }
     let text = String::from_utf8(bytes).map_err(|_| FileError::NotText)?;
-    // After the read, so that a write that began before it ended counts.
+    // After the read, so that a write that began before the read ended is noticed.
     Ok(Content { text, modified: file.metadata()?.modified().ok() })
 }
 
-/// Opens a file without waiting for it. The path may name another file than a moment ago, so the open file counts.
+/// Opens a file without waiting for it. The path may name another file than a moment ago, so the open file is checked.
 fn open(path: &Path) -> Result<File, FileError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)?);
@@ -145,7 +145,8 @@ mod tests {
         assert_eq!(error, expected);
     }
 
-    /// As if the path had named a file when it was looked at first. Without a writer, a blocking `open` would never return.
+    /// As if the path had named a regular file at the first check. Without a writer, a blocking `open` would never
+    /// return.
     #[test]
     fn a_fifo_does_not_block_even_if_it_is_opened() {
         let error = open(&Folder::new("race").fifo()).expect_err("a FIFO");

@@ -1,6 +1,6 @@
 //! Folding: the most lenient reading of a name, without case and hyphens.
 
-/// The folded form of a name from a pattern, which is ASCII, as is its folded form.
+/// The folded form of a name from a pattern. Both are ASCII.
 pub(super) fn folded(name: &str) -> Box<str> {
     fold(name.as_bytes()).map(char::from).collect()
 }
@@ -17,8 +17,8 @@ const LOWER_CASE: [u8; 256] = {
     lower
 };
 
-/// Folds a name: without case and hyphens. A name that consists of hyphens becomes empty, but it is still a
-/// name, which `*` matches.
+/// Folds a name: removes case and hyphens. A name that consists of hyphens becomes empty, but it is still a name, which
+/// `*` matches.
 pub(super) fn fold(name: &[u8]) -> impl Iterator<Item = u8> {
     name.iter().filter(|byte| **byte != b'-').map(|byte| LOWER_CASE[usize::from(*byte)])
 }

@@ -1,4 +1,4 @@
-//! The decision about a request, and its reason. Pure.
+//! The decision on a request, and its reason. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,29 +10,29 @@ use super::{Answer, Order, Policy, Recursive};
 use crate::metadata::query::Param;
 use crate::metadata::{Endpoint, MetadataPath, Method, Principal, Query, Request};
 
-/// The decision about a request.
+/// The decision on a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Decision<'a> {
     /// Forward it unchanged.
     Allow,
-    /// Forward it without `recursive`, which has no effect on a path without a trailing slash: the server
-    /// ignores it for a leaf, and redirects for a directory.
+    /// Forward it without `recursive`, which has no effect on a path without a trailing slash: the server ignores it
+    /// for a leaf, and redirects for a directory.
     Flat,
     /// Forward it, and remove concealed values from the response.
     Redact,
-    /// Answer with the redirect that the server sends for a directory without its trailing slash. It is not
-    /// forwarded, because the name might be that of a concealed leaf.
+    /// Answer with the redirect that the server sends for a directory without its trailing slash. It is not forwarded,
+    /// because the name might be that of a concealed leaf.
     Redirect,
     /// Refuse it.
     Conceal(Cause<'a>),
 }
 
-/// Why a request is refused. Displays as the end of the sentence "... is concealed from pods: ".
+/// Reason why a request is refused. Displays as the end of the sentence "... is concealed from pods: ".
 #[derive(Debug, Clone, Copy)]
 pub enum Cause<'a> {
-    /// A rule conceals it.
+    /// A rule conceals the path.
     Rule(&'a Rule),
-    /// No rule allows it.
+    /// No rule allows the path.
     Unmatched,
     /// A recursive response would contain concealed values.
     Recursive,
@@ -79,15 +79,16 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Whether a pod with an identity asks for a service account: it gets its own, and never the node's, which the rules are about.
+/// Whether a pod with an identity requests a service account. It gets its own, and never the node's, which the rules
+/// cover.
 fn is_own_account(request: &Request) -> bool {
     let is_account = matches!(request.endpoint, Endpoint::Token(_) | Endpoint::Identity(_) | Endpoint::ServiceAccounts);
     is_account && matches!(request.principal, Principal::Workload(_))
 }
 
-/// Converts a path below `0.1/meta-data`, which is v1's `instance`. A name from the top level of v1 is kept, in
-/// case some server mounts its whole tree there. `auth-token` names its account in the query, so it becomes the
-/// token of the account `*`.
+/// Converts a path below `0.1/meta-data`, which corresponds to v1's `instance`. A name from the top level of v1 is
+/// kept, in case some server mounts its whole tree there. `auth-token` names its account in the query, so it becomes
+/// the token of the account `*`.
 fn below_instance(below: &str) -> Cow<'_, str> {
     match below.split('/').next().unwrap_or_default() {
         "" => "instance".into(),
@@ -97,7 +98,7 @@ fn below_instance(below: &str) -> Cow<'_, str> {
     }
 }
 
-/// Replaces `acquire`, the name of the token before v1.
+/// Replaces `acquire`, the name of tokens before v1.
 fn with_token(path: Cow<'_, str>) -> Cow<'_, str> {
     let mut names = path.splitn(5, '/');
     match (names.next(), names.next(), names.next(), names.next()) {
@@ -111,7 +112,7 @@ fn with_token(path: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 impl Policy {
-    /// Decides about a request.
+    /// Decides on a request.
     pub fn judge<'a>(&'a self, request: &'a Request) -> Decision<'a> {
         let subject = Subject::new(&request.path);
         if request.endpoint == Endpoint::Unknown {
@@ -152,7 +153,7 @@ impl Policy {
         [found.allowed_by, found.concealed_by].into_iter().flatten().min().map(|order| &self.rules[order])
     }
 
-    /// Position of the rule that is the cause, from 1. 0 if the cause is not a rule.
+    /// Position of the rule that is the cause, starting at 1. 0 if the cause is not a rule.
     pub fn place_of(&self, cause: Cause<'_>) -> usize {
         match cause {
             Cause::Rule(rule) => self.rules.iter().position(|known| std::ptr::eq(known, rule)).map_or(0, |at| at + 1),
@@ -166,7 +167,7 @@ impl Policy {
         self.ruling(found.allowed_by, found.concealed_by) == Ruling::Allow
     }
 
-    /// Whether a directory is served, including one that is only the way to an allowed path.
+    /// Whether a directory is served, including one that only leads to an allowed path.
     pub fn leads_through(&self, subject: &str) -> bool {
         let found = self.patterns.walk(subject);
         self.ruling(found.leads_to, found.concealed_by) == Ruling::Allow
@@ -216,7 +217,7 @@ impl Policy {
         }
     }
 
-    /// The ruling of the earlier of these rules, or that for unmatched paths.
+    /// The ruling of the earlier of these rules, or the one for unmatched paths.
     fn ruling(&self, allowed_by: Option<Order>, concealed_by: Option<Order>) -> Ruling {
         match (allowed_by, concealed_by) {
             (Some(allowed), Some(concealed)) if allowed < concealed => Ruling::Allow,
@@ -244,7 +245,7 @@ impl Rule {
 }
 
 impl Cause<'_> {
-    /// A name from a closed set, for logs.
+    /// A label from a fixed set, for logs.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Rule(_) => "rule",

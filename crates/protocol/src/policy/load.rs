@@ -1,4 +1,4 @@
-//! Loads policies, built in or from a file.
+//! Loads built-in policies and policy files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::document::{BuiltIn, Document};
 use super::file::{self, Content, FileError};
 use super::{Policy, Recursive};
 
-/// What the library says of YAML, and the same for people who do not know its terms.
+/// Messages of the YAML library, and the same for users who do not know its terms.
 const PLAIN: [(&str, &str); 3] = [
     ("expected mapping start", "expected `name: value`"),
     ("expected sequence start", "expected a list: [a, b], or lines that begin with `- `"),
@@ -23,13 +23,13 @@ pub const SCHEMA: &str = include_str!("../../../../policies/schema.json");
 /// The selected policy.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// Where it is loaded from.
+    /// The source of the policy.
     pub source: Source,
     /// Overrides how the policy handles recursive reads.
     pub recursive: Option<Recursive>,
 }
 
-/// Where a policy is loaded from.
+/// The source of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A policy in the binary.
@@ -38,21 +38,21 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// Names the built-in policies where a word was perhaps meant for one of them.
+/// Lists the built-in policies if the path is a single word that may have been meant as one of their names.
 fn built_in(path: &Path) -> String {
     let is_word = path.components().count() == 1 && path.extension().is_none();
     if is_word { format!("; the built-in policies are {}", BuiltIn::VARIANTS.join(", ")) } else { String::new() }
 }
 
-/// Why a policy could not be loaded.
+/// Reason why a policy could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
     #[error("cannot read policy file {path}: {error}{}", built_in(.path), path = .path.display())]
     Read {
-        /// Which.
+        /// The policy file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: FileError,
     },
     /// The file keeps changing.
@@ -67,13 +67,13 @@ pub enum LoadError {
         path = .path.display()
     )]
     Invalid {
-        /// Which.
+        /// The policy file.
         path: PathBuf,
-        /// From 1.
+        /// The line, starting at 1.
         line: u64,
-        /// From 1.
+        /// The column, starting at 1.
         column: u64,
-        /// The error, and what was expected.
+        /// The error, and the expected input.
         what: String,
     },
 }
@@ -86,7 +86,7 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Reads the policy, once. A file that is being written may be incomplete.
+    /// Reads the policy once. A file that is still being written may be incomplete.
     pub fn load(&self) -> Result<Policy, LoadError> {
         self.compile(&self.source.text()?)
     }
@@ -114,7 +114,7 @@ impl Source {
         self.read().map(|content| content.text)
     }
 
-    /// The same, and when the file was written.
+    /// The same, with the time when the file was written.
     pub fn read(&self) -> Result<Content, LoadError> {
         match self {
             Self::BuiltIn(built_in) => Ok(Content { text: built_in.text().to_owned(), modified: None }),
@@ -122,7 +122,7 @@ impl Source {
         }
     }
 
-    /// The text of the policy, followed by that of the policy it extends.
+    /// The text of the policy, followed by the text of the policy that it extends.
     pub fn texts(&self) -> Result<Vec<String>, LoadError> {
         let text = self.text()?;
         let base = parse(&text).map_err(|error| self.invalid(&error))?.extends;

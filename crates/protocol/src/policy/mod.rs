@@ -6,11 +6,11 @@
 //!
 //! # Two readings
 //!
-//! A request is parsed once, strictly, and an invalid one never gets here. A rule that *allows* matches the
-//! exact path, which is what the upstream receives. A rule that *conceals* matches the most lenient reading
-//! of any server: case-insensitive, with or without a trailing slash, and without hyphens, which covers the
-//! camel case of recursive responses (`sshKeys`). It also matches everything below the path. A spelling that
-//! only a lenient server would accept as `kube-env` is therefore concealed, not forwarded.
+//! A request is parsed once, strictly, and an invalid one never gets here. A rule that *allows* matches the exact path,
+//! which is what the upstream receives. A rule that *conceals* matches the most lenient reading of any server:
+//! case-insensitive, with or without a trailing slash, and without hyphens, which covers the camel case of recursive
+//! responses (`sshKeys`). It also matches everything below the path. A spelling that only a lenient server would accept
+//! as `kube-env` is therefore concealed, not forwarded.
 //!
 //! Paths are matched relative to the API version, in the layout of v1. Paths in `0.1/meta-data`, which lack
 //! `instance/`, are matched as if they had it.
@@ -62,22 +62,20 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Name of the policy.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Version of the policy.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The first twelve digits of its file's SHA-256, as `sha256sum` prints it.
+    /// The first twelve digits of the file's SHA-256, as `sha256sum` prints it.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// Number of rules, including those of the policy it extends.
+    /// Number of rules, including those of the policy that it extends.
     pub fn rule_count(&self) -> usize {
         self.rules.len()
     }

@@ -36,7 +36,7 @@ impl Rules {
         self.first(path, |pattern| matches(pattern, path, Ends::Here))
     }
 
-    /// Whether a directory is served, including one that is only the way to an allowed path.
+    /// Whether a directory is served, including one that only leads to an allowed path.
     pub fn leads_through(&self, path: &[&str]) -> bool {
         self.first(path, |pattern| matches(pattern, path, Ends::HereOrBelow))
     }
@@ -168,7 +168,7 @@ mod tests {
                 Decision::Conceal(_) => "conceal",
             };
             prop_assert_eq!(found, expected, "{:?}", path);
-            // `explain` and redaction ask the same.
+            // `explain` and redaction use these functions.
             prop_assert_eq!(policy.shows(&path.join("/")), rules.shows(&path));
             prop_assert_eq!(policy.leads_through(&path.join("/")), rules.leads_through(&path));
         }

@@ -1,4 +1,4 @@
-//! [`Pattern`]: matches the paths of a rule, and `Glob`, one of its segments.
+//! [`Pattern`]: matches the paths of a rule. `Glob`: one of its segments.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,28 +32,29 @@ pub(super) enum Segment {
     Deep,
 }
 
-/// Why a pattern is invalid.
+/// Reason why a pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// It has an empty segment, possibly because of a leading or trailing slash.
+    /// The pattern has an empty segment, possibly because of a leading or trailing slash.
     #[error("{0:?} has a leading, trailing or double `/`; write names separated by one `/`")]
     EmptySegment(Box<str>),
-    /// Its first segment is not a top-level name.
+    /// The first segment is not a top-level name.
     #[error(
         "{0:?} matches nothing: paths are relative to the API version and must begin with instance, project, oslogin, \
          universe, * or **"
     )]
     Top(Box<str>),
-    /// It has the segment `.` or `..`, which no normalised path has, so it would match nothing, or not what it seems to.
+    /// The pattern has the segment `.` or `..`, which no normalised path has, so it would match nothing, or something
+    /// unexpected.
     #[error(
         "{0:?} has the segment `{1}`: paths are normalised before they are matched, and have none; write the path without \
          it"
     )]
     Dots(Box<str>, Box<str>),
-    /// It contains a character that no path contains, so it would match nothing.
+    /// The pattern contains a character that no path contains, so it would match nothing.
     #[error("{0:?} contains {1:?}, which no metadata path contains")]
     Foreign(Box<str>, char),
-    /// It has more than one `**`, which would slow down matching and is never needed.
+    /// The pattern has more than one `**`, which would slow down matching and is never needed.
     #[error("{0:?} has more than one `**`")]
     TwoDeep(Box<str>),
 }
@@ -68,8 +69,8 @@ impl Pattern {
         &self.segments
     }
 
-    /// Whether it names a particular service account. Every account has two names, so such a pattern conceals
-    /// only one of them. Where the segment may not be an account's name, it counts if it looks like one.
+    /// Whether the pattern names a particular service account. Every account has two names, so such a pattern conceals
+    /// only one of them. A segment that may or may not be an account's name counts if it looks like one.
     pub(super) fn names_an_account(&self) -> bool {
         let deep = self.segments.iter().position(|segment| *segment == Segment::Deep).unwrap_or(self.segments.len());
         let above = ["instance", "service-accounts"];
@@ -86,7 +87,7 @@ impl Pattern {
 }
 
 impl Segment {
-    /// Whether it matches a name in the lenient reading.
+    /// Whether the segment matches a name in the lenient reading.
     fn could_be(&self, name: &str) -> bool {
         match self {
             Self::Literal(literal) => folded(literal) == folded(name),
@@ -95,7 +96,7 @@ impl Segment {
         }
     }
 
-    /// Whether it matches every name in the lenient reading.
+    /// Whether the segment matches every name in the lenient reading.
     fn is_any(&self) -> bool {
         match self {
             Self::Literal(_) => false,
@@ -195,7 +196,7 @@ impl Glob {
         Self { first: first.into(), middle, last: last.into() }
     }
 
-    /// Whether it is `*`, which matches every name.
+    /// Whether this is `*`, which matches every name.
     pub(super) fn is_any(&self) -> bool {
         self.first.is_empty() && self.middle.is_empty() && self.last.is_empty()
     }

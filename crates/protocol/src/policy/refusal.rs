@@ -26,7 +26,6 @@ impl Concealed {
         }
     }
 
-    /// The path.
     pub fn path(&self) -> &MetadataPath {
         &self.path
     }

@@ -1,10 +1,9 @@
 //! [`Trie`]: matches a path against all patterns of a policy in one walk.
 //!
-//! A walk takes a path segment by segment and tracks every node reached. Where patterns overlap there are
-//! several (after `instance`, `*/attributes` and `instance/id` may both continue), but each node appears only
-//! once. So the policy limits the work per segment, and no path can increase it. Merging such nodes when a
-//! policy is loaded would save the built-in policies a comparison or two, but a custom policy could then use
-//! unlimited memory.
+//! A walk takes a path segment by segment and tracks every node reached. Where patterns overlap there are several
+//! (after `instance`, `*/attributes` and `instance/id` may both continue), but each node appears only once. So the
+//! policy limits the work per segment, and no path can increase it. Merging such nodes when a policy is loaded would
+//! save the built-in policies a comparison or two, but a custom policy could then use unlimited memory.
 //!
 //! Names are compared in place and folded byte by byte: most differ in the first byte, so copying them or
 //! calling `memcmp` would take longer.
@@ -42,7 +41,7 @@ pub(super) struct Matches {
 #[derive(Debug)]
 struct Node {
     ruling: Ruling,
-    /// Sorted. Folded if the rule conceals.
+    /// Sorted. Folded if the rules conceal.
     literals: Vec<(Box<str>, usize)>,
     /// The node after a `*`.
     any: Option<usize>,

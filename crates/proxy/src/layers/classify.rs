@@ -1,4 +1,4 @@
-//! classify: parses a request once, refuses one that is invalid or ambiguous, and looks up who sent it.
+//! classify: parses a request once, refuses invalid and ambiguous requests, and identifies the sender.
 //!
 //! It precedes every other decision, so that all later layers and metrics use
 //! [`metadata::Request`](protocol::metadata::Request).
@@ -16,9 +16,9 @@ use crate::server::Payload;
 use protocol::metadata::host::AllowedHosts;
 use protocol::metadata::{Principal, Request, Sender};
 
-/// Knows who sends the requests of a connection.
+/// Identifies the sender of a connection's requests.
 pub trait Identify {
-    /// Who sends a request now: [`Principal::Unknown`] if that is not known yet.
+    /// The current sender, or [`Principal::Unknown`] if the sender is not known yet.
     fn sender(&self) -> Result<Sender, Error>;
 }
 
@@ -35,14 +35,14 @@ impl<I: Identify> Identify for Arc<I> {
     }
 }
 
-/// Without one, all clients act as the node.
+/// `None`: all clients act as the node.
 impl<I: Identify> Identify for Option<I> {
     fn sender(&self) -> Result<Sender, Error> {
         self.as_ref().map_or_else(|| ().sender(), I::sender)
     }
 }
 
-/// Accepts requests under these host names from this client.
+/// Accepts requests with these host names, and attributes them to this client.
 pub fn layer<S, I: Clone>(
     hosts: &Arc<AllowedHosts>,
     client: I,

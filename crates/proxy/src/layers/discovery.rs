@@ -1,11 +1,11 @@
 //! discovery: answers requests that detect the metadata server, without an upstream request.
 //!
 //! Client libraries ping `/` when a process starts; Go's and gsutil's send no header with it. Node's requests
-//! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached from the
-//! start; others do so with the accounts or the project. All of them remember a failure for the life of the process, so the
-//! response must not depend on an upstream that is slow or busy. The listings contain only what the proxy serves: the real
-//! server's legacy entries beside `computeMetadata/` and beside `v1/` are left out. The policy decides about a directory when
-//! the client follows the redirect.
+//! `/computeMetadata/v1/instance` and follows the redirect to the directory, whose listing `leaves` has cached since
+//! the start; others request the accounts or the project in the same way. All of them remember a failure for the life
+//! of the process, so the response must not depend on a slow or busy upstream. The listings contain only paths that the
+//! proxy serves: the real server's legacy entries beside `computeMetadata/` and beside `v1/` are left out. The policy
+//! decides on a directory when the client follows the redirect.
 
 use http::{Response, StatusCode};
 
@@ -34,7 +34,7 @@ fn answer(request: &Request) -> Option<Response<Body>> {
     let listing = |text: &'static str| reply::local(StatusCode::OK, reply::APPLICATION_TEXT, text);
     let is_ping = request.query.is_empty();
     match request.endpoint {
-        // .NET's detection reads the whole tree, without the slash.
+        // .NET's detection requests the whole tree, without the slash.
         Endpoint::Leaf | Endpoint::ServiceAccounts
             if lacks_only_a_slash(request.path.as_str()) && (is_ping || request.query.is_recursive()) =>
         {
@@ -48,7 +48,7 @@ fn answer(request: &Request) -> Option<Response<Body>> {
     }
 }
 
-/// Whether a path is that of a directory which each machine has, without its final slash.
+/// Whether a path names a directory that each machine has, without the final slash.
 fn lacks_only_a_slash(path: &str) -> bool {
     matches!(
         path,

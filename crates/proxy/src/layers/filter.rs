@@ -1,7 +1,7 @@
-//! [`Decide`]: a filter as a function. [`layer`] makes a tower layer of it.
+//! [`Decide`]: a filter as a function. [`layer`] turns it into a tower layer.
 //!
-//! A layer that only decides about requests is such a filter. One that works on responses, or that holds something until
-//! the response is written (`conceal`, `hanging`, `in_flight`, `rescue`), is a service of its own.
+//! A layer that only decides on requests is such a filter. A layer that works on responses, or that holds something
+//! until the response is written (`conceal`, `hanging`, `in_flight`, `rescue`), is a service of its own.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,13 +15,13 @@ use crate::error::Error;
 use crate::reply::Body;
 use protocol::metadata::Request;
 
-/// A filter, whose responses have bodies of this type.
+/// A filter whose responses have bodies of this type.
 pub trait Decide<B = Body> {
-    /// Decides about a request.
+    /// Decides on a request.
     fn decide(&self, request: Box<Request>) -> Decision<B>;
 
-    /// Whether it answers this request from memory, or with a fetch that other requests share, so that the request needs no
-    /// seat. Asked of the filters below `in_flight`.
+    /// Whether the filter answers this request from memory, or with a fetch shared with other requests, so that the
+    /// request needs no seat. Called on the filters below `in_flight`.
     fn answers_from_memory(&self, _request: &Request) -> bool {
         false
     }
@@ -29,20 +29,20 @@ pub trait Decide<B = Body> {
 
 /// The decision of a filter.
 pub enum Decision<B = Body> {
-    /// This is the answer, or the refusal.
+    /// The filter answers or refuses the request.
     Answer(Answer<B>),
-    /// The layers below answer it.
+    /// The layers below answer the request.
     Pass(Box<Request>),
-    /// The filter answers later. Many requests may wait at once, so the future should hold no more than it needs.
+    /// The filter answers later. Many requests may wait at once, so the future should be small.
     Wait(Later<Answer<B>>),
     /// The filter decides later.
     Undecided(Later<Result<Self, Error>>),
 }
 
-/// An answer of a filter.
+/// A filter's response.
 pub type Answer<B> = Result<Response<B>, Error>;
 
-/// Something that comes later.
+/// A value that is available later.
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl<B> Decision<B> {
@@ -57,7 +57,7 @@ impl<B> Decision<B> {
     }
 }
 
-/// The layer of a filter.
+/// Creates the layer of a filter.
 pub fn layer<S, D: Clone>(filter: D) -> impl Layer<S, Service = Filtered<S, D>> + Clone + use<S, D> {
     layer_fn(move |inner| Filtered { inner, filter: filter.clone() })
 }
@@ -93,7 +93,7 @@ where
     }
 }
 
-/// Carries out the decision once it is made.
+/// Carries out the decision as soon as it is made.
 async fn settled<S, B>(inner: S, mut later: Later<Result<Decision<B>, Error>>) -> Answer<B>
 where
     S: Service<Box<Request>, Response = Response<B>, Error = Error>,
@@ -117,7 +117,7 @@ mod tests {
     use crate::reply;
     use protocol::metadata::CommonPath;
 
-    /// Answers with a status, after deciding this often that it is not decided yet; 0 passes the request.
+    /// Answers with a status, after this many undecided decisions. Status 0 passes the request on.
     #[derive(Clone)]
     struct Scripted {
         status: u16,

@@ -1,24 +1,24 @@
 //! hanging: clients that wait for the same change share one upstream request.
 //!
-//! A hanging GET (`wait_for_change=true`) waits until a value changes, possibly for hours. Agents on a node
-//! watch the same few values. Watchers that send the same request (path, parameters, last known value, `Host`)
-//! share one upstream request, a *watch*. It runs in a task and ends with its last watcher; a watcher that
-//! leaves does not affect the others. A watch is over when its answer is there. A later request begins another.
+//! A hanging GET (`wait_for_change=true`) waits until a value changes, possibly for hours. Agents on a node watch the
+//! same few values. Watchers that send the same request (path, parameters, last known value, `Host`) share one upstream
+//! request, a *watch*. It runs in a task and ends with its last watcher; a watcher that leaves does not affect the
+//! others. Once answered, a watch is over. A later request begins another.
 //!
 //! # Who may begin a watch
 //!
-//! Watchers hold no seat, because they would occupy all of them. Instead, the number of watches is limited and
-//! [shared fairly](crate::shares). A watch is charged to the client that began it, or, when that client has
-//! left, to another that still waits. Joining a watch is always allowed: watchers are limited by their
-//! connections. If all watches are taken, a client that has clearly fewer than the largest client replaces the
-//! oldest watch of that client, whose watchers get 503. Only a watch for which no other client waits can be
-//! replaced. All other clients get 503, after ten seconds: a pod with hundreds of addresses that repeats its requests
-//! at once would take the processor from others. They hold a connection meanwhile, as watchers do.
+//! Watchers hold no seats, because they would occupy all of them. Instead, the number of watches is limited and [shared
+//! fairly](crate::shares). A watch is charged to the client that began it, or, when that client has left, to another
+//! watcher. Joining a watch is always allowed: the limit on connections bounds the watchers. If all watches are taken,
+//! a client that has clearly fewer than the largest client replaces the oldest watch of that client, whose watchers get
+//! 503. Only a watch without watchers from other clients can be replaced. All other clients get 503 after ten seconds:
+//! otherwise a pod with hundreds of addresses that repeats its requests at once would take processor time from others.
+//! Meanwhile they hold a connection, like watchers.
 //!
-//! # What a watch costs
+//! # Cost of a watch
 //!
-//! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent
-//! upstream. The answer takes [`Room`](crate::room::Room), which is released when the last watcher has read it.
+//! Until it is answered: a task, an upstream connection, and the request without the parts that are not sent upstream.
+//! The answer takes [`Room`](crate::room::Room), which is released when the last watcher has read it.
 
 mod result;
 mod table;
@@ -40,10 +40,10 @@ use protocol::metadata::Request;
 use table::Key;
 pub use watches::Watches;
 
-/// How long a watch is not refused, unless its own time-out is shorter. Agents watch with time-outs of a minute or more.
+/// Delay of a refusal, unless the request's own timeout is shorter. Agents use timeouts of a minute or more.
 const REFUSAL_DELAY: Duration = Duration::from_secs(10);
 
-/// Lets clients that wait for the same change share these watches.
+/// Clients that wait for the same change share a watch from `watches`.
 pub fn layer<S>(watches: &Arc<Watches>) -> impl Layer<S, Service = Hanging<S>> + Clone + use<S> {
     let watches = Arc::clone(watches);
     layer_fn(move |inner| Hanging { inner, watches: Arc::clone(&watches) })
@@ -72,7 +72,7 @@ where
         if !request.hangs() {
             return Outcome::passed(self.inner.call(request));
         }
-        // The server is not told the name of the client that happened to begin the watch of all.
+        // The name of the client that happens to begin the shared watch is not sent to the server.
         request.headers.clear();
         let key = Key {
             method: request.method,

@@ -1,36 +1,36 @@
-//! leaves: keeps the few values that every client library requests, with one upstream request for any number of
+//! leaves: caches the few values that every client library requests, with one upstream request for any number of
 //! concurrent clients.
 //!
 //! Client libraries request the project, the zone or the universe before they request a token, and some remember a
 //! failure for the life of the process. Python first requests everything about its account, and does so again before
 //! every token. gcloud lists the accounts. Node.js follows the redirect of its ping to the list of `instance/`, and
 //! without that list concludes that it is not on Google Cloud. Cloud Logging takes a GKE node for a plain machine if it
-//! cannot read the cluster's name. So these values are kept (`leaf.rs` lists them), and fetched before the proxy reports
-//! readiness.
+//! cannot read the cluster's name. So these values (listed in `leaf.rs`) are cached, and fetched before the proxy
+//! reports readiness.
 //!
 //! # Flights
 //!
-//! A value that is not known is fetched by a *flight*: one upstream request, in a task of its own. Concurrent requests
-//! wait for the same flight, and its result is kept, whether the proxy's warmup or a client asked first. A client that
+//! An unknown value is fetched by a *flight*: one upstream request, in a task of its own. Concurrent requests wait for
+//! the same flight, and its result is cached, whether the proxy's warmup or a client started it. A client that
 //! disconnects cancels nothing. The flight sends the proxy's own request, without the headers of any client.
 //!
-//! - A value is kept until a refresh replaces it. If a refresh fails, the old value stays.
-//! - A 404 is kept for a minute where the value may be missing. It never replaces a value, unless an operator can remove
-//!   that value while the machine runs.
+//! - A value is cached until a refresh replaces it. If a refresh fails, the old value stays.
+//! - A 404 is cached for a minute where the value may be missing. It never replaces a value, unless an operator can
+//!   remove that value while the machine runs.
 //! - Any other result is the answer to all requests that waited for it and to those of the next 750 ms. So a failing
 //!   server gets at most about one request per second and value.
-//! - A response that is too large to be buffered is not kept. Requests for it go to the server until a
-//!   refresh finds it smaller.
+//! - A response that is too large to be buffered is not cached. Requests for it go to the server until a refresh finds
+//!   it smaller.
 //!
 //! Answers from memory carry `Age`.
 //!
 //! # Trees
 //!
-//! Detectors read trees (`?recursive=true`) once per process. A tree is kept as the policy redacts it for the node, which is small.
-//! `conceal` redacts it again for each client, and puts a pod's own accounts in place of the node's, so a stricter policy applies
-//! at once, and no tree of one pod is another's. It is the answer for 5 s. After that a request fetches it again, and gets what
-//! is kept if that takes longer than 500 ms or fails. A tree that cannot be kept goes to the server for each request, as in
-//! audit mode.
+//! Detectors read trees (`?recursive=true`) once per process. A tree is cached as the policy redacts it for the node,
+//! which is small. `conceal` redacts it again for each client, and inserts a pod's own accounts in place of the node's.
+//! So a stricter policy applies at once, and no pod gets another pod's tree. The cached tree is the answer for 5 s.
+//! After that a request fetches it again, and gets the cached tree if that takes longer than 500 ms or fails. Requests
+//! for a tree that cannot be cached go to the server, as in audit mode.
 //!
 //! `universe/universe-domain` is special: Go's library waits one second for it, treats 404 as the default domain, and
 //! treats any other failure as fatal. While it is unknown, the proxy answers 404 if the server does not respond in
@@ -61,10 +61,10 @@ use slot::{Answer, Landed, Lookup};
 pub use leaf::{Leaf, Lifetime};
 pub use values::{LeafRow, Leaves};
 
-/// Timeout of a request for the universe domain while it is unknown: half of what Go's library allows.
+/// Timeout of a request for the universe domain while it is unknown: half of the time that Go's library allows.
 const UNIVERSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a request for a tree that is kept waits for a newer one. OpenTelemetry's detectors wait one second.
+/// Maximum time that a request for a cached tree waits for a newer one. OpenTelemetry's detectors wait one second.
 const STALE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Decide for Arc<Leaves> {
@@ -89,8 +89,8 @@ impl Decide for Arc<Leaves> {
 }
 
 impl Leaves {
-    /// Waits for the flight of a tree, or gives what is kept if no value comes soon. The request goes to the server if the tree
-    /// is not kept.
+    /// Waits for the flight of a tree, and answers with the cached tree if no value arrives in time. If the tree cannot
+    /// be cached, the request goes to the server.
     async fn tree(
         self: Arc<Self>,
         leaf: Leaf,
@@ -124,7 +124,7 @@ async fn waiting(leaf: Leaf, landing: impl Future<Output = Landed>) -> Result<Re
     }
 }
 
-/// The answer to a client that asked for a leaf when, or shortly before, its flight ended.
+/// The answer to a client that requested a leaf when, or shortly before, its flight ended.
 fn answer(leaf: Leaf, landed: Landed) -> Result<Response<Body>, Error> {
     match landed {
         Landed::Kept(answer) => Ok(answer.response()),

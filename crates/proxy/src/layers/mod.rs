@@ -1,7 +1,7 @@
 //! The tower layers of the request path. Each makes one decision. `stack.rs` defines their order.
 //!
-//! Most are a function that decides about a request, and `filter` makes a layer of it; `discovery` is the shortest example. A
-//! service of its own needs no future of its own; `outcome` has one.
+//! Most are a function that decides on a request, which `filter` turns into a layer; `discovery` is the shortest
+//! example. A layer with a service of its own needs no future of its own: `outcome` has one.
 
 pub mod catch_panic;
 pub mod classify;

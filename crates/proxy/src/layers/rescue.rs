@@ -25,25 +25,25 @@ use telemetry::requests::Requests;
 use telemetry::sampled::Brief;
 use telemetry::shedding::{Shed, Shedding};
 
-/// How to refuse a request during an overload. The flag has the variants' names in lowercase.
+/// How requests are refused during an overload. The values of the flag are the variants' names in lowercase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum OnOverload {
-    /// Reset its connection.
+    /// Reset the connection.
     #[default]
     Reset,
-    /// Answer 503 and close its connection.
+    /// Answer 503 and close the connection.
     Unavailable,
 }
 
-/// Where errors are recorded.
+/// Destinations of records of errors.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
-    /// Counts them.
+    /// Counts all errors.
     pub requests: Arc<Requests>,
-    /// Counts those under overload.
+    /// Counts errors due to overload.
     pub shedding: Arc<Shedding>,
-    /// Shows the last ones.
+    /// Lists recent errors.
     pub refusals: Arc<Refusals>,
 }
 
@@ -62,7 +62,7 @@ pub fn layer<S>(
 pub struct Rescue<S> {
     inner: S,
     rescuer: Arc<Rescuer>,
-    /// The error with which the inner service's `poll_ready` failed. It is the answer to the next request.
+    /// The error of the inner service's `poll_ready`. It is the answer to the next request.
     unready: Option<Box<Error>>,
 }
 
@@ -150,7 +150,7 @@ impl Rescuer {
         Ok(answer(error))
     }
 
-    /// Counts a refusal or failure, and logs it once a minute for each reason and client.
+    /// Counts a refusal or failure, and logs it once a minute per reason and client.
     fn note(&self, error: &Error) {
         let Notes { requests, shedding, refusals } = &self.notes;
         let (reason, peer) = (error.reason(), self.timeline.peer());
@@ -162,13 +162,13 @@ impl Rescuer {
         }
         let path = error.path().unwrap_or_else(|| self.timeline.endpoint().label());
         refusals.note(peer.ip(), Cause { reason, status: error.status(), path }, Instant::now());
-        // Logged where the metadata server's health changes, where a token is fetched, and where a panic is caught.
+        // These are logged elsewhere: changes of the metadata server's health, failed token fetches, and caught panics.
         if matches!(error, Error::Upstream(_) | Error::Token(_) | Error::Panicked) {
             return;
         }
         let Some(count) = requests.refusal_line_due(reason, peer.ip(), Instant::now()) else { return };
         let (error, is_unidentified) = (Brief(error), matches!(error, Error::Unidentified(_)));
-        // It is not what the client did, but what the proxy lacks.
+        // The cause is a problem of the proxy, not the client's behaviour.
         if is_unidentified {
             tracing::warn!(%peer, reason, count, "refused requests; the last error: {error}");
         } else {
@@ -188,7 +188,7 @@ impl From<Overload> for Shed {
     }
 }
 
-/// The answer to an error: a status, and the error's sentence as the body.
+/// The answer to an error: a status, and the error's message as the body.
 fn answer(error: &Error) -> Response<Body> {
     let status = error.status();
     let mut response = reply::sentence(status, format!("{error}\n"));

@@ -2,14 +2,14 @@
 
 const MIB: usize = 1024 * 1024;
 
-/// Charge of an open connection, in bytes: its task and place (3 KiB), the kernel's socket (3 KiB) and a full
-/// receive buffer (4 KiB).
+/// Charge of an open connection, in bytes: its task and its entry among the connections (3 KiB), the kernel's socket
+/// (3 KiB) and a full receive buffer (4 KiB).
 pub const OPEN_BYTES: usize = 10 * 1024;
 
-/// Charge of hyper's state and of a response that its client reads, in bytes.
+/// Charge of hyper's state and of a response that the client reads, in bytes.
 pub const SERVING_BYTES: usize = 10 * 1024;
 
-/// Charge of a full send buffer and of what hyper holds behind it, in bytes, while a client does not read.
+/// Charge of a full send buffer and of hyper's data behind it, in bytes, while a client does not read.
 pub const UNREAD_BYTES: usize = 14 * 1024;
 
 /// Memory of the idle process, in bytes: binary, runtime, metrics and policy.
@@ -21,8 +21,8 @@ const EXCHANGE_BYTES: usize = 15 * 1024;
 /// Maximum for tokens, and for large responses, in bytes.
 const MAX_PART_BYTES: usize = 3 * MIB / 2;
 
-/// Maximum for tokens if each account has its own, in bytes: 110 accounts of a node with four tokens each, of which
-/// a long one weighs 5 KiB, and a reserve.
+/// Maximum for tokens if each account has its own, in bytes: 110 accounts of a node with four tokens each, of which a
+/// long one takes 5 KiB, and a reserve.
 const MAX_TOKENS_OF_ACCOUNTS_BYTES: usize = 5 * MIB / 2;
 
 /// Minimum of each part, in bytes, regardless of the limit.
@@ -46,18 +46,18 @@ pub struct Demand {
     pub connections: usize,
     /// Sum of `--max-in-flight` and `--max-hanging`, because each may be an upstream request.
     pub exchanges: usize,
-    /// Whether each account of a pod has tokens of its own.
+    /// Whether each account of a pod has its own tokens.
     pub has_accounts: bool,
 }
 
 impl Budget {
-    /// Divides a memory limit in bytes. A fifth of it stays free. Without a limit, connections and requests
-    /// get as much as the flags allow.
+    /// Divides a memory limit in bytes. A fifth of it stays free. Without a limit, connections and requests get as much
+    /// as the flags allow.
     pub fn new(limit: Option<u64>, demand: Demand) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let total = (limit / 5 * 4).saturating_sub(IDLE_PROCESS_BYTES).min(demand.bytes());
-        // With a limit of 25 MiB, tokens and responses get a tenth each; with a larger limit they get no more
-        // than that. Tokens of accounts get an eighth, and no more than that of 32 MiB.
+        // With a limit of 25 MiB, tokens and responses get a tenth each; with a larger limit they get no more than
+        // that. Tokens of accounts get an eighth, but no more than with a limit of 32 MiB.
         let answers = (total / 10).clamp(MIN_PART_BYTES, MAX_PART_BYTES);
         let tokens = if demand.has_accounts { total / 8 } else { total / 10 };
         let tokens = tokens.clamp(MIN_PART_BYTES, demand.token_bytes());
@@ -70,7 +70,7 @@ impl Budget {
 impl Demand {
     /// Sum of all parts, in bytes.
     fn bytes(self) -> usize {
-        // New connections leave an eighth of it to requests.
+        // New connections leave an eighth of this to requests.
         let connections = self.connections * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES) / 7 * 8;
         connections + self.exchanges * EXCHANGE_BYTES + MAX_PART_BYTES + self.token_bytes()
     }

@@ -1,7 +1,7 @@
-//! Memory limits: how much memory clients can make the proxy use, and how load is shed when it runs short.
+//! Memory limits: the memory that clients can make the proxy use, and the shedding of load when it runs short.
 //!
-//! If the proxy exceeds its container's memory limit, the kernel kills it. Under cgroup v2 socket buffers
-//! count against the limit too. Two mechanisms keep the proxy within it:
+//! If the proxy exceeds its container's memory limit, the kernel kills it. Under cgroup v2, socket buffers also count
+//! against the limit. Two mechanisms keep the proxy within it:
 //!
 //! - [`Budget`] divides the limit. Everything that a client can make the proxy store is charged to a part of
 //!   the budget in advance, at its maximum size: connections with their buffers, tokens, large responses.

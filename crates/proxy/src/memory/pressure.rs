@@ -1,8 +1,8 @@
 //! [`Pressure`]: compares the memory usage of the control group with its limit.
 //!
-//! What counts is memory that the kernel cannot take back: heap, sockets, kernel objects. The pages of the program itself are
-//! charged to the group, too, if it was the first to read them, as after a reboot. They are read from disk again when they
-//! are needed, and are no reason to close connections.
+//! Only memory that the kernel cannot reclaim counts: heap, sockets, kernel objects. The pages of the program itself
+//! are also charged to the group if it was the first to read them, as after a reboot. They are read from disk again
+//! when they are needed, and are no reason to close connections.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ labels! {
         /// From 65 %: connections that make no progress are closed, those of the client that holds most
         /// first.
         Closing = "closing",
-        /// From 80 %: the client that holds most gets no new connections, and its oldest ones are cut.
+        /// From 80 %: the client that holds most gets no new connections, and its oldest connections are cut.
         Cutting = "cutting",
     }
 }
@@ -39,15 +39,14 @@ const HYSTERESIS_PERCENT: u64 = 3;
 /// Bytes charged since the last measurement that trigger a new one.
 const MEASURE_AFTER_BYTES: usize = 256 * 1024;
 
-/// Minimum interval between readings of `memory.stat`, which cost twenty times as much as those of the usage.
+/// Minimum interval between reads of `memory.stat`, which cost twenty times as much as reads of the usage.
 const STAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Memory usage of a control group, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Current usage without pages of files, including sockets in version 2 and if version 1 counts them.
+    /// Current usage without file pages. Includes sockets in version 2, and in version 1 if it counts them.
     pub current: u64,
-    /// Memory limit.
     pub limit: u64,
 }
 
@@ -70,7 +69,7 @@ struct Group {
     files: Mutex<Files>,
 }
 
-/// Pages of files that were charged to the group at the last reading.
+/// File pages that were charged to the group at the last reading.
 #[derive(Debug, Default)]
 struct Files {
     bytes: u64,
@@ -78,7 +77,7 @@ struct Files {
 }
 
 impl Pressure {
-    /// The control group of this process.
+    /// Opens the control group of this process.
     pub fn of_this_process() -> Self {
         Self { group: Group::open(&cgroup::folders("memory")), ..Self::default() }
     }
@@ -93,13 +92,13 @@ impl Pressure {
         self.group.as_ref()?.usage()
     }
 
-    /// The level at the last measurement.
+    /// The level of the last measurement.
     pub fn level(&self) -> Level {
         Level::ALL[usize::from(self.level.load(Relaxed))]
     }
 
-    /// Records that this many bytes were charged, and measures again if many were charged since the last
-    /// measurement: a burst grows faster than a timer fires.
+    /// Records that this many bytes were charged, and measures again if many were charged since the last measurement: a
+    /// burst grows faster than a timer fires.
     pub fn took(&self, bytes: usize) -> Level {
         if self.group.is_some() && self.taken.fetch_add(bytes, Relaxed) + bytes >= MEASURE_AFTER_BYTES {
             self.measure();
@@ -107,8 +106,8 @@ impl Pressure {
         self.level()
     }
 
-    /// Measures the control group's usage, which takes about two microseconds. Returns the bytes in excess of
-    /// the highest usage at which nothing must be closed.
+    /// Measures the control group's usage, which takes about two microseconds. Returns the number of bytes above the
+    /// threshold of [`Level::Closing`].
     pub fn measure(&self) -> u64 {
         let Some(usage) = self.usage() else { return 0 };
         self.taken.store(0, Relaxed);
@@ -147,8 +146,8 @@ impl Group {
         Some(Usage { current: all.saturating_sub(self.files(all)), limit: self.limit })
     }
 
-    /// Pages of files that are charged to the group while this is all of its memory. Without pressure they need not be known
-    /// exactly.
+    /// File pages that are charged to the group while its total memory is `all`. Without pressure the exact number is
+    /// not needed.
     fn files(&self, all: u64) -> u64 {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let is_old = files.read.is_none_or(|read| read.elapsed() >= STAT_INTERVAL);
@@ -160,13 +159,13 @@ impl Group {
     }
 }
 
-/// Parses a limit in bytes. Without a limit, version 2 reports `max`, and version 1 a number larger than any
-/// machine's memory.
+/// Parses a limit in bytes. Without a limit, version 2 reports `max`, and version 1 a number larger than any machine's
+/// memory.
 fn limit_in(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < 1 << 60)
 }
 
-/// The pages of files in `memory.stat`, which has the same names in both versions.
+/// The file pages in `memory.stat`, which has the same names in both versions.
 fn read_files(stat: &File) -> Option<u64> {
     let mut text = [0; 8 * 1024];
     let size = stat.read_at(&mut text, 0).ok()?;

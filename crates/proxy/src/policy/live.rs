@@ -12,8 +12,8 @@ use protocol::policy::{Choice, Content, LoadError, Policy, Source, digest};
 /// minute to update a `ConfigMap` in a pod anyway.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time between reads of a file that was written more recently than this when the proxy started. Most starts do not wait:
-/// a mounted `ConfigMap` is older, since the kubelet writes it before it starts the container.
+/// Interval between reads of a file that was written within this time before the proxy started. Most starts do not
+/// wait: a mounted `ConfigMap` is older, since the kubelet writes it before it starts the container.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum number of such reads.
@@ -24,27 +24,27 @@ const MAX_READS: u32 = 10;
 pub struct LivePolicy {
     policy: ArcSwap<Policy>,
     choice: Choice,
-    /// What the file contained when it was loaded.
+    /// Content of the file when it was loaded.
     loaded: Seen,
     rejected: ArcSwapOption<Rejection>,
 }
 
-/// Why the file's present content is not in force.
+/// Reason why the file's current content is not in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The mistake, with its place.
+    /// The mistake, with its position.
     pub error: String,
-    /// When it was found.
+    /// Time when it was found.
     pub since: Instant,
 }
 
-/// What a restart does while the policy file is invalid, as the end of a sentence. Another policy may show what the file
-/// conceals, and one kept from before may be an old one, so no process begins with either.
+/// Effect of a restart while the policy file is invalid, as the end of a sentence. Another policy might show what the
+/// file conceals, and a policy saved earlier may be outdated, so no process starts with either.
 pub const A_RESTART_FAILS: &str = "a restart fails (exit code 1) until the file is valid";
 
 impl LivePolicy {
     /// Loads the chosen policy. A file that was written in the last second is read until two reads, a second apart, are
-    /// equal, so that a policy that is being written is not applied.
+    /// equal, so that a policy that is still being written is not applied.
     pub async fn load(choice: Choice) -> Result<Self, LoadError> {
         let text = text_at_rest(&choice.source).await?;
         Self::of(choice, &text)
@@ -65,7 +65,7 @@ impl LivePolicy {
         self.policy.load_full()
     }
 
-    /// Why the file's present content is not in force. `None` if it is.
+    /// Reason why the file's current content is not in force. `None` if it is.
     pub fn rejected(&self) -> Option<Arc<Rejection>> {
         self.rejected.load_full()
     }
@@ -91,7 +91,7 @@ impl LivePolicy {
         }
     }
 
-    /// Applies what the file contains, if that is a change that the previous check found, too.
+    /// Applies the file's content, if it is a change that the previous check also found.
     fn check(&self, found: Result<String, LoadError>, changes: &mut Changes, mut report: impl FnMut(Reloaded<'_>)) {
         if !changes.settle(Seen::of(&found)) {
             return;
@@ -111,12 +111,12 @@ impl LivePolicy {
     }
 }
 
-/// The text of a policy, once nobody is writing it. A file that was written less than [`PAUSE`] ago is read until two reads,
-/// [`PAUSE`] apart, are equal. Fails if no two of [`MAX_READS`] are.
+/// The text of a policy, once it is no longer being written. A file that was written less than [`PAUSE`] ago is read
+/// until two reads, [`PAUSE`] apart, are equal. Fails if no two of [`MAX_READS`] reads are.
 async fn text_at_rest(source: &Source) -> Result<String, LoadError> {
     let Source::File(path) = source else { return source.text() };
     let Content { mut text, modified } = source.read()?;
-    // A time in the future tells nothing.
+    // The age of a file with a modification time in the future is unknown.
     let age = modified.and_then(|modified| modified.elapsed().ok());
     if age.is_some_and(|age| age >= PAUSE) {
         return Ok(text);
@@ -138,19 +138,19 @@ pub enum Reloaded<'a> {
     Applied(&'a Policy),
     /// The file is not a valid policy.
     Rejected {
-        /// Why.
+        /// The mistake.
         error: &'a LoadError,
         /// The policy that remains in force.
         in_force: &'a Policy,
     },
 }
 
-/// What a check found.
+/// Content of the file as found by a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Seen {
-    /// A text, by its SHA-256.
+    /// A text, as its SHA-256.
     Text([u8; 32]),
-    /// An unreadable file, by the error's message.
+    /// An unreadable file, as the error's message.
     Unreadable(String),
 }
 
@@ -166,9 +166,9 @@ impl Seen {
 /// Distinguishes changes from states in between.
 #[derive(Debug)]
 struct Changes {
-    /// What counts.
+    /// The content that was last reported or loaded.
     settled: Seen,
-    /// What the last check found.
+    /// The content found by the last check.
     last: Seen,
 }
 
@@ -177,7 +177,8 @@ impl Changes {
         Self { settled: loaded.clone(), last: loaded }
     }
 
-    /// Takes in what a check found. Whether it is a change that counts: the previous check found the same.
+    /// Records the result of a check. Returns whether it is a change that counts, because the previous check found the
+    /// same.
     fn settle(&mut self, now: Seen) -> bool {
         let lasted = self.last == now;
         let counts = lasted && self.settled != now;

@@ -1,6 +1,7 @@
 //! [`Readers`]: the connections to which charged responses are being written.
 //!
-//! A response is charged until its last byte is written or dropped, so a client that does not read holds room.
+//! A response is charged until its last byte is written or dropped, so a client that does not read keeps its room in
+//! use.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,7 +14,8 @@ use tokio::time::Instant;
 use super::Charge;
 use crate::shares::Client;
 
-/// Time to read a response while other requests wait. On the same node the largest response takes some milliseconds.
+/// Time to read a response while other requests wait. On the same node even the largest response takes only
+/// milliseconds.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The connections to which charged responses are being written, by ID.
@@ -46,7 +48,7 @@ impl Readers {
         self.0.is_empty()
     }
 
-    /// Connections that have had [`READ_TIMEOUT`] to read: those of the client that is charged, and all.
+    /// Connections that have had [`READ_TIMEOUT`] to read: first those of the charged client, then all.
     pub(super) fn slow(&self, charged: Option<Client>) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
         let slow = || self.0.values().filter(|reader| reader.since.elapsed() >= READ_TIMEOUT);
         let of_charged = slow().filter(|reader| Some(reader.charged) == charged).map(|reader| reader.peer).collect();
@@ -55,7 +57,7 @@ impl Readers {
 }
 
 impl Charge {
-    /// Attaches the room to bytes sent to a client. Released when the last reference is dropped.
+    /// Attaches the room to bytes sent to a client. It is released when the last reference is dropped.
     pub fn read_by(self: &Arc<Self>, peer: Option<SocketAddr>, bytes: Bytes) -> Bytes {
         let reader = peer.map(|peer| {
             let mut state = self.account.room.lock();

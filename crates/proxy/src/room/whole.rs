@@ -16,16 +16,15 @@ use crate::reply::Body;
 /// A fully buffered response.
 #[derive(Debug)]
 pub struct Whole {
-    /// Its body.
+    /// The complete body.
     pub bytes: Bytes,
-    /// Its room, or `None` if it is small.
+    /// The room in use, or `None` if the response is small.
     pub charge: Option<Charge>,
 }
 
 impl Account {
-    /// Buffers a response, with room for it and for the response made from it, whose size the function
-    /// computes. No room is needed if neither is larger than `small`. A response that is in memory already
-    /// was charged before.
+    /// Buffers a response, with room for it and for the response made from it, whose size `made` computes. No room is
+    /// needed if neither is larger than `small`. A response that is already in memory was charged before.
     pub async fn read(&self, body: Body, small: usize, made: impl Fn(usize) -> usize) -> Result<Whole, Error> {
         let is_here = matches!(body, Body::Whole(_));
         let needs = |bytes: usize| Amount { sent: if is_here { 0 } else { bytes }, made: made(bytes) };
@@ -43,7 +42,7 @@ impl Account {
     }
 }
 
-/// Maximum bytes of a body, or `None` if it exceeds the maximum.
+/// Maximum size of a body in bytes, or `None` if the body is larger than `largest`.
 fn bound_of(body: &Body, largest: usize) -> Option<usize> {
     let announced = body.size_hint().exact();
     let bound = announced.map_or(largest, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));

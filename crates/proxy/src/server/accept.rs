@@ -33,26 +33,25 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// Minimum interval between log lines about such errors.
 const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Number of times a waiting newcomer yields to other tasks before it polls for a place at an interval.
+/// Number of times a waiting newcomer yields to other tasks before it polls for a place at intervals.
 const MAX_YIELDS: u32 = 3;
 
-/// First and longest interval between attempts to get a place. An attempt looks at all connections.
+/// First and longest interval between attempts to get a place. An attempt scans all connections.
 const PLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_PLACE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time to accept connections that are already in the queue when the drain begins. Closing a listener
-/// resets the connections in its queue.
+/// Maximum time to accept connections that are already queued when the drain begins. Closing a listener resets the
+/// connections in its queue.
 const QUEUE_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Newcomers that are accepted before other tasks get their turn.
+/// Number of newcomers accepted before other tasks get their turn.
 const ACCEPTED_AT_ONCE: usize = 8;
 
 /// Everything a listener needs to serve connections.
 #[derive(Debug)]
 pub struct Server<N> {
-    /// Makes the stack of each connection.
+    /// Creates the stack of each connection.
     pub stacks: Arc<N>,
-    /// Timeouts of each connection.
     pub timeouts: Timeouts,
     /// Limits on the number and memory of connections.
     pub connections: Arc<Connections>,
@@ -65,8 +64,8 @@ where
     N: NewStack<Stack = S> + Send + Sync + 'static,
     S: Stack<Future: Send, Body: http_body::Body<Data: Send> + Send> + Send + Sync + 'static,
 {
-    /// Accepts and serves connections at this door, which has this number, until the drain begins. Returns once the door
-    /// is closed; accepted connections continue.
+    /// Accepts and serves the connections of this door until the drain begins. `number` identifies the door. Returns
+    /// once the door is closed; accepted connections continue.
     pub async fn run(self, number: usize, door: Door) {
         let turns = Arc::clone(&self.connections.turns);
         turns.share(Taker::Door(number), None, self.accept(door)).await;
@@ -134,8 +133,8 @@ where
         self.connections.started(number, task);
     }
 
-    /// Gets a place for a newcomer, if there is one. If only very recent connections could give way, they get
-    /// their turn first while patience lasts, because those with a request will then be in flight.
+    /// Gets a place for a newcomer, if there is one. If only very recent connections could give way, they get their
+    /// turn first while patience lasts, because those with a request will then be in flight.
     async fn admit(&self, arrival: Arrival, activity: &Arc<Activity>, patience: &mut Patience) -> Option<Place> {
         patience.grow();
         let mut wait = Wait::default();

@@ -1,4 +1,4 @@
-//! [`Activity`]: what a connection is doing, and since when.
+//! [`Activity`]: the state of a connection, and the times of its changes.
 //!
 //! The socket reports bytes and the service reports requests. The watchdog needs both. The task
 //! that selects connections to close reads the state too.
@@ -14,15 +14,15 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
-    /// When the task was last woken. Serves as the current time until the task waits again.
+    /// Time of the task's last wakeup. Serves as the current time until the task waits again.
     now: AtomicMillis,
-    /// When bytes were last sent or received.
+    /// Time when bytes were last sent or received.
     moved: AtomicMillis,
-    /// When a request of which more is to come began: its head, or the body that the server reads.
+    /// Start of an incomplete request: of its head, or of the body that the server reads.
     request_began: AtomicMillis,
-    /// Since when the client has read no bytes of a response.
+    /// Start of the time in which the client has read no bytes of a response.
     blocked: AtomicMillis,
-    /// Since when a complete head has been waiting for memory.
+    /// Time since which a complete head has been waiting for memory.
     waiting: AtomicMillis,
     /// Complete heads received.
     heads: AtomicU64,
@@ -35,12 +35,12 @@ pub(super) struct Activity {
     has_more: AtomicBool,
     /// A complete head was received since the task was last woken.
     had_turn: AtomicBool,
-    /// The process is draining: responses announce that the connection closes.
+    /// The process is draining: responses announce that the connection will be closed.
     last_call: AtomicBool,
     /// The current response is the last one.
     parting: AtomicBool,
     reset: AtomicBool,
-    /// The socket has news, which is read when it is the client's turn.
+    /// The socket has events, which are handled when it is the client's turn.
     awaits_turn: AtomicBool,
     /// The connection was selected to be closed for another. The only field that another task writes.
     cut: AtomicBool,
@@ -103,7 +103,7 @@ impl Activity {
         self.now.0.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1, Relaxed);
     }
 
-    /// Records received bytes, the number of heads that ended in them, and whether more of a request is to come.
+    /// Records received bytes, the number of heads that ended in them, and whether a request is incomplete.
     pub(super) fn received(&self, ended_heads: u64, mid_request: bool, body_announced: bool) {
         self.moved.set(&self.now);
         if ended_heads > 0 {
@@ -187,7 +187,7 @@ impl Activity {
         self.reset.load(Relaxed)
     }
 
-    /// Whether the body of a request in flight is still to come.
+    /// Whether the body of a request in flight is incomplete.
     pub(super) fn is_receiving_body(&self) -> bool {
         self.is_answering() && self.request_began.is_set()
     }
@@ -202,9 +202,8 @@ impl Activity {
         self.is_answering() || self.blocked.is_set()
     }
 
-    /// Whether hyper may read the next head: only after the current response has ended, and one head per
-    /// wakeup. Otherwise a client that pipelines would be answered many times before other connections get
-    /// their turn.
+    /// Whether hyper may read the next head: only after the current response has ended, and one head per wakeup.
+    /// Otherwise a client that pipelines would be answered many times before other connections get their turn.
     pub(super) fn may_have_next_head(&self) -> bool {
         !self.is_busy() && !self.had_turn.load(Relaxed)
     }
@@ -233,12 +232,12 @@ impl Activity {
         }
     }
 
-    /// Records whether the connection's task waits for its client's turn.
+    /// Records whether the connection's task is waiting for its client's turn.
     pub(super) fn wait_for_turn(&self, waits: bool) {
         self.awaits_turn.store(waits, Relaxed);
     }
 
-    /// Whether its task waits for its client's turn.
+    /// Whether the connection's task is waiting for its client's turn.
     pub(super) fn awaits_turn(&self) -> bool {
         self.awaits_turn.load(Relaxed)
     }
@@ -248,7 +247,7 @@ impl Activity {
         self.cut.store(true, Relaxed);
     }
 
-    /// Whether the connection was closed while its client waits for a response. A reset tells the client to
+    /// Whether the connection was closed while its client was waiting for a response. A reset tells the client to
     /// retry; a normal close before a response does not. Between requests clients expect a normal close.
     pub(super) fn was_cut_short(&self) -> bool {
         let is_between = self.requests.load(Relaxed) > 0 && self.doing_nothing();
@@ -259,8 +258,8 @@ impl Activity {
         !self.is_busy() && !self.has_unread_head() && !self.waiting.is_set()
     }
 
-    /// When the connection last made progress, or `None` while a request is in flight, or may be among what was not read
-    /// yet. A client that does not read its response makes no progress.
+    /// When the connection last made progress, or `None` while a request is in flight or may be among the unread bytes.
+    /// A client that does not read its response makes no progress.
     pub(super) fn useless_since(&self) -> Option<Instant> {
         let is_asked = self.is_answering() || self.waiting.is_set() || self.awaits_turn();
         let is_wanted = is_asked && !self.blocked.is_set() && !self.is_receiving_body();
@@ -268,23 +267,22 @@ impl Activity {
         (!is_wanted).then(|| self.request_began.get(self.began).unwrap_or_else(|| self.moved_at()))
     }
 
-    /// When bytes were last sent or received. While a response is being made, this is when its request
-    /// arrived.
+    /// When bytes were last sent or received. While a response is being made, this is the arrival of its request.
     pub(super) fn moved_at(&self) -> Instant {
         self.moved.get(self.began).unwrap_or(self.began)
     }
 
-    /// Since when the client has not been reading its response.
+    /// Start of the time in which the client has not been reading its response.
     pub(super) fn blocked_since(&self) -> Option<Instant> {
         self.blocked.get(self.began)
     }
 
-    /// Since when the connection is idle, or `None` if it is not.
+    /// Start of the idle time, or `None` if the connection is not idle.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         self.useless_since().filter(|_| !self.has_unread_head() && !self.blocked.is_set())
     }
 
-    /// What the connection is doing, as far as its deadline depends on it. The first that matches applies.
+    /// The state of the connection, as far as its deadline depends on it. The first match applies.
     pub(super) fn doing(&self) -> Doing {
         if let Some(since) = self.blocked.get(self.began) {
             return Doing::NotReading(since);
@@ -302,20 +300,20 @@ impl Activity {
     }
 }
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// The client has not been reading its response since then.
+    /// The client has not been reading its response since this time.
     NotReading(Instant),
     /// A response is being made.
     Answering,
-    /// A complete head has been waiting for memory since then.
+    /// A complete head has been waiting for memory since this time.
     WaitingForRoom(Instant),
-    /// The client has been sending a head, or the body that the server reads, since then.
+    /// The client has been sending a head, or the body that the server reads, since this time.
     Sending(Instant),
-    /// Idle since then, and the process is draining.
+    /// Idle since this time, and the process is draining.
     Leaving(Instant),
-    /// Idle since then.
+    /// Idle since this time.
     Idle(Instant),
 }
 

@@ -1,13 +1,13 @@
-//! [`Arrival`]: where a connection came from, and when.
+//! [`Arrival`]: source and time of a connection.
 
 use std::net::{IpAddr, SocketAddr};
 
 use base::clock::BootTime;
 
-/// Where a connection came from, and when.
+/// Source and time of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// The client.
+    /// The client's address.
     pub peer: SocketAddr,
     /// When the connection was accepted. Its client opened it earlier.
     pub accepted: BootTime,

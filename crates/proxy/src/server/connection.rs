@@ -31,7 +31,7 @@ use super::wire::Watched;
 /// it, and the client would not see the refusal.
 const MAX_LINGER_BYTES: u64 = 1024 * 1024;
 
-/// Maximum time to read them.
+/// Maximum time to read these bytes.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Idle time after which a connection is parked: it keeps its socket and drops hyper's state and buffers
@@ -45,7 +45,7 @@ pub(super) struct Connection<I, N: NewStack> {
     pub(super) inbox: Inbox,
     pub(super) arrival: Arrival,
     pub(super) stacks: Arc<N>,
-    /// What its stacks share, since the first.
+    /// State shared by the connection's stacks. Created with the first stack.
     pub(super) memory: Option<N::Memory>,
     pub(super) timeouts: Timeouts,
     pub(super) last_call: LastCall,
@@ -62,7 +62,7 @@ enum Ended {
 }
 
 impl<I: Socket, N: NewStack> Connection<I, N> {
-    /// Serves until either side closes, a timeout expires, or the process ends.
+    /// Serves until either side closes, a timeout expires or the process ends.
     ///
     /// Without a complete head, a connection consists of the socket and this future. hyper's state is created
     /// when a head is complete, and dropped when the connection becomes idle.

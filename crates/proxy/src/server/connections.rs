@@ -1,33 +1,33 @@
 //! [`Connections`]: limits the number and memory of connections, and decides which one to close when a limit
 //! is reached.
 //!
-//! Two resources are limited: places (`--max-connections`) and bytes of memory. Both are shared between
-//! clients by the rule of [`Shares`](crate::shares::Shares): until the limit is reached, any client may take more. Then the client
-//! that holds most gives way to a client that holds clearly less, and the client that holds most may only
-//! replace its own connections that make no progress.
+//! Two resources are limited: places (`--max-connections`) and bytes of memory. Both are shared between clients by the
+//! rule of [`Shares`](crate::shares::Shares): until the limit is reached, any client may take more. Then the client
+//! that holds most gives way to a client that holds clearly less, and the client that holds most may only replace its
+//! own connections that make no progress.
 //!
-//! The connection to close is the one that has made no progress for longest: idle between requests, connected
-//! and silent, still sending its head, or not reading its response. Only if the client that holds most has
-//! none of these is its oldest request in flight cut. That is a hanging GET if there is one, because no other
-//! request takes long. Where many clients each hold little, the oldest request in flight of any of them gives way to a
-//! client that holds nothing else, unless that client was [turned away](turned_away) a moment ago.
+//! The connection to close is the one that has made no progress for longest: idle between requests, connected and
+//! silent, still sending its head, or not reading its response. Only if the client that holds most has none of these is
+//! its oldest request in flight cut. That is a hanging GET if there is one, because no other request takes long. Where
+//! many clients each hold little, the oldest request in flight of any client gives way to a client that holds nothing
+//! else, unless that client was [turned away](turned_away) a moment ago.
 //!
-//! A process that is throttled may read nothing for seconds. So a newcomer that can wait replaces a connection that
-//! was silent for a second only if the event loop has come round after that ([`Connections::meanwhile`]).
+//! A throttled process may read nothing for seconds. So a newcomer that can wait replaces a connection that has been
+//! silent for a second only if the event loop has completed a turn since ([`Connections::meanwhile`]).
 //!
 //! So neither many idle clients nor a flood of slow heads or hanging requests can lock out a well-behaved
 //! client.
 //!
-//! # What a connection weighs
+//! # Charge of a connection
 //!
-//! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and
-//! [`UNREAD_BYTES`] more while its client does not read, each including kernel buffers, plus an
-//! incomplete head. Under cgroup v2 sockets are charged to the control group, and bytes that clients send cannot be refused, so
-//! a connection is charged with a full receive buffer from the start. A send buffer is full only if its client does not read;
-//! then others that are not read give way. A client with many connections is charged with full ones, read or not. While less than
-//! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the
-//! next request cheaper. Above that, a connection has it only while it is being answered. New connections
-//! leave the last eighth to requests.
+//! [`OPEN_BYTES`] once accepted, [`SERVING_BYTES`] more while it has hyper's state, and [`UNREAD_BYTES`] more while its
+//! client does not read, each including kernel buffers, plus an incomplete head. Under cgroup v2 sockets are charged to
+//! the control group, and bytes that clients send cannot be refused, so a connection is charged with a full receive
+//! buffer from the start. A send buffer is full only if its client does not read; then other connections whose clients
+//! do not read give way. A client with many connections is charged with full send buffers, read or not. While less than
+//! three quarters of the memory is in use, idle connections keep hyper's state for a second, which makes the next
+//! request cheaper. Above that, a connection has it only while it is being answered. New connections leave the last
+//! eighth to requests.
 
 mod metrics;
 mod open;
@@ -59,20 +59,21 @@ use telemetry::Registry;
 use telemetry::shedding::{Shed, Shedding};
 use telemetry::table;
 
-/// A newcomer that can wait does not replace a connection that was accepted or made progress within this time
-/// before the event loop last came round.
+/// A newcomer that can wait does not replace a connection that was accepted or made progress within this time before
+/// the last turn of the event loop.
 const NEWCOMER_PROTECTION: Duration = Duration::from_secs(1);
 
-/// A newcomer without patience lets the event loop come round only if it last did so longer ago than this. Otherwise
-/// each newcomer of a flood would take a turn, and the queue would grow.
+/// A newcomer without patience waits for a turn of the event loop only if the last one is longer ago than this.
+/// Otherwise each newcomer of a flood would take a turn, and the queue would grow.
 const MIN_READING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Under memory pressure, a connection younger than this is not closed for lack of progress, and a request in
 /// flight does not give way to a client that holds nothing.
 const MIN_CLOSE_AGE: Duration = Duration::from_millis(250);
 
-/// Charge from which connections drop hyper's state as soon as they are idle, however large the limit is: that of 256 which
-/// are served. Otherwise a process without a memory limit would need 67 MiB for 3,000 connections, and 15 MiB a second later.
+/// Total charge from which connections drop hyper's state as soon as they are idle, however large the limit is: the
+/// charge of 256 connections being served. Otherwise a process without a memory limit would need 67 MiB for 3,000
+/// connections, and 15 MiB a second later.
 const CROWDED_BYTES: usize = 256 * (OPEN_BYTES + SERVING_BYTES + UNREAD_BYTES);
 
 /// Intervals between checks of the control group's memory, without and with pressure.
@@ -89,19 +90,18 @@ pub struct Connections {
     is_pressed: AtomicBool,
     pressure: Arc<Pressure>,
     metrics: ConnectionMetrics,
-    /// Who runs next.
+    /// Decides which client's task runs next.
     pub(super) turns: Arc<Turns>,
     pub(super) shedding: Arc<Shedding>,
 }
 
-/// What a newcomer waits for before it replaces another connection.
+/// The condition that a newcomer waits for before it replaces another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitFor {
-    /// That the other was silent for [`NEWCOMER_PROTECTION`].
+    /// The other has been silent for [`NEWCOMER_PROTECTION`].
     Silence,
-    /// That what the other may have sent was read, unless the event loop has just come round.
+    /// Bytes that the other may have sent are read, or the event loop has just completed a turn.
     Reading,
-    /// Nothing.
     Nothing,
 }
 
@@ -117,7 +117,7 @@ pub(super) enum Admission {
 }
 
 impl Connections {
-    /// Limits the number of connections and their total charge in bytes, and follows this memory pressure.
+    /// Limits the number of connections and their total charge in bytes. Closes connections under memory `pressure`.
     pub fn new(
         limit: usize,
         bytes: usize,
@@ -138,7 +138,7 @@ impl Connections {
         connections
     }
 
-    /// Registers gauges of the memory that connections are charged.
+    /// Registers gauges of the connections' total charge and its limit.
     fn observe(self: &Arc<Self>, registry: &Registry) {
         let (used, limit) = (Arc::clone(self), Arc::clone(self));
         registry.observe(&table::CONNECTION_BYTES, move || Some(used.weight().0 as u64));
@@ -160,8 +160,8 @@ impl Connections {
         true
     }
 
-    /// Cuts the connections with these peers that do not read their responses. Returns `false` if all of them
-    /// are reading.
+    /// Cuts the connections with these peers that do not read their responses. Returns `false` if all of them are
+    /// reading.
     pub fn cut_unread_of(&self, peers: &[SocketAddr]) -> bool {
         let peers: HashSet<_> = peers.iter().collect();
         let mut open = self.lock();
@@ -175,8 +175,8 @@ impl Connections {
         !unread.is_empty()
     }
 
-    /// Resets the connections from this address that were accepted before this moment, because the address has changed
-    /// hands. Returns their number.
+    /// Resets the connections from this address that were accepted before this time, because the address no longer
+    /// belongs to the same pod. Returns their number.
     pub fn cut_from(&self, addr: IpAddr, before: BootTime) -> usize {
         let mut open = self.lock();
         let is_wanted = |connection: &&Connection| {
@@ -189,9 +189,9 @@ impl Connections {
         stale.len()
     }
 
-    /// Waits, and records that what had arrived before was read by the end. The wait must let the event loop
-    /// poll the sockets and give every connection its turn. A sleep or a yield does, with one thread (the default)
-    /// and up to the 1,024 ready sockets that tokio takes in a turn. Beyond that it may end too early.
+    /// Waits, and records that bytes that arrived before the wait were read by its end. The wait must let the event
+    /// loop poll the sockets and give every connection its turn. A sleep or a yield is sufficient with one thread (the
+    /// default) and up to the 1,024 ready sockets that tokio takes in a turn. With more, the wait may end too early.
     pub(super) async fn meanwhile(&self, wait: impl Future<Output = ()>) {
         let began = Instant::now();
         wait.await;
@@ -211,7 +211,7 @@ impl Connections {
         }
     }
 
-    /// Sheds load according to the level. The usage exceeds the level without pressure by this many bytes.
+    /// Sheds load according to the level. Memory usage exceeds the threshold of [`Level::Closing`] by `over` bytes.
     fn shed(&self, level: Level, over: usize) {
         self.is_pressed.store(level != Level::Normal, Relaxed);
         let may_cut = match level {
@@ -220,10 +220,10 @@ impl Connections {
             Level::Cutting => true,
         };
         let mut open = self.lock();
-        // If they weigh little, closing them would not help.
+        // If the connections' charge is small, closing them would not help.
         let goal = open.memory.used().saturating_sub(over).max(open.memory.limit() / 4);
         while open.memory.used() > goal {
-            // Others keep theirs while this client holds more, even if it has only requests in flight.
+            // The others keep their connections while this client holds more, even if it has only requests in flight.
             let Some((largest, _)) = open.memory.largest() else { break };
             let useless = open.useless_but(None, Some(largest));
             let useless = useless.filter(|victim| victim.since.elapsed() >= MIN_CLOSE_AGE);
@@ -285,8 +285,8 @@ impl Connections {
                     return Made::None;
                 }
                 Availability::Free => return Made::Room,
-                // It takes what the other held. It need not restore the part that newcomers leave free as well: after a
-                // flood, dozens of connections would be cut for the first one.
+                // This amount was taken from the other client. The part that newcomers leave free need not be restored
+                // as well: after a flood, dozens of connections would be cut for the first one.
                 Availability::From(_) if freed >= amount => return Made::Room,
                 Availability::From(largest) => open.victim_of(largest),
                 Availability::FromItself => open.useless_but(asks.number, Some(asks.client)),
@@ -296,8 +296,8 @@ impl Connections {
                 if !is_newcomer {
                     return Made::None;
                 }
-                // What its own connections have sent is read first. Then some of them end, or can be closed. One that has
-                // none waits until one of the others can be.
+                // Bytes from the client's own connections are read first. Then some of these connections end, or can be
+                // closed. A client without connections waits until another's can be closed.
                 let holds_nothing = open.holds_nothing_else(asks);
                 if open.awaits_turn(asks.client) || holds_nothing && wait_for == WaitFor::Silence {
                     return Made::Later;
@@ -308,7 +308,7 @@ impl Connections {
                 return Made::None;
             };
             // A request takes precedence over a connection of the largest client that has sent none. A newcomer waits
-            // only until what has arrived was read: it cannot wait until the largest client is silent.
+            // only until bytes that have arrived are read: it cannot wait until the largest client is silent.
             let takes = matches!(room, Availability::From(_));
             let is_urgent = takes && asks.number.is_some();
             let is_young = !takes && !victim.is_useless && victim.since.elapsed() < MIN_CLOSE_AGE;

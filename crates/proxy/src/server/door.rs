@@ -1,9 +1,9 @@
-//! [`Door`]: a listening socket, and the kernel's queue behind it.
+//! [`Door`]: a listening socket with its kernel queue.
 //!
 //! The kernel queues new connections until they are accepted. A single queue is served in order, so a pod that opens
-//! connections faster than the proxy accepts them makes all others wait, and under a CPU limit that takes no more than a
-//! few hundred a second. So each address has [`QUEUES`] listening sockets, and the kernel chooses among them by the
-//! client's address. A pod fills its own queue; then the kernel drops what it sends, and the proxy does not notice.
+//! connections faster than the proxy accepts them makes all others wait. Under a CPU limit, a few hundred connections
+//! per second are enough for that. So each address has [`QUEUES`] listening sockets, and the kernel chooses one by the
+//! client's address. A pod fills only its own queue; then the kernel drops its packets, at no cost to the proxy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-/// Queues of an address. Kubernetes gives a node 256 addresses for its pods by default; these have a queue each.
-/// A queue costs 4 KiB of kernel memory.
+/// Queues per address. Kubernetes gives a node 256 pod addresses by default, each of which gets its own queue. A queue
+/// costs 4 KiB of kernel memory.
 const QUEUES: usize = 256;
 
-/// Length of a queue: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4
-/// and 128 before. If the queue is full, the client's kernel retries after a second.
+/// Length of a queue: the kernel's maximum. It is capped by `net.core.somaxconn`, which is 4096 since Linux 5.4 and 128
+/// before. If the queue is full, the client's kernel retries after a second.
 const BACKLOG: i32 = 4096;
 
 /// Kernel send buffer per connection, in bytes; the kernel doubles it. Under cgroup v2 socket buffers count
@@ -33,47 +33,48 @@ const SEND_BUFFER_BYTES: usize = 4 * 1024;
 /// Kernel receive buffer per connection, in bytes; the kernel doubles it. Larger heads are read in pieces.
 const RECEIVE_BUFFER_BYTES: usize = 2 * 1024;
 
-/// Largest segment, in bytes, to and from clients: what fits into a packet of a pod's network, over IPv6, too. The loopback
-/// network has segments of 64 KiB. There a client's kernel holds megabytes of requests that were not read, and when the
-/// proxy resets such a connection, the kernel frees them in the proxy's processor time.
+/// Maximum segment size, in bytes, to and from clients: fits into a packet of a pod's network, also over IPv6. The
+/// loopback network has segments of 64 KiB. There a client's kernel holds megabytes of unread requests, and when the
+/// proxy resets such a connection, the kernel frees them at the expense of the proxy's processor time.
 const SEGMENT_BYTES: u32 = 1440;
 
-/// TCP keepalive: detects a vanished pod after about two minutes, also while its request is in flight.
+/// TCP keepalive: detects a vanished pod after about two minutes, even while its request is in flight.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// Newcomers of a door, of which one is checked for having left. A check is a system call.
+/// One newcomer of a door in this many is checked for having disconnected. A check is a system call.
 const CHECKED: usize = 8;
 
 /// A listening socket.
 #[derive(Debug)]
 pub struct Door(TcpListener);
 
-/// Finds the clients of a door that left before they were accepted. One newcomer in [`CHECKED`] is checked; after one that had
-/// left, each is until one has stayed.
+/// Detects clients of a door that disconnected before they were accepted. One newcomer in [`CHECKED`] is checked. After
+/// one that has disconnected, every newcomer is checked until one is still connected.
 #[derive(Debug, Default)]
 pub(super) struct Departures {
     accepted: usize,
     had_left: bool,
 }
 
-/// Opens a single door to an address, which may be in `TIME_WAIT`. With `share`, another process may listen on it too.
+/// Opens a single door to an address. Connections to it may still be in `TIME_WAIT`. With `share`, another process may
+/// listen on it too.
 ///
 /// # Panics
 ///
-/// Outside a runtime, as all of these functions.
+/// Outside a runtime, like all of these functions.
 pub fn bind(addr: SocketAddr, share: bool) -> io::Result<Door> {
     Door::new(listen(addr, share)?)
 }
 
-/// Opens the doors to an address: one for each queue, or a single one where the kernel has no filters for that.
+/// Opens the doors to an address: one per queue, or a single door if the kernel does not support the filters for that.
 ///
-/// With `share`, another process may have such doors to it, too. The kernel numbers the sockets of all processes in the
-/// order in which they were opened, so those of the first process get all connections. When they close, others take their
-/// numbers.
+/// With `share`, another process may also have doors to the address. The kernel numbers the sockets of all processes in
+/// the order in which they were opened, so those of the first process get all connections. When they close, other
+/// sockets take over their numbers.
 pub fn bind_queues(addr: SocketAddr, share: bool) -> io::Result<Vec<Door>> {
     if !share {
-        // Sockets that share an address with each other would share it with another process, too.
+        // Sockets that share an address with each other would also share it with another process.
         drop(listen(addr, false)?);
     }
     let first = listen(addr, true)?;
@@ -118,7 +119,7 @@ fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)
 }
 
-/// Has the kernel choose the queue by the client's address, with a program that needs no privilege
+/// Makes the kernel choose the queue by the client's address, with a program that needs no privileges
 /// (`SO_ATTACH_REUSEPORT_CBPF`, socket(7)).
 fn choose_by_client(listener: &std::net::TcpListener) -> io::Result<()> {
     let mut program = program();
@@ -127,8 +128,8 @@ fn choose_by_client(listener: &std::net::TcpListener) -> io::Result<()> {
     Ok(setsockopt(listener, AttachReusePortCbpf, &program)?)
 }
 
-/// Returns the number of a client's queue: the last byte of its address, plus a hash of the three bytes before it. So the
-/// addresses of a /24 have a queue each, and an address of another network seldom has the same.
+/// Returns the number of a client's queue: the last byte of its address, plus a hash of the three bytes before it. So
+/// each address of a /24 has its own queue, and an address of another network is seldom assigned the same one.
 fn program() -> [sock_filter; 12] {
     let step = |code: u32, k: u32, jump_true, jump_false| sock_filter {
         code: u16::try_from(code).expect("codes have 16 bits"),
@@ -184,7 +185,7 @@ impl Door {
 }
 
 impl Departures {
-    /// Whether the next newcomer is known to have left.
+    /// Whether the newcomer is known to have disconnected.
     pub(super) fn include(&mut self, newcomer: &TcpStream) -> bool {
         self.accepted += 1;
         self.had_left = (self.had_left || self.accepted.is_multiple_of(CHECKED)) && has_left(newcomer);
@@ -192,8 +193,8 @@ impl Departures {
     }
 }
 
-/// Whether the client has reset the connection, or closed it without having sent anything. A client that has sent a request
-/// and closed its side gets its response.
+/// Whether the client has reset the connection, or closed it without having sent anything. A client that has sent a
+/// request and closed its side gets its response.
 fn has_left(stream: &TcpStream) -> bool {
     let mut look = [PollFd::new(stream, PollFlags::RDHUP)];
     if !poll(&mut look, Some(&Timespec::default())).is_ok_and(|found| found > 0) {
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(noticed, expected.collect::<Vec<_>>());
     }
 
-    /// How many of these clients are in each queue.
+    /// Number of these clients in each queue.
     async fn queued(clients: impl Iterator<Item = [u8; 4]>) -> Vec<usize> {
         let doors = bind_queues((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a port");
         assert_eq!(doors.len(), QUEUES);

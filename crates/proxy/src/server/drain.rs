@@ -25,10 +25,10 @@ pub struct Drain {
     connections: TaskTracker,
 }
 
-/// Signal that accepted connections are to finish.
+/// Signal that accepted connections should finish.
 #[derive(Debug, Clone, Default)]
 pub struct LastCall {
-    /// Same state as the token. Reading it on every request avoids the token's lock.
+    /// Same state as the token. Reading it for every request avoids the token's lock.
     has_come: Arc<AtomicBool>,
     token: CancellationToken,
 }
@@ -52,12 +52,12 @@ impl LastCall {
 }
 
 impl Drain {
-    /// Resolves when no more connections are to be accepted.
+    /// Cancelled when no more connections should be accepted.
     pub fn doors(&self) -> CancellationToken {
         self.doors.clone()
     }
 
-    /// The signal that accepted connections are to finish.
+    /// The signal that accepted connections should finish.
     pub fn last_call(&self) -> LastCall {
         self.last_call.clone()
     }

@@ -4,10 +4,10 @@
 //! two parsers disagree about a byte stream, requests can be smuggled. The scanner replaces a bare LF with a
 //! NUL, which no parser accepts, so that hyper refuses the head in order, after the responses before it.
 //!
-//! Requests have no bodies here, so the stream is a sequence of heads. Two bodies are skipped, and the scan goes on with the
-//! next head: that of a POST, because some clients request tokens by POST, with one `Content-Length` of up to
-//! [`MAX_BODY_BYTES`]; and a chunked one that is empty, which some clients send with each request. Any other body that a head
-//! announces ends the scan, and the connection closes after its response.
+//! Requests have no bodies here, so the stream is a sequence of heads. Two kinds of bodies are skipped, and the scan
+//! continues with the next head: the body of a POST with one `Content-Length` of up to [`MAX_BODY_BYTES`], because some
+//! clients request tokens by POST; and an empty chunked body, which some clients send with each request. Any other
+//! announced body ends the scan, and the connection closes after its response.
 
 use std::mem;
 
@@ -16,57 +16,57 @@ use memchr::memchr;
 /// Maximum size of a request head, in bytes; hyper refuses larger ones.
 pub(super) const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Maximum size of a body that is read to its end, in bytes. A chain of certificates has some 6 KiB.
+/// Maximum size of a body that is read to its end, in bytes. A certificate chain has about 6 KiB.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The only chunked body that is skipped. Others may be empty, too, but parsers do not agree about them.
+/// The only chunked body that is skipped. Other chunked bodies may also be empty, but parsers disagree about them.
 const EMPTY_CHUNKED: &[u8] = b"0\r\n\r\n";
 
-/// Length in bytes of the line prefix that is needed to recognise the headers that announce a body, with their values.
+/// Length, in bytes, of the line prefix needed to recognise the headers that announce a body, with their values.
 const PREFIX_BYTES: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct HeadScanner {
-    /// The current line, as far as it was in earlier pieces.
+    /// The part of the current line that was in earlier pieces.
     cut: CutLine,
     heads: u64,
     /// A line of the current head has ended.
     mid_head: bool,
-    /// The current head is that of a POST.
+    /// The current head belongs to a POST.
     is_post: bool,
-    /// What the current head announces, or the last one.
+    /// The body announced by the current or last head.
     body: Body,
-    /// Bytes of a body that are still to come.
+    /// Number of bytes of a body not yet received.
     body_left: usize,
     ended: bool,
 }
 
-/// What a line announces about a body.
+/// A line's announcement of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Announced {
     Length(usize),
     Chunked,
-    /// Something that this scan does not read.
+    /// Something that this scanner does not interpret.
     Other,
 }
 
-/// The body that a head announces.
+/// The body announced by a head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Body {
     #[default]
     None,
-    /// It has this many bytes, and is skipped.
+    /// Has this many bytes and is skipped.
     Short(usize),
-    /// It is chunked, and is skipped if it is [`EMPTY_CHUNKED`].
+    /// Chunked. Skipped if it is [`EMPTY_CHUNKED`].
     Chunked,
-    /// It ends the scan.
+    /// Ends the scan.
     Other,
 }
 
 /// Result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scanned {
-    /// Number of bytes that belong to the current head: all of them if the head does not end in them.
+    /// Number of bytes that belong to the current head. All of them if the head does not end in them.
     pub(super) taken: usize,
     /// Position of a bare LF, to be replaced by a NUL.
     pub(super) lone_lf: Option<usize>,
@@ -81,8 +81,8 @@ struct CutLine {
 }
 
 impl HeadScanner {
-    /// Scans received bytes up to the end of the current head or body, and returns how many belong to it. The next
-    /// call scans what follows.
+    /// Scans received bytes up to the end of the current head or body, and returns the number of bytes that belong to
+    /// it. The next call scans the bytes after them.
     pub(super) fn scan(&mut self, bytes: &[u8]) -> Scanned {
         if self.is_in_body() {
             return Scanned { taken: self.skip(bytes), lone_lf: None };
@@ -130,7 +130,7 @@ impl HeadScanner {
         self.body_left > 0
     }
 
-    /// Whether the scan has ended, because a body or a bare LF was found.
+    /// Whether the scan has ended because a body or a bare LF was found.
     pub(super) fn is_over(&self) -> bool {
         self.ended
     }
@@ -208,13 +208,13 @@ impl CutLine {
     }
 }
 
-/// What a line announces about a body, if it is about one.
+/// The line's announcement of a body, if any.
 fn announced(begin: &[u8]) -> Option<Announced> {
     let value = |name: &[u8]| {
         let (own_name, value) = begin.split_at_checked(name.len())?;
         own_name.eq_ignore_ascii_case(name).then_some(value)
     };
-    // Most lines are neither, and the first letter suffices to exclude them.
+    // Most lines are neither, and the first letter is enough to exclude them.
     match begin {
         [b't' | b'T', ..] => value(b"transfer-encoding:").map(coding),
         [b'c' | b'C', ..] => value(b"content-length:").map(length),
@@ -236,7 +236,7 @@ fn length(value: &[u8]) -> Announced {
     length.map_or(Announced::Other, Announced::Length)
 }
 
-/// A value without the blanks around it. Nothing of a line that is longer than the prefix.
+/// A value without surrounding whitespace. Empty if the line is longer than the prefix.
 fn whole(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\r").unwrap_or_default().trim_ascii()
 }

@@ -14,7 +14,7 @@ use tokio::io::ReadBuf;
 use super::framing::{HeadScanner, MAX_HEAD_BYTES};
 use super::socket::Socket;
 
-/// Bytes read from the socket at a time while a head is incomplete. Client libraries' heads have 200 to 600
+/// Bytes read from the socket at a time while a head is incomplete. The heads of client libraries have 200 to 600
 /// bytes.
 const CHUNK_BYTES: usize = 2048;
 
@@ -29,7 +29,7 @@ pub(super) struct Inbox {
     /// Scans the first head, from `taken` to `scanned`.
     scanner: HeadScanner,
     scanned: usize,
-    /// Whether the kernel may hold bytes for which no readiness event will arrive.
+    /// The kernel may hold bytes for which no readiness event will arrive.
     has_skipped: bool,
 }
 
@@ -123,7 +123,7 @@ impl Inbox {
         self.bytes.is_empty()
     }
 
-    /// Whether there are bytes that were not passed on, here or in the kernel.
+    /// Whether there are bytes, here or in the kernel, that were not passed on.
     pub(super) fn may_have_more(&self) -> bool {
         !self.is_empty() || self.has_skipped
     }

@@ -3,7 +3,7 @@
 //! | concern | files | interface |
 //! |---|---|---|
 //! | accepting connections, and limits on them | `door`, `accept`, `patience`, `connections` | [`Server`], [`Connections`] |
-//! | *turns*: which client the processor works for | `turns` | `Turns::share` polls a task in turn |
+//! | *turns*: which client gets processor time | `turns` | `Turns::share` polls a task in turn |
 //! | *park*: a connection without a request being served | `park`, `inbox`, `framing` | `park::gather` reads until a head is complete |
 //! | *serve*: a connection with hyper | `connection`, `service`, `stack` | [`Stack`], [`NewStack`] |
 //! | *watchdog*: which deadline applies when | `watchdog`, `activity` | `Watchdog::poll` is ready when to park or to close |

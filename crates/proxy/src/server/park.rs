@@ -59,7 +59,7 @@ pub(super) async fn gather<I: Socket>(
     .await
 }
 
-/// Waits until there is memory to serve a request. An error is the next step instead.
+/// Waits until there is memory to serve a request. The error is the next step if the connection must end instead.
 pub(super) async fn wait_for_room<I: Socket>(
     io: &mut I,
     inbox: &mut Inbox,

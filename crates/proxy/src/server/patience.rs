@@ -1,4 +1,4 @@
-//! [`Patience`]: how long newcomers wait for places.
+//! [`Patience`]: the time that newcomers wait for places.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use std::time::Duration;
 /// [`MIN_NEWCOMERS_PER_SECOND`].
 const MAX_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Maximum charge for one yield or sleep. If it takes longer, the process stood still, because it is throttled or other
-/// programs have the processor: nobody was served, and requests arrived that were not read.
+/// Maximum charge for one yield or sleep. If it takes longer, the process stood still, because it was throttled or
+/// other programs had the processor: nobody was served, and requests arrived that were not read.
 const MAX_CHARGE: Duration = Duration::from_millis(100);
 
 /// Minimum rate at which newcomers are admitted or refused once patience is used up, per second.
 const MIN_NEWCOMERS_PER_SECOND: u32 = 2_000;
 
-/// Remaining time that newcomers may be kept waiting.
+/// Remaining time that newcomers may have to wait.
 ///
-/// They wait in the kernel's queue, which costs the proxy no memory. All of them wait, because their
-/// addresses are unknown until they are accepted. A burst of well-behaved clients frees places much faster
-/// than [`MIN_NEWCOMERS_PER_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the
-/// patience, and recent connections are then closed for newcomers after one turn of the event loop at most
-/// ([`WaitFor::Reading`](super::connections::WaitFor::Reading)). Other pods therefore wait at most [`MAX_PATIENCE`] plus
-/// the queue ahead of them, and longer only by the time in which the process stands still ([`MAX_CHARGE`]).
+/// They wait in the kernel's queue, which costs the proxy no memory. All of them wait, because their addresses are
+/// unknown until they are accepted. A burst of well-behaved clients frees places much faster than
+/// [`MIN_NEWCOMERS_PER_SECOND`], so no connection is closed for it. A pod that floods the proxy uses up the patience,
+/// and recent connections are then closed for newcomers after at most one turn of the event loop
+/// ([`WaitFor::Reading`](super::connections::WaitFor::Reading)). Other pods therefore wait at most [`MAX_PATIENCE`]
+/// plus the time of the queue ahead of them. They wait longer only while the process stands still ([`MAX_CHARGE`]).
 ///
-/// If the turns of the event loop for which a newcomer waits take longer than it may wait, those behind it make up for
-/// the excess. Otherwise each newcomer would wait for at least one turn, which takes milliseconds while hundreds of
-/// connections are busy, and the queue would grow. Sleep in an idle event loop is not made up for: then connections
-/// get nowhere because their clients are slow, and closing more of them would help nobody.
+/// If a newcomer waits for turns of the event loop that take longer than it may wait, the excess is deducted from the
+/// newcomers behind it. Otherwise each newcomer would wait for at least one turn, which takes milliseconds while
+/// hundreds of connections are busy, and the queue would grow. Sleep in an idle event loop is not deducted: then
+/// connections make no progress because their clients are slow, and closing more of them would help nobody.
 #[derive(Debug)]
 pub(super) struct Patience {
     left: Duration,
@@ -54,11 +54,11 @@ impl Patience {
     }
 }
 
-/// What a newcomer's wait is charged. A newcomer first yields, and then sleeps.
+/// The charged waiting time of a newcomer. A newcomer first yields, and then sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
     total: Duration,
-    /// The part of it in which it yielded to a busy event loop.
+    /// The part spent yielding to a busy event loop.
     yielding: Duration,
 }
 

@@ -66,7 +66,8 @@ pin_project! {
     /// A request for which the stack is called later.
     #[project = LateProjected]
     pub(super) enum Late<S: Stack> {
-        /// Its body is read to the end and discarded, so that the connection can go on. The watchdog bounds the time.
+        /// The body is read to its end and discarded, so that the connection can continue. The watchdog bounds the
+        /// time.
         Receives { body: Incoming, called: Option<(S, Request<Payload>)>, activity: Arc<Activity> },
         /// The stack is called when it is ready.
         Called { #[pin] inner: Oneshot<S, Request<Payload>> },
@@ -91,8 +92,9 @@ impl<S: Stack> Future for Late<S> {
     }
 }
 
-/// Reads a body to its end, and discards it. A body that breaks off has ended, too: its request is answered. One that is not
-/// skipped after all (`framing.rs`) is left, because the connection closes after the response.
+/// Reads a body to its end and discards it. A body that breaks off also counts as ended: its request is answered. A
+/// body that turns out not to be skipped (`framing.rs`) is left unread, because the connection closes after the
+/// response.
 fn poll_discard(body: &mut Incoming, payload: &mut Payload, activity: &Activity, cx: &mut Context<'_>) -> Poll<()> {
     while !activity.body_announced() {
         let Some(frame) = ready!(Pin::new(&mut *body).poll_frame(cx)) else { return Poll::Ready(()) };
@@ -143,8 +145,8 @@ where
     }
 }
 
-/// Whether the connection closes after the response because the client asks for it (RFC 9112, section 9.3),
-/// by the same rules as hyper.
+/// Whether the connection closes after the response because the client requested it (RFC 9112, section 9.3), by the
+/// same rules as hyper.
 fn wants_close<B>(request: &Request<B>) -> bool {
     let connection = request.headers().get(header::CONNECTION).map(HeaderValue::as_bytes);
     match connection {

@@ -46,8 +46,8 @@ impl Socket for TcpStream {
             if ready!(self.poll_read_ready(cx)).is_err() || has_ended(self, cx) {
                 return Poll::Ready(());
             }
-            // The bytes are not wanted yet. Clears readiness, so that the next event is new bytes or the
-            // client's close.
+            // The bytes are not needed yet. Clears readiness, so that the next event is new bytes or the client's
+            // close.
             *skipped = true;
             let _ = self.try_io(Interest::READABLE, || Err::<(), _>(io::ErrorKind::WouldBlock.into()));
         }

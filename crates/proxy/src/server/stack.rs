@@ -1,6 +1,7 @@
-//! [`Stack`] and [`NewStack`]: what the server requires of the service that answers requests.
+//! [`Stack`] and [`NewStack`]: the server's requirements for the service that answers requests.
 //!
-//! A stack is made for each connection that serves requests, and cloned for each request. It ends when the connection is parked.
+//! A stack is created for each connection that serves requests, and cloned for each request. It is dropped when the
+//! connection is parked.
 
 use http::{Request, Response};
 use tower::Service;
@@ -8,21 +9,20 @@ use tower::Service;
 use super::arrival::Arrival;
 use super::reset::Reset;
 
-/// What follows the head of a request. No request has a use for it, so its bytes are not passed on.
+/// The part of a request after its head. No request needs it, so its bytes are not passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
-    /// No body, or an empty one that was read to its end.
+    /// No body, or an empty body that was read to its end.
     Empty,
     /// A body that is not empty, or may not be.
     Some,
 }
 
-/// Answers the requests of one connection. It turns errors into responses, or has the connection reset.
+/// Answers the requests of one connection. Turns errors into responses, or resets the connection.
 ///
-/// Each request is answered by a clone, which is dropped after the call. So a clone must release what it reserved
-/// in `poll_ready` and did not use, and cloning should be cheap.
+/// Each request is answered by a clone, which is dropped after the call. So a clone must release unused reservations of
+/// `poll_ready`, and cloning should be cheap.
 pub trait Stack: Service<Request<Payload>, Response = Response<Self::Body>, Error = Reset> + Clone {
-    /// The response body.
     type Body: http_body::Body<Error: std::error::Error + Send + Sync + 'static> + 'static;
 }
 
@@ -39,10 +39,10 @@ pub trait NewStack {
     /// The service that answers requests.
     type Stack: Stack;
 
-    /// What all stacks of a connection share. It is kept while the connection is parked, so it should be small.
+    /// State shared by all stacks of a connection. Kept while the connection is parked, so it should be small.
     type Memory: Send + Sync;
 
-    /// What a new connection's stacks will share. Called before the first one is created.
+    /// Creates the state shared by the stacks of a new connection. Called before the first stack is created.
     fn remember(&self, arrival: Arrival) -> Self::Memory;
 
     /// Creates a stack of a connection.
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// Stacks that share what the first function makes of a connection. The second one creates them.
+/// Creates the shared state with the first function, and stacks with the second.
 #[derive(Debug)]
 pub struct Remembering<R, F>(pub R, pub F);
 

@@ -1,15 +1,15 @@
 //! [`Turns`]: shares the processor between clients.
 //!
-//! A connection does its work when its task is polled: it reads, is answered, writes. So a task that works for a client
-//! is polled only when it is that client's turn ([`Turns::share`]). While no more than [`POLLS_AT_ONCE`] tasks want to
-//! run in a round of the event loop, each runs at once, and idle processor time is anybody's. Beyond that they wait, and
-//! clients take turns. A container with 30m of CPU runs for 3 ms and then stands still for 97 ms, so what is served in
-//! these 3 ms, and for whom, decides who waits for seconds.
+//! A connection does its work when its task is polled: it reads, gets a response, writes. So a task that works for a
+//! client is polled only when it is that client's turn ([`Turns::share`]). While at most [`POLLS_AT_ONCE`] tasks are
+//! ready in a round of the event loop, each runs at once, and idle processor time is available to all. Beyond that,
+//! tasks wait and clients take turns. A container with 30m of CPU runs for 3 ms and then stands still for 97 ms, so
+//! which clients are served in these 3 ms decides who waits for seconds.
 //!
 //! The order is that of fair queueing with flow queues (RFC 8290, sections 4.1 and 4.2, without its drops): each client
-//! has a queue and a credit of processor time. A client that wanted nothing before goes ahead of those that always want
-//! more, once. So a pod that sends a request now and then is answered in the next round, however many connections
-//! others have, and however many addresses.
+//! has a queue and a credit of processor time. A client without recent requests goes once before clients that always
+//! have more work. So a pod that sends a request now and then is answered in the next round, however many connections
+//! or addresses others have.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -28,43 +28,46 @@ use super::activity::Activity;
 use telemetry::shedding::Shedding;
 use telemetry::{Moment, nanos};
 
-/// Tasks that run in a round of the event loop. Beyond that, they wait for their client's turn. A round takes some
-/// hundred microseconds, so a newcomer waits no longer than that.
+/// Tasks that run in a round of the event loop. Further tasks wait for their client's turn. A round takes a few hundred
+/// microseconds, which bounds the wait of a new client.
 const POLLS_AT_ONCE: usize = 16;
 
-/// Processor time, in nanoseconds, that the turns of a round should take. What arrives meanwhile waits for the next round.
+/// Processor time, in nanoseconds, that the turns of a round should take. Requests that arrive meanwhile wait for the
+/// next round.
 const ROUND: i64 = 200_000;
 
-/// Processor time, in nanoseconds, that a client may use before it is another client's turn: several answers from memory.
+/// Processor time, in nanoseconds, that a client may use before it is another client's turn: enough for several cached
+/// responses.
 const QUANTUM: i64 = 100_000;
 
-/// Processor time that a poll is charged before it has run, in nanoseconds: an answer from memory and its way through
-/// the kernel.
+/// Processor time, in nanoseconds, that is charged for a poll in advance: enough for a cached response and its way
+/// through the kernel.
 const ADVANCE: i64 = 20_000;
 
-/// Maximum charge for a poll, in nanoseconds. A poll takes longer only if the process was kept from running meanwhile.
+/// Maximum charge for a poll, in nanoseconds. A poll takes longer only if the process was prevented from running
+/// meanwhile.
 const MAX_CHARGE: i64 = 1_000_000;
 
-/// A turn that comes after this time is late.
+/// A turn is late after this waiting time.
 const LATE: Duration = Duration::from_millis(100);
 
-/// For whom a task works.
+/// The beneficiary of a task's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Taker {
     /// A client's connection.
     Client(IpAddr),
-    /// The listener with this number, which accepts connections of the clients that the kernel sends there.
+    /// The listener with this number, which accepts connections of the clients that the kernel assigns to it.
     Door(usize),
 }
 
-/// Whose turn it is.
+/// Decides whose turn it is.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Polls since the event loop last came round.
+    /// Polls in the current round of the event loop.
     polls: AtomicUsize,
-    /// Number of tasks that wait.
+    /// Number of waiting tasks.
     waiting: AtomicUsize,
-    /// Whether a task gives out turns.
+    /// Whether a task is giving out turns.
     is_dispatching: AtomicBool,
     queues: Mutex<Queues>,
     shedding: Arc<Shedding>,
@@ -74,7 +77,7 @@ pub(super) struct Turns {
 struct Queues {
     next: u64,
     of: HashMap<Taker, Queue, RandomState>,
-    /// Takers that wanted nothing before. They go first.
+    /// Takers that had no tasks before. They go first.
     new: VecDeque<Taker>,
     /// All others.
     old: VecDeque<Taker>,
@@ -82,11 +85,11 @@ struct Queues {
 
 #[derive(Debug)]
 struct Queue {
-    /// By number, which increases.
+    /// Ordered by number, which increases.
     waiting: VecDeque<Waiter>,
-    /// Processor time left, in nanoseconds.
+    /// Remaining processor time, in nanoseconds.
     credit: i64,
-    /// Processor time that the last poll took, in nanoseconds.
+    /// Processor time of the last poll, in nanoseconds.
     took: i64,
 }
 
@@ -101,17 +104,17 @@ struct Waiter {
 #[derive(Debug, Default, Clone, Copy)]
 struct Given {
     turns: usize,
-    /// Those that came late, because their clients use more than their share.
+    /// Late turns. Their clients use more than their share.
     late: u64,
 }
 
 impl Turns {
-    /// Counts there the turns that come late.
+    /// Late turns are counted in `shedding`.
     pub(super) fn new(shedding: Arc<Shedding>) -> Arc<Self> {
         Arc::new(Self { shedding, ..Self::default() })
     }
 
-    /// Polls a future only when it is this taker's turn. While it waits, its connection's activity says so.
+    /// Polls a future only when it is this taker's turn. While it waits, this is recorded in the connection's activity.
     pub(super) fn share<F: Future>(
         self: &Arc<Self>,
         taker: Taker,
@@ -126,7 +129,7 @@ impl Turns {
         self.waiting.load(Relaxed)
     }
 
-    /// Takes one of the polls that nobody waits for.
+    /// Takes one of the polls that need no turn.
     fn take_free(self: &Arc<Self>) -> bool {
         if self.waiting() > 0 {
             return false;
@@ -135,7 +138,7 @@ impl Turns {
         if polls >= POLLS_AT_ONCE {
             self.dispatch();
         }
-        // Several threads may lose a count, which is an early round at worst.
+        // Threads may overwrite each other's count. At worst, a round has a few polls more or less.
         self.polls.store(polls, Relaxed);
         polls <= POLLS_AT_ONCE
     }
@@ -147,7 +150,7 @@ impl Turns {
         number
     }
 
-    /// Starts the task that gives out turns, unless it runs.
+    /// Starts the task that gives out turns, unless it is running.
     fn dispatch(self: &Arc<Self>) {
         if self.is_dispatching.swap(true, Relaxed) {
             return;
@@ -155,7 +158,7 @@ impl Turns {
         let turns = Arc::clone(self);
         tokio::spawn(async move {
             loop {
-                // The event loop comes round: it polls the sockets, and what was given a turn runs.
+                // The event loop completes a round: it polls the sockets, and tasks with a turn run.
                 yield_now().await;
                 let given = turns.lock().give(POLLS_AT_ONCE);
                 turns.waiting.fetch_sub(given.turns, Relaxed);
@@ -167,7 +170,7 @@ impl Turns {
             turns.polls.store(0, Relaxed);
             turns.is_dispatching.store(false, Relaxed);
             if turns.waiting() > 0 {
-                // One came in between, on another thread.
+                // Another thread added one in between.
                 turns.dispatch();
             }
         });
@@ -207,7 +210,7 @@ impl Queues {
         number
     }
 
-    /// Gives out this many turns at most, and no more than fit into a [`ROUND`].
+    /// Gives out at most `most` turns, and no more than fit into a [`ROUND`].
     fn give(&mut self, most: usize) -> Given {
         let mut given = Given::default();
         let mut planned = 0;
@@ -226,7 +229,7 @@ impl Queues {
                 waiter.waker.wake();
                 if is_new { &mut self.new } else { &mut self.old }.push_front(taker);
             } else if is_new {
-                // It stays known for a round. Otherwise who always comes back at once would always be new.
+                // It stays known for a round. Otherwise a client that always returns at once would always be new.
                 self.old.push_back(taker);
             } else {
                 self.of.remove(&taker);
@@ -235,7 +238,7 @@ impl Queues {
         given
     }
 
-    /// Charges a poll, of which a part is paid already.
+    /// Charges a poll, a part of which is already paid.
     fn charge(&mut self, taker: Taker, nanos: i64, paid: i64) {
         if let Some(queue) = self.of.get_mut(&taker) {
             queue.credit -= nanos - paid;
@@ -257,16 +260,16 @@ struct Waits {
     turns: Arc<Turns>,
     taker: Taker,
     activity: Option<Arc<Activity>>,
-    /// Its number in the queue.
+    /// The waiter's number in the queue.
     number: Option<u64>,
 }
 
-/// How a poll came about.
+/// Reason for a poll.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// Nobody waits.
+    /// No task is waiting.
     Free,
-    /// It was its turn.
+    /// The task was given a turn.
     Given,
 }
 

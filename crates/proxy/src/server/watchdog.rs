@@ -1,6 +1,6 @@
-//! [`Watchdog`]: which deadline applies to a connection, and when it has passed.
+//! [`Watchdog`]: determines the deadline of a connection, and reports when it has passed.
 //!
-//! [`deadline`] is the table: one timeout for each thing that a connection can be doing.
+//! [`deadline`] is the table: one timeout for each state of a connection.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::drain::LastCall;
 /// Timeouts of a connection that makes no progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// From the first to the last byte of a request head, and of the body after it if that is read.
+    /// From the first to the last byte of a request head, and of the body after it if the body is read.
     pub header: Duration,
     /// Without a request.
     pub idle: Duration,
@@ -29,9 +29,9 @@ pub struct Timeouts {
     pub last_call: Duration,
 }
 
-/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle
-/// timeout exceeds the minute for which client libraries keep connections, so that they do not send a request
-/// into a closing one. During shutdown, an active connection serves one more request for the same reason.
+/// Not configurable yet. 10 s for a head is enough for slow networks and limits slow attackers. The idle timeout
+/// exceeds the minute for which client libraries keep connections, so that they do not send a request on a closing one.
+/// During shutdown, an active connection serves one more request for the same reason.
 pub const TIMEOUTS: Timeouts = Timeouts {
     header: Duration::from_secs(10),
     idle: Duration::from_secs(90),
@@ -40,7 +40,7 @@ pub const TIMEOUTS: Timeouts = Timeouts {
     last_call: Duration::from_secs(1),
 };
 
-/// What a connection has to do now.
+/// The action that a connection must take now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// Park: the connection has been idle for long enough.
@@ -49,7 +49,7 @@ pub(super) enum Due {
     Close,
 }
 
-/// When a connection is to be closed unless it begins to do something else, or `None` if it has no deadline.
+/// The time at which a connection is closed unless its state changes, or `None` if there is no deadline.
 fn deadline(doing: Doing, timeouts: Timeouts) -> Option<Instant> {
     match doing {
         Doing::NotReading(since) => Some(since + timeouts.write),
@@ -72,7 +72,7 @@ pin_project! {
         last_call: LastCall,
         #[pin]
         comes: WaitForCancellationFutureOwned,
-        // The waker of the connection's task, which timer and signal wake.
+        // The waker of the connection's task, which the timer and the signal wake.
         wakes: Option<Waker>,
     }
 }
@@ -144,7 +144,7 @@ mod tests {
         last_call: Duration::from_secs(1),
     };
 
-    /// Each row: what a connection does in its fifth second, and after how many more seconds it is closed.
+    /// Each row: what a connection does in its fifth second, and the number of further seconds until it is closed.
     #[tokio::test(start_paused = true)]
     async fn each_state_has_its_timeout() {
         type Does = fn(&Arc<Activity>) -> Option<Answering>;

@@ -99,7 +99,7 @@ impl<I: Socket> Watched<I> {
             Poll::Ready(Ok(_)) => {
                 if self.activity.sent() {
                     self.io.close_by_reset(false);
-                    // Resumes what was held back: the next head, or more of this response.
+                    // Resumes paused work: the next head, or more of this response.
                     cx.waker().wake_by_ref();
                 }
             }

@@ -1,10 +1,9 @@
-//! [`Breaker`]: a circuit breaker for a server that does not respond: the metadata server, or one on the way to a pod's own
-//! token.
+//! [`Breaker`]: a circuit breaker for a server that does not respond: the metadata server, or a server of the exchange
+//! for a pod's own token.
 //!
-//! Each key backs off by itself, but many keys still send many requests to a failing server. On the other
-//! hand a key may fail for a reason of its own, and one pod may request many such keys. So failures of one
-//! pod's fetches affect only that pod, and the server counts as down only if the fetches of several pods
-//! fail:
+//! Each key backs off by itself, but many keys still send many requests to a failing server. On the other hand, a key
+//! may fail for a reason of its own, and one pod may request many such keys. So failures of one pod's fetches affect
+//! only that pod, and the server counts as down only if the fetches of several pods fail:
 //!
 //! | condition | paused clients | probes |
 //! |---|---|---|
@@ -33,12 +32,12 @@ const MAX_COUNTED_FAILURES: u32 = 3;
 /// Interval between probes of one client.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval between probes of different clients for a server that fails or answers soon. Much shorter, so that a client
-/// that probes as often as it may does not exclude others.
+/// Interval between probes of different clients, for a server that fails or answers quickly. Much shorter than
+/// [`PROBE_INTERVAL`], so that a client that probes as often as it may does not exclude others.
 pub(super) const SHARED_PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum clients that are remembered. A node has about a hundred pods; the client that failed longest ago
-/// is forgotten.
+/// Maximum number of remembered clients. A node has about a hundred pods. The client that failed longest ago is
+/// forgotten.
 const MAX_CLIENTS: usize = 256;
 
 /// `T` identifies a client; `None` is the proxy itself.
@@ -52,7 +51,7 @@ pub struct Breaker<T = IpAddr> {
 struct State<T> {
     /// Clients whose last fetch failed, the most recent failure last.
     failing: Vec<Streak<T>>,
-    /// When a fetch was last let through while the server counted as down.
+    /// Time when a fetch was last let through while the server counted as down.
     probed: Option<Instant>,
 }
 
@@ -63,12 +62,12 @@ struct Streak<T> {
     own: u32,
     /// Failures since the last success of any client.
     unrefuted: u32,
-    /// When a fetch of this client was last let through while it was paused.
+    /// Time when a fetch of this client was last let through while it was paused.
     probed: Option<Instant>,
 }
 
 impl<T: Copy + PartialEq> Breaker<T> {
-    /// Lets a probe of any client through at this interval while the server counts as down.
+    /// Creates a breaker. While the server counts as down, it lets a probe of any client through at `shared_interval`.
     pub fn new(shared_interval: Duration) -> Self {
         Self { shared_interval, state: Mutex::new(State { failing: Vec::new(), probed: None }) }
     }
@@ -99,7 +98,7 @@ impl<T: Copy + PartialEq> Breaker<T> {
         true
     }
 
-    /// A request of this client succeeded.
+    /// Records that a request of this client succeeded.
     pub fn succeeded(&self, client: Option<T>) {
         let mut state = self.lock();
         state.failing.retain(|streak| streak.client != client);
@@ -108,7 +107,7 @@ impl<T: Copy + PartialEq> Breaker<T> {
         }
     }
 
-    /// A request of this client failed.
+    /// Records that a request of this client failed.
     pub fn failed(&self, client: Option<T>, now: Instant) {
         let mut state = self.lock();
         let known = state.failing.iter().position(|streak| streak.client == client);
@@ -150,7 +149,7 @@ mod tests {
         Some([10, 0, 0, number].into())
     }
 
-    /// A breaker after these failures (`Err`) and successes (`Ok`), and the time of the last.
+    /// A breaker after these failures (`Err`) and successes (`Ok`), and the time of the last one.
     fn after(fetches: &[Fetch]) -> (Breaker, Instant) {
         let (breaker, now) = (Breaker::new(SHARED_PROBE_INTERVAL), Instant::now());
         for fetch in fetches {

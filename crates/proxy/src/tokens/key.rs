@@ -10,9 +10,7 @@ use protocol::metadata::{Endpoint, Principal, Query, Request, ServiceAccount};
 pub struct TokenKey {
     /// The caller.
     pub principal: Principal,
-    /// The service account.
     pub account: ServiceAccount,
-    /// Access or identity.
     pub kind: TokenKind,
     /// All parameters that change the token, normalised and in a fixed order.
     params: Box<[(Param, Box<str>)]>,
@@ -43,9 +41,8 @@ impl TokenKey {
         *self == Self::default_account()
     }
 
-    /// Parses a token request, and the requested form. Returns `None` for any other request, and for one with
-    /// a parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the
-    /// server.
+    /// Parses a token request, and the requested form. Returns `None` for any other request, and for a request with a
+    /// parameter whose effect on a token is unknown (such as `wait_for_change`), which is left to the server.
     pub fn from_request(request: &Request) -> Option<(Self, TokenFormat)> {
         let (account, kind) = match &request.endpoint {
             Endpoint::Token(account) => (account, TokenKind::Access),
@@ -99,7 +96,7 @@ impl TokenKey {
 
 /// The effect of a parameter on a token.
 enum Part {
-    /// None: it is read elsewhere, or has no effect on a leaf.
+    /// No effect: it is read elsewhere, or has no effect on a leaf.
     None,
     /// It changes the token.
     Text,
@@ -120,7 +117,7 @@ fn part(principal: Principal, kind: TokenKind, param: Param) -> Part {
             Param::BindingEnforcement | Param::BindCertificateFingerprint | Param::EnforceScopes | Param::Transport => {
                 match principal {
                     Principal::Node | Principal::Unknown => Part::Text,
-                    // Neither STS nor IAM is asked for them. In the key they would only repeat the same exchange.
+                    // Neither STS nor IAM gets them. In the key they would only repeat the same exchange.
                     Principal::Workload(_) => Part::None,
                 }
             }
@@ -142,7 +139,7 @@ fn form_of(query: &Query, kind: TokenKind) -> Option<TokenFormat> {
     }
 }
 
-/// Scopes are a set: order, repetitions and surrounding blanks do not change the token.
+/// Scopes are a set: order, repetitions and surrounding spaces do not change the token.
 fn canonical_scopes(scopes: &str) -> String {
     let mut scopes: Vec<&str> = scopes.split([',', ' ']).filter(|scope| !scope.is_empty()).collect();
     scopes.sort_unstable();
@@ -272,7 +269,7 @@ mod tests {
             prop_assert_eq!(again, key);
         }
 
-        /// So it is within the limit on targets, as every request that was parsed.
+        /// So the request is within the limit on targets, like every request that was parsed.
         #[test]
         fn the_request_of_a_key_is_not_longer_than_what_it_was_read_from(
             param in select(vec!["audience", "scopes", "transport"]),

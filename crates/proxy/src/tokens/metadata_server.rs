@@ -27,7 +27,7 @@ const RETRY_DELAY_MILLIS: std::ops::Range<u64> = 100..250;
 /// Maximum size of a token response, in bytes. Real ones have about 1 KiB.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// Minimum interval between log lines about responses that are no token.
+/// Minimum interval between log lines about responses that are not tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The node's own metadata server as a source of tokens.
@@ -37,7 +37,7 @@ pub struct MetadataServer {
     breaker: Breaker,
     /// Retry budget: at most a fifth of all requests, plus one per second.
     budget: TpsBudget,
-    /// Responses that are no token. They do not change the server's health, whose changes are logged.
+    /// Responses that are not tokens. They do not affect the server's health, whose changes are logged.
     not_tokens: Sampled,
 }
 

@@ -23,16 +23,16 @@ use protocol::metadata::token::AccessToken;
 
 /// A source of tokens.
 ///
-/// There are two: the node's metadata server, and with Workload Identity one that exchanges a pod's own credentials.
-/// `identity::tokens::Sources` chooses between them.
+/// There are two: the node's metadata server, and with Workload Identity a source that exchanges a pod's own
+/// credentials. `identity::tokens::Sources` chooses between them.
 pub trait TokenSource: Send + Sync + 'static {
     /// Maximum duration of [`TokenSource::fetch`], and of a client's wait for a token.
     fn deadline(&self) -> Duration;
 
-    /// Fetches a token once, within the deadline. The caller decides when to retry. `client` is the first that
-    /// requested it, or `None` for the proxy itself; `urgency` says whether it waits. A source with a circuit breaker must not let one
-    /// client's failures affect all others. A key of a principal that is not the source's own fails with
-    /// [`TokenFailure::ForeignPrincipal`].
+    /// Fetches a token once, within the deadline. The caller decides when to retry. `client` is the first client that
+    /// requested the token, or `None` for the proxy itself; `urgency` says whether it waits. A source with a circuit
+    /// breaker must not let one client's failures affect all others. A key of a principal that is not the source's own
+    /// fails with [`TokenFailure::ForeignPrincipal`].
     fn fetch(
         &self,
         key: &TokenKey,
@@ -46,7 +46,7 @@ pub trait TokenSource: Send + Sync + 'static {
 pub enum Urgency {
     /// A client waits.
     Demanded,
-    /// Nobody waits: a token is renewed, or fetched in advance.
+    /// No client waits: a token is renewed, or fetched in advance.
     Background,
 }
 
@@ -58,7 +58,7 @@ pub enum Fetched {
     Identity(Bytes, u32),
 }
 
-/// Why a source returned no token. Cheap to clone, because all waiting requests get it.
+/// Reason why a source returned no token. Cheap to clone, because all waiting requests get it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NoToken {
     /// The source answered with an error, which is passed on.
@@ -73,7 +73,7 @@ pub enum NoToken {
 }
 
 impl NoToken {
-    /// Whether the source failed, and did not refuse.
+    /// Whether the source failed rather than refused.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::Refused(refused) => refused.status.is_server_error(),
@@ -92,7 +92,7 @@ pub struct Refused {
     pub body: Bytes,
 }
 
-/// Maximum bytes of an error body that are kept. The server's page for an unknown account has 1.6 KiB.
+/// Maximum number of cached bytes of an error body. The server's page for an unknown account has 1.6 KiB.
 const MAX_REFUSAL_BYTES: usize = 4 * 1024;
 
 impl Refused {

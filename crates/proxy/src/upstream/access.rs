@@ -1,4 +1,4 @@
-//! [`Access`]: the upstream, as one process uses it.
+//! [`Access`]: one process's access to the upstream.
 
 use std::sync::Arc;
 
@@ -7,20 +7,18 @@ use crate::room::Room;
 use telemetry::Registry;
 use telemetry::latency::Latency;
 
-/// The upstream, as one process uses it.
+/// One process's access to the upstream.
 #[derive(Debug)]
 pub struct Access {
-    /// Sends requests.
     pub forward: Forward,
-    /// Whether the metadata server answers.
+    /// Whether the metadata server responds.
     pub health: Arc<Health>,
-    /// Counts requests.
     pub metrics: Arc<UpstreamMetrics>,
 }
 
 impl Access {
-    /// Nothing is sent yet. Large responses are charged to this room; durations go to `latency`. `node`: this node's name, if it
-    /// is one of a cluster.
+    /// Sends nothing yet. Large responses are charged to `room`; durations are recorded in `latency`. `node`: this
+    /// node's name, if it belongs to a cluster.
     pub fn new(
         upstream: &Upstream,
         node: Option<&str>,

@@ -1,9 +1,9 @@
 //! Reads response bodies: buffers small ones and streams large ones.
 //!
-//! A response that is cut short after it has begun does harm: Go's library fails without a retry, Java's
-//! accepts it as complete. So a small response is sent only once it is complete, and almost all responses are
-//! small (a token has 1 KiB, a typical value 30 bytes, the largest 256 KiB). Larger ones are streamed; if one
-//! is cut short, so is the client's connection, and the client notices.
+//! A response that is cut short after it has begun is harmful: Go's library fails without a retry, Java's accepts it as
+//! complete. So a small response is sent only once it is complete, and almost all responses are small (a token has
+//! 1 KiB, a typical value 30 bytes, the largest 256 KiB). Larger ones are streamed; if one is cut short, so is the
+//! client's connection, and the client notices.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,10 +23,10 @@ use crate::failure::Failure;
 use crate::reply::Body;
 use crate::room::{Account, Amount, Charge, SMALL_BYTES};
 
-/// Maximum body that is buffered, in bytes. Above [`SMALL_BYTES`] it needs room, and is streamed if there is none.
+/// Maximum size of a buffered body, in bytes. Above [`SMALL_BYTES`] it needs room, and is streamed if there is none.
 pub const MAX_BUFFERED_BYTES: usize = 32 * 1024;
 
-/// How long a streaming upstream may be silent before its response counts as cut short.
+/// Maximum silence of a streaming upstream before its response counts as cut short.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The body of an upstream response: complete, or streamed.
@@ -84,7 +84,7 @@ impl Buffering {
         Self { account, charge: None, allowed: SMALL_BYTES }
     }
 
-    /// Whether this many bytes may be buffered, of a body of at most `at_most` bytes.
+    /// Whether this many bytes may be buffered. The body has at most `at_most` bytes.
     fn allows(&mut self, bytes: usize, at_most: usize) -> bool {
         if bytes <= self.allowed {
             return true;
@@ -118,7 +118,7 @@ async fn buffer(incoming: &mut Incoming, account: Option<Account>) -> Result<Buf
     let mut first = Bytes::new();
     let mut gathered = BytesMut::new();
     while let Some(frame) = incoming.frame().await {
-        // Trailers carry nothing that metadata clients use.
+        // Trailers contain nothing that metadata clients use.
         let Ok(data) = frame.map_err(|_| Failure::CutShort)?.into_data() else { continue };
         if first.is_empty() && gathered.is_empty() {
             first = data;

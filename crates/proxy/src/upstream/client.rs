@@ -55,7 +55,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time allowed beyond a hanging GET's own `timeout_sec`.
 const HANGING_MARGIN: Duration = Duration::from_secs(5);
 
-/// Determines how long to wait for the upstream.
+/// Determines the maximum time to wait for the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// [`UPSTREAM_TIMEOUT`] until the response can be passed on.
@@ -84,7 +84,7 @@ pub struct UpstreamClient {
 }
 
 impl UpstreamClient {
-    /// Creates a client that connects on the first request. Buffered responses are charged to the room.
+    /// Creates a client that connects on the first request. Buffered responses are charged to `room`.
     pub fn new(target: Target, health: Arc<Health>, room: Arc<Room>, metrics: Arc<UpstreamMetrics>) -> Self {
         Self { target: Arc::new(target), pool: Arc::default(), health, room, metrics }
     }
@@ -94,9 +94,8 @@ impl UpstreamClient {
         &self.target
     }
 
-    /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A
-    /// buffered response is charged to the client at this peer. The closure builds the request again for a
-    /// retry.
+    /// Sends a request and returns the response, whose body is buffered, or streamed if it is too large. A buffered
+    /// response is charged to the client at this peer. `write` builds the request, again for a retry.
     pub async fn send(
         &self,
         write: impl Fn() -> Outgoing,
@@ -199,9 +198,9 @@ async fn connect_to(target: &Target) -> io::Result<TcpStream> {
     Err(failed)
 }
 
-/// Makes the kernel close a connection within a minute if its peer vanished, as after a live migration.
-/// Nothing else would: a hanging GET waits as long as its client stays, and other clients join it. All of
-/// them then get an error that the metadata server is unavailable, and retry.
+/// Makes the kernel close a connection within a minute if its peer vanished, as after a live migration. Nothing else
+/// would: a hanging GET waits as long as its client stays, and other clients join it. All of them then get an error
+/// that the metadata server is unavailable, and retry.
 fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let probes =
@@ -212,7 +211,7 @@ fn set_keepalive(socket: &TcpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// One of a fixed set of labels. 429 has its own, because it calls for a change in the proxy.
+/// A label from a fixed set. 429 has its own, because it calls for a change in the proxy.
 fn status_label(status: StatusCode) -> &'static str {
     match status.as_u16() {
         200..=299 => "2xx",
@@ -232,7 +231,7 @@ fn exchange_on(mut lease: Lease, request: Outgoing) -> impl Future<Output = Resu
         if response.status().is_informational() {
             return Err(Failure::NotHttp);
         }
-        // Errors may lack it, because some emulators omit it.
+        // Errors may lack the flavor, because some emulators omit it.
         if response.status().is_success() && !has_flavor {
             return Err(Failure::NoFlavor);
         }

@@ -1,4 +1,4 @@
-//! [`Forward`]: sends requests to the upstream. The only place that decides what is sent, and where.
+//! [`Forward`]: sends requests to the upstream. The only place that decides which requests are sent, and where.
 
 use std::future::ready;
 use std::pin::Pin;
@@ -41,7 +41,7 @@ impl Forward {
         Self { to: To::Values(Arc::new(values)) }
     }
 
-    /// The values that are answered. `None` if there is a metadata server.
+    /// The configured values. `None` if there is a metadata server.
     pub fn values(&self) -> Option<&Arc<Values>> {
         match &self.to {
             To::Server(_) => None,
@@ -89,8 +89,8 @@ impl Service<Box<Request>> for Forward {
     }
 }
 
-/// Whether a request may be sent: those for the node's accounts only in the node's own name. `identify` has refused
-/// them already; this is a second lock.
+/// Whether a request may be sent: requests for the node's accounts only on behalf of the node. `identify` has already
+/// refused the others; this is a second lock.
 fn may_pass(request: &Request) -> bool {
     request.principal == Principal::Node || !request.path.concerns_accounts()
 }
@@ -130,10 +130,10 @@ fn headers_for(request: &Request, client: &UpstreamClient) -> HeaderMap {
     headers
 }
 
-/// The response as passed on: the upstream's headers without hop-by-hop and framing headers, and without cookies: clients share
-/// upstream connections, kept values and watches, so a cookie would be that of several. Errors of some
-/// emulators lack the flavor, which clients require, so it is added. The upstream's version of HTTP is its own: hyper
-/// would answer in the version of this response, and close the connection after HTTP/1.0.
+/// The response as passed on, without hop-by-hop headers, framing headers and cookies. Clients share upstream
+/// connections, cached values and watches, so a cookie would reach several of them. Errors of some emulators lack the
+/// flavor, which clients require, so it is added. The HTTP version of the upstream is not passed on: hyper would answer
+/// in the version of this response, and close the connection after HTTP/1.0.
 fn clean(mut response: Response<Body>, is_head: bool) -> Response<Body> {
     headers::strip_framing(response.headers_mut(), is_head);
     response.headers_mut().remove(header::SET_COOKIE);

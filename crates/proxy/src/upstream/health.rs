@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use telemetry::sampled::Sampled;
 
-/// Minimum interval between log lines about outages, because an upstream that fails every other request
-/// would fill the log. A pod can cause that by what it asks for.
+/// Minimum interval between log lines about outages, because an upstream that fails every other request would fill the
+/// log. A pod can cause that with its requests.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The upstream's last known state. An outage is logged twice: when it begins and when it ends.
@@ -18,10 +18,10 @@ pub struct Health(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Why the upstream is failing, and since when.
+    /// Reason for the current outage, and its start.
     failing: Option<(String, Instant)>,
     outages: Sampled,
-    /// The failure was logged, and the recovery was not.
+    /// The failure was logged, but not the recovery.
     is_logged_failing: bool,
 }
 
@@ -32,12 +32,12 @@ impl Default for State {
 }
 
 impl Health {
-    /// Why the upstream is failing, or `None` while it is available.
+    /// Reason why the upstream is failing, or `None` while it is available.
     pub fn failure(&self) -> Option<String> {
         self.lock().failing.as_ref().map(|(reason, _)| reason.clone())
     }
 
-    /// For how long no request has succeeded. `None` while it is available.
+    /// Time since the last outage began, in which no request has succeeded. `None` while the upstream is available.
     pub fn failing_for(&self) -> Option<Duration> {
         self.lock().failing.as_ref().map(|(_, since)| since.elapsed())
     }

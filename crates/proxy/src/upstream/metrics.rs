@@ -16,7 +16,7 @@ pub struct UpstreamMetrics {
 }
 
 impl UpstreamMetrics {
-    /// Registers its counter. Durations go to `latency`.
+    /// Registers the counter. Durations are recorded in `latency`.
     pub fn new(registry: &Registry, latency: Arc<Latency>) -> Self {
         Self { requests: registry.counter_vec(&table::UPSTREAM_REQUESTS), latency }
     }
@@ -26,7 +26,7 @@ impl UpstreamMetrics {
         self.requests.with_label_values(&[outcome]).inc();
     }
 
-    /// Outcomes so far.
+    /// Number of requests by outcome.
     pub fn outcomes(&self) -> Vec<(String, u64)> {
         registry::counts(&self.requests)
     }

@@ -1,7 +1,7 @@
-//! The upstream: the node's metadata server, or values that are configured where there is none.
+//! The upstream: the node's metadata server, or configured values on a machine without one.
 //!
-//! [`UpstreamClient`] owns connections and deadlines. [`Forward`], the innermost service of the stack, decides what
-//! is sent. All upstream requests go through them.
+//! [`UpstreamClient`] owns connections and deadlines. [`Forward`], the innermost service of the stack, decides which
+//! requests are sent. All upstream requests go through them.
 
 mod access;
 mod body;
@@ -25,12 +25,12 @@ pub use health::Health;
 pub use metrics::UpstreamMetrics;
 pub use values::{Named, Values};
 
-/// Where requests are sent.
+/// Destination of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
     /// The metadata server.
     Server(Target),
-    /// Nowhere: the machine has no metadata server, and these values are answered in its place.
+    /// None: the machine has no metadata server, and these values are the answers.
     None(Named),
 }
 

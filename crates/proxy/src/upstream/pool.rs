@@ -4,7 +4,7 @@
 //! used last is most likely to be alive. (A pool for many hosts does not report whether a connection is new,
 //! which the retry in `client` needs to know.)
 //!
-//! While there are idle connections, a task with a timer closes those that were idle for too long, so that a
+//! While there are idle connections, a task with a timer closes those that have been idle for too long, so that a
 //! burst's connections are closed even without further requests.
 
 use std::collections::VecDeque;
@@ -27,9 +27,8 @@ const MAX_IDLE_FOR: Duration = Duration::from_secs(30);
 /// Maximum number of connections that are kept for that long.
 const MAX_IDLE_CONNECTIONS: usize = 32;
 
-/// Maximum idle time of further connections. A burst opens as many as there are seats. They are kept briefly
-/// for its next wave, because each takes memory here and a connection of the server, which the whole machine
-/// shares.
+/// Maximum idle time of further connections. A burst opens as many as there are seats. They are kept briefly for its
+/// next wave, because each takes memory here and a connection of the server, which the whole machine shares.
 const MAX_IDLE_OF_BURST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -94,8 +93,8 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were idle for too long. Returns when to run again, or `None` if none is left,
-    /// which ends the task.
+    /// Closes connections that have been idle for too long. Returns the time of the next run, or `None` if none is
+    /// left, which ends the task.
     fn tidy(&self, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         trim(&mut state.idle, now);
@@ -131,14 +130,14 @@ impl Lease {
     }
 }
 
-/// Closes connections that were idle for too long.
+/// Closes connections that have been idle for too long.
 fn trim(idle: &mut VecDeque<Idle>, now: Instant) {
     while idle.front().is_some_and(|oldest| now.duration_since(oldest.since) >= limit(idle.len())) {
         idle.pop_front();
     }
 }
 
-/// Maximum idle time of the oldest of this many connections.
+/// Maximum idle time of the oldest connection, given the number of idle connections.
 fn limit(idle: usize) -> Duration {
     if idle > MAX_IDLE_CONNECTIONS { MAX_IDLE_OF_BURST } else { MAX_IDLE_FOR }
 }

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use telemetry::latency::{EndpointClass, Latency, UpstreamOutcome};
 
-/// An upstream request whose response is not complete. Dropping it counts the request as abandoned: no client
-/// waits for it any more.
+/// An upstream request whose response is not complete. Dropping it counts the request as abandoned: no client waits for
+/// it any more.
 #[derive(Debug)]
 pub(super) struct ExchangeTimer {
     latency: Arc<Latency>,
@@ -43,7 +43,7 @@ impl ExchangeTimer {
         self.outcome = self.answered.unwrap_or(UpstreamOutcome::Failed);
     }
 
-    /// There is no complete response.
+    /// No complete response will arrive.
     pub(super) fn fail(mut self) {
         self.outcome = UpstreamOutcome::Failed;
     }

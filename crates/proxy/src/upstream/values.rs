@@ -1,4 +1,4 @@
-//! [`Values`]: what is answered where there is no metadata server: what is configured, and what the API server says of the node.
+//! [`Values`]: answers on a machine without a metadata server, from the configuration and the API server's node object.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use crate::reply::{self, Body};
 use protocol::metadata::Request;
 use protocol::metadata::query::Param;
 
-/// What pods read of the instance and the project on a machine that has no metadata server.
+/// The values of the instance and the project on a machine without a metadata server.
 #[derive(Debug)]
 pub struct Values {
     given: Named,
     known: ArcSwap<Known>,
 }
 
-/// The values of a moment.
+/// The current values.
 #[derive(Debug)]
 struct Known {
     /// By path, below the API version.
     leaves: BTreeMap<&'static str, Box<str>>,
-    /// Whether the node's object will be read, and has not been yet.
+    /// Whether the node's object will be read, and has not been read yet.
     awaits_node: bool,
 }
 
-/// What the metadata server has under these names.
+/// Values by their names in the metadata tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
     /// `project/project-id`
@@ -58,20 +58,21 @@ const NUMBERS: [&str; 2] = ["project/numeric-project-id", ID];
 /// The directory whose names are not converted in JSON.
 const ATTRIBUTES: &str = "instance/attributes/";
 
-/// Shown in listings, although its entries are answered elsewhere: pods' own accounts.
+/// Shown in listings, although its entries are answered elsewhere, with the pods' own accounts.
 const ACCOUNTS: &str = "instance/service-accounts/";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 impl Values {
-    /// The values with these names. The number of an instance with a name only is made of that.
+    /// Creates values from the configuration. An instance with a name but without an ID gets an ID derived from its
+    /// name.
     pub fn new(given: Named) -> Self {
         let values = Self { known: ArcSwap::from_pointee(Known::of(&given, false)), given };
         values.know_node(None, None);
         values
     }
 
-    /// The same on this node of a cluster. What is not given comes from the node's object, by [`Self::know_node`].
+    /// The same on this node of a cluster. Missing values are taken from the node's object, by [`Self::know_node`].
     pub fn of_node(given: Named, node: &str) -> Self {
         let given = Named { instance_name: given.instance_name.or_else(|| Some(node.into())), ..given };
         let awaits_node = given.zone.is_none() || given.instance_id.is_none();
@@ -83,12 +84,12 @@ impl Values {
         !self.known.load().leaves.contains_key(ZONE)
     }
 
-    /// Whether the node's object is to be read.
+    /// Whether the node's object has yet to be read.
     pub fn awaits_node(&self) -> bool {
         self.known.load().awaits_node
     }
 
-    /// From now on this is known of the node's object: its UID and its zone, or nothing if it cannot be read.
+    /// Records the UID and the zone in the node's object, or `None` if it cannot be read.
     pub fn know_node(&self, uid: Option<&str>, zone: Option<&str>) {
         let given = &self.given;
         let name_or_uid = uid.or(given.instance_name.as_deref());
@@ -157,13 +158,13 @@ impl Known {
         }
     }
 
-    /// Whether an answer now would lack what the node's object will say. Clients remember what was missing.
+    /// Whether an answer now would lack values of the node's object. Clients remember that a value was missing.
     fn will_have(&self, path: &str, is_recursive: bool) -> bool {
         let is_asked = |leaf: &str| path == leaf || is_recursive && leaf.starts_with(path);
         self.awaits_node && [ZONE, ID].into_iter().any(|leaf| !self.leaves.contains_key(leaf) && is_asked(leaf))
     }
 
-    /// What is below a directory: the rest of the path, and the value.
+    /// The entries below a directory: path, remaining path, and value.
     fn entries<'a>(&'a self, directory: &str) -> impl Iterator<Item = (&'static str, &'static str, &'a str)> {
         let below = move |path: &&'static str| path.strip_prefix(directory);
         self.leaves.iter().filter_map(move |(path, value)| Some((*path, below(path)?, &**value)))
@@ -207,7 +208,7 @@ impl Known {
 }
 
 impl Named {
-    /// The zone as the metadata server has it: in its project, as far as that is known.
+    /// The zone as the metadata server returns it: with its project, if that is known.
     fn full_zone(&self) -> Option<String> {
         let zone = self.zone.as_ref()?;
         let number = self.numeric_project_id.map(|number| number.to_string());
@@ -216,7 +217,8 @@ impl Named {
     }
 }
 
-/// The number of a UID or name: the same in each version of the proxy (FNV-1a), and positive to clients that have signed ones.
+/// The number for a UID or name: the same in every version of the proxy (FNV-1a), and positive also for clients with
+/// signed integers.
 fn number_of(text: &str) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step) >> 1
@@ -237,7 +239,8 @@ fn missing(request: &Request) -> Response<Body> {
     reply::sentence(StatusCode::NOT_FOUND, sentence)
 }
 
-/// The answer while the node's object is not known. In its own sentence: clients repeat a request after 503.
+/// The answer while the node's object is not known. The message is not that of a missing value: clients retry after
+/// 503.
 fn not_yet(request: &Request) -> Response<Body> {
     let path = &request.path;
     let sentence =

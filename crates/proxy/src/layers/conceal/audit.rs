@@ -1,4 +1,4 @@
-//! Audit mode: logs what a policy would refuse, without refusing it.
+//! Audit mode: logs requests that a policy would refuse, without refusing them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::policy::{Decision, Policy};
 use protocol::metadata::Request;
 use telemetry::sampled::{Brief, SampledBy};
 
-/// Whether a policy is enforced. The flag has the variants' names in lowercase.
+/// Whether a policy is enforced. The values of the flag are the variants' names in lowercase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Mode {
@@ -24,14 +24,14 @@ pub enum Mode {
 /// Minimum interval between log lines about the same topic.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Maximum topics that have log lines of their own; a node has 110 pods.
+/// Maximum number of topics with log lines of their own. A node has 110 pods.
 const MAX_TOPICS: usize = 1024;
 
-/// Logs what the policy would refuse, once a minute for each client and rule.
+/// Logs requests that the policy would refuse, once a minute per client and rule.
 #[derive(Debug)]
 pub(super) struct AuditLog(SampledBy<Topic>);
 
-/// Client, kind of cause, and rule: its number in the policy, or 0 if no rule decided.
+/// Client, kind of cause, and number of the rule in the policy (0 if no rule decided).
 type Topic = (IpAddr, &'static str, usize);
 
 impl Default for AuditLog {
@@ -41,7 +41,7 @@ impl Default for AuditLog {
 }
 
 impl AuditLog {
-    /// Logs what the policy would do with a request, if a line is due.
+    /// Logs the policy's decision on a request, if a line is due.
     pub(super) fn note(&self, policy: &Policy, request: &Request, decision: Decision<'_>) {
         let (cause, rule) = match decision {
             Decision::Allow | Decision::Flat | Decision::Redirect => return,

@@ -1,4 +1,4 @@
-//! [`PolicyMetrics`]: counts verdicts, and shows which policy is in force.
+//! [`PolicyMetrics`]: counts verdicts, and exports the policy in force.
 
 use prometheus::{IntGauge, IntGaugeVec};
 
@@ -10,11 +10,11 @@ use telemetry::table;
 labels! {
     /// The policy's verdict on a request.
     Verdict {
-        /// It is served unchanged.
+        /// The request is served unchanged.
         Allowed = "allowed",
-        /// Concealed values are removed from its response.
+        /// Concealed values are removed from the response.
         Redacted = "redacted",
-        /// It is refused.
+        /// The request is refused.
         Concealed = "concealed",
     }
 }
@@ -30,7 +30,7 @@ labels! {
 }
 
 labels! {
-    /// The result of a change of the policy file.
+    /// Result of a change of the policy file.
     Reload {
         /// The new policy is in force.
         Applied = "applied",
@@ -39,7 +39,7 @@ labels! {
     }
 }
 
-/// Counts verdicts, and shows which policy is in force.
+/// Counts verdicts, and exports the policy in force.
 #[derive(Debug)]
 pub struct PolicyMetrics {
     pub(super) verdicts: CounterGrid<Verdict, VerdictMode>,
@@ -59,13 +59,13 @@ impl PolicyMetrics {
         }
     }
 
-    /// Requests that audit mode answered although the policy conceals all or some of what they got.
+    /// Number of requests that audit mode answered although the policy conceals the response or parts of it.
     pub fn audited(&self) -> u64 {
         let count = |verdict| self.verdicts.of(verdict, VerdictMode::Audit).get();
         count(Verdict::Concealed) + count(Verdict::Redacted)
     }
 
-    /// Shows the policy in force.
+    /// Exports the policy in force.
     pub fn in_force(&self, policy: &Policy) {
         self.info.reset();
         self.info.with_label_values(&[policy.name(), policy.version(), policy.hash()]).set(1);

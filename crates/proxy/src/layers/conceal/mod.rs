@@ -2,20 +2,19 @@
 //!
 //! The decision is a pure function of the parsed request and a [`Policy`](crate::policy::Policy), which is data; the
 //! service only carries it out. The layer precedes all caches, so that no cached value escapes the policy.
-//! Trees are redacted before they are kept, too, so that no concealed value is.
+//! Trees are also redacted before they are cached, so that no concealed value is cached.
 //!
 //! It makes three kinds of response itself:
 //!
-//! - A refusal contains the path as it was parsed, and which policy conceals it and why, because its reader has a
-//!   failing pod.
+//! - A refusal contains the parsed path, the policy and the reason, because its reader has a failing pod.
 //! - A directory that is served only because of something below it is redirected here, because the upstream might have
 //!   a leaf of the same name.
-//! - Where only some of the names or values are visible, the upstream's response is buffered and [`redact`]ed;
+//! - Where only some of the names or values are visible, the upstream's response is buffered and [`redact`]ed.
 //!   [`room`](crate::room) limits the memory.
 //!
-//! In audit mode nothing is refused or redacted. What would be is logged and counted, so that a policy can be tried
-//! on a cluster before it is enforced. A request that watches a value is judged when it arrives; a policy that
-//! changes while it waits applies from the next request.
+//! In audit mode nothing is refused or redacted. Requests that would be are logged and counted, so that a policy can be
+//! tried on a cluster before it is enforced. A request that watches a value is judged on arrival. If the policy changes
+//! while it waits, the new policy applies from the next request.
 
 pub mod audit;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! The trees of pods: each has its own accounts, and nobody else's.
+//! The trees of pods: each contains its own accounts, and no others.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -23,13 +23,14 @@ use crate::room::Room;
 use base::hook::Hook;
 use protocol::metadata::{MetadataPath, Principal, Query, Request, WorkloadId};
 
-/// The accounts of two pods that are linked to Google's.
+/// The accounts of two pods that are linked to Google service accounts.
 const LINKED: [&str; 2] = ["checkout@shop.iam.gserviceaccount.com", "search@shop.iam.gserviceaccount.com"];
 
 /// A pool's name is the e-mail of an account that is not linked.
 const POOL: &str = "shop.svc.id.goog";
 
-/// Pods, and the e-mail of each. The fourth's account cannot be used, the next pod has ended, and the last is not known.
+/// Pods, and the e-mail of each. The fourth pod's account cannot be used, the next pod has ended, and the last is
+/// unknown.
 const PODS: [(Principal, Option<&str>); 6] = [
     (Principal::Workload(WorkloadId(1)), Some(LINKED[0])),
     (Principal::Workload(WorkloadId(2)), Some(LINKED[1])),
@@ -47,7 +48,7 @@ fn emails() -> OwnEmail {
     }))
 }
 
-/// A proxy in front of a server that has one tree. Its layers are those that see trees.
+/// A proxy in front of a server with one tree. It has only the layers that see trees.
 struct Proxy {
     concealment: Arc<Concealment>,
     leaves: Arc<Leaves>,
@@ -66,11 +67,11 @@ impl Proxy {
         Self { concealment, leaves: Arc::new(leaves), tree: whole }
     }
 
-    /// The text of the answer to a request of this principal. Of a refusal, nothing.
+    /// The body of the response to a request of this principal, or an empty string for a refusal.
     async fn ask(&self, principal: Principal, target: &str) -> String {
         let tree = Arc::clone(&self.tree);
         let server = service_fn(move |request: Box<Request>| {
-            // As `Forward`.
+            // Like `Forward`.
             let is_foreign = request.principal != Principal::Node && request.path.concerns_accounts();
             let answer: Result<_, Error> = if is_foreign { Err(Failure::Foreign.into()) } else { Ok(answer(&tree)) };
             async { answer }
@@ -92,7 +93,7 @@ fn answer(tree: &str) -> Response<Body> {
     reply::local(StatusCode::OK, reply::APPLICATION_TEXT, tree.to_owned())
 }
 
-/// What is read, and what the server has there.
+/// A request, and the policy and mode that apply to it.
 #[derive(Debug, Clone, Copy)]
 struct Read {
     policy: &'static str,
@@ -102,7 +103,7 @@ struct Read {
 }
 
 impl Read {
-    /// Marks that no pod may see: those of the node's accounts, and those of what is concealed.
+    /// Marks that no pod may see: of the node's accounts, and of concealed values.
     fn hidden<'a>(self, leaves: &'a [Marked], policy: &Policy) -> Vec<&'a str> {
         let is_hidden = |path: &str| {
             let is_concealed = self.mode == Mode::Enforce && !is_served(policy, path);
@@ -119,7 +120,7 @@ impl Read {
         let policy = policy.hold();
         let hidden = self.hidden(leaves, &policy);
         let target = format!("/computeMetadata/v1/{}?{}", self.directory, self.query);
-        // The node reads first, so that its tree is kept.
+        // The node reads first, so that its tree is cached.
         proxy.ask(Principal::Node, &target).await;
         for (principal, own) in PODS {
             let shown = proxy.ask(principal, &target).await;
@@ -134,7 +135,7 @@ impl Read {
         Ok(())
     }
 
-    /// The pod's own accounts are where the node's would be.
+    /// The pod's own accounts are in the place of the node's.
     fn check_accounts(self, shown: &str, own: Option<&str>) -> Result<(), TestCaseError> {
         let above = match self.directory {
             "" => "instance/",

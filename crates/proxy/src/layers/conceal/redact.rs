@@ -1,11 +1,12 @@
 //! Removes concealed values from listings and recursive responses. Pure functions.
 //!
-//! A recursive response is requested as JSON even if the client wants text, because in text a value with several lines
-//! cannot be distinguished from the next path. Its keys are converted back to path segments (the server writes its own
-//! names in camel case and leaves users' names unchanged) and judged like the path of a request, so a value is in the
-//! response if and only if it would be served on its own. A response that cannot be parsed is refused, never passed on.
+//! A recursive response is requested as JSON even if the client requests text, because in text a value with several
+//! lines cannot be distinguished from the next path. Its keys are converted back to path segments (the server writes
+//! its own names in camel case and leaves users' names unchanged) and judged like the path of a request, so a value is
+//! in the response if and only if it would be served on its own. A response that cannot be parsed is refused, never
+//! passed on.
 //!
-//! The tree of a pod never has the node's service accounts. It has a place for the pod's own.
+//! The tree of a pod never contains the node's service accounts. It has a place for the pod's own.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +21,7 @@ use protocol::metadata::{Query, names_accounts};
 /// Maximum nesting of a tree. The server's tree has seven levels.
 const MAX_DEPTH: usize = 32;
 
-/// Why a response cannot be redacted.
+/// Reason why a response cannot be redacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedactError {
     /// It is neither a listing nor a JSON tree, or is nested too deeply.
@@ -31,23 +32,22 @@ pub enum RedactError {
     TooLarge,
 }
 
-/// What may be shown of a tree.
+/// The visible part of a tree.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// Conceals values. Without a policy none are concealed.
     pub policy: Option<&'a Policy>,
-    /// Whether service accounts are shown: those of the tree are the node's.
+    /// Whether service accounts are shown. Those in the tree are the node's.
     pub has_accounts: bool,
 }
 
-/// A redacted tree.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Redacted {
     /// The tree in the requested format.
     pub bytes: Vec<u8>,
-    /// The place for a pod's accounts, if the tree has the directory that they are in.
+    /// The place for a pod's accounts, if the tree contains the directory above them.
     pub place: Option<Place>,
-    /// Whether an item of an array was left out, so that the number of the next is another.
+    /// Whether an item of an array was left out, which changes the numbers of the next ones.
     pub is_renumbered: bool,
 }
 
@@ -73,8 +73,8 @@ impl View<'_> {
     }
 }
 
-/// The query of the upstream request for a response that can be redacted: a tree is requested as JSON, which it is without
-/// `alt`. The server refuses other formats. So the requests for all formats of a tree are the same.
+/// The query of the upstream request for a response that can be redacted. A tree is requested without `alt`, which
+/// means JSON. The server refuses other formats. So the requests for all formats of a tree are the same.
 pub fn upstream_query(query: Query) -> Query {
     if query.is_recursive() && query.is_format_of_tree() { query.without(Param::Alt) } else { query }
 }
@@ -103,7 +103,7 @@ pub fn text(view: View<'_>, directory: &str, tree: &[u8], max_bytes: usize) -> R
     Ok(Redacted { bytes: text.lines, place, is_renumbered })
 }
 
-/// Writes what may be shown. Returns the place for accounts, and whether the tree is renumbered.
+/// Writes the visible part. Returns the place for accounts, and whether the tree is renumbered.
 fn redact(
     view: View<'_>,
     directory: &str,
@@ -145,7 +145,7 @@ struct Redactor<'a, W> {
 }
 
 impl<W: TreeWriter> Redactor<'_, W> {
-    /// Writes a visible node. `depth` is the number of levels that are still allowed.
+    /// Writes a visible node. `depth` is the number of further levels allowed.
     fn node(&mut self, path: &str, json: &str, depth: usize) -> Result<(), RedactError> {
         let depth = depth.checked_sub(1).ok_or(RedactError::Unreadable)?;
         if self.out.len() > self.max_bytes {
@@ -165,8 +165,8 @@ impl<W: TreeWriter> Redactor<'_, W> {
     }
 }
 
-/// Visits the children of an object or an array. Each child is written or left out when it is read, because a list of
-/// them could take many times the memory of the tree.
+/// Visits the children of an object or an array. Each child is written or left out as soon as it is read, because a
+/// list of them could take many times the memory of the tree.
 struct Children<'c, 'a, W> {
     redactor: &'c mut Redactor<'a, W>,
     path: &'c str,
@@ -239,7 +239,7 @@ fn has_lines(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| MULTILINE_VALUES.contains(&name))
 }
 
-/// The path segment of a key. Names of attributes and accounts were chosen by users and are unchanged; the server's own
+/// The path segment of a key. Names of attributes and accounts are chosen by users and unchanged; the server's own
 /// names are in camel case.
 fn segment<'a>(directory: &str, key: &'a str) -> Cow<'a, str> {
     let above = directory.rsplit('/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! [`Redaction`]: redacts the response to one request, and puts a pod's accounts in.
+//! [`Redaction`]: redacts the response to one request, and inserts a pod's accounts.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use protocol::metadata::own_accounts;
 use protocol::metadata::query::Param;
 use protocol::metadata::{MetadataPath, Principal, Query, Request};
 
-/// Why a tree is not kept: it is large, or kept for nobody.
+/// Reason why a tree is not cached: it is too large, or no request would get it.
 pub(super) const NOT_KEPT: Error = Error::TooLarge(MAX_BUFFERED_BYTES);
 
 /// Redacts the response to one request.
 pub(super) struct Redaction {
     account: Account,
-    /// `None` in audit mode: nothing is concealed but the node's accounts.
+    /// `None` in audit mode: only the node's accounts are concealed.
     policy: Option<Arc<Policy>>,
     path: MetadataPath,
     format: Format,
-    /// Maximum response that needs no room, in bytes.
+    /// Maximum size of a response that needs no room, in bytes.
     small: usize,
-    /// Whether the server compares its own `ETag` with what this client will send.
+    /// Whether the upstream's `ETag` is passed on, because this client will send it back for comparison.
     keeps_etag: bool,
     /// Whether the node's accounts are shown.
     has_accounts: bool,
     own: Own,
 }
 
-/// The accounts that are put in.
+/// The accounts to insert.
 enum Own {
-    /// The tree is not a pod's, or has no place for them.
+    /// The tree is the node's.
     Nothing,
-    /// Those of a pod: none if it has no identity of its own.
+    /// The accounts of a pod. There are none if it has no identity of its own.
     OfPod(Principal, Option<OwnEmail>),
 }
 
@@ -65,7 +65,7 @@ impl Format {
         }
     }
 
-    /// The format of what is put in.
+    /// The format of the inserted accounts.
     fn of_accounts(self) -> Option<own_accounts::Format> {
         match self {
             Self::Listing => None,
@@ -86,7 +86,7 @@ impl Format {
 }
 
 impl Redaction {
-    /// `request` has the query as trimmed by the policy. Nothing of the connection's read buffer is kept, because the
+    /// `request` has the query as trimmed by the policy. No part of the connection's read buffer is kept, because the
     /// request may wait for a long time.
     pub(super) fn new(
         account: Account,
@@ -111,16 +111,16 @@ impl Redaction {
         }
     }
 
-    /// Redacts the answer to a client.
+    /// Redacts the response to a client.
     pub(super) async fn answer(
         self,
         answer: impl Future<Output = Result<Response<Body>, Error>>,
     ) -> Result<Response<Body>, Error> {
         let (answer, own) = tokio::join!(answer, self.own_entry());
         let answer = answer?;
-        // Every success may contain values: 200, and also 203 and 206, which some server may send instead.
+        // Every success may contain values: 200, and also 203 and 206, which some servers may send instead.
         if !answer.status().is_success() {
-            // The proxy's own sentences name no values.
+            // The proxy's own messages name no values.
             return Ok(if reply::is_local(&answer) { answer } else { without_body(&answer) });
         }
         let (mut head, redacted, charge) = self.redacted(answer, own.len() + ",".len()).await?;
@@ -129,8 +129,8 @@ impl Redaction {
         Ok(Response::from_parts(head, Body::Whole(charged(shown, charge))))
     }
 
-    /// Redacts a tree that is kept, and redacted again for each client. Items that have other numbers would be judged by these
-    /// then, so such a tree is not kept.
+    /// Redacts a tree that is cached, and redacted again for each client. That would judge renumbered items by their
+    /// new numbers, so a renumbered tree is not cached.
     pub(super) async fn kept(self, answer: Response<Body>) -> Result<Response<Body>, Error> {
         if !answer.status().is_success() {
             return Ok(answer);
@@ -146,11 +146,11 @@ impl Redaction {
         Ok(redacted.map(|bytes| Body::Whole(bytes.into())))
     }
 
-    /// What is left of an answer. `more`: bytes that will be put in.
+    /// Redacts a response. `more`: size of the entry to insert, in bytes.
     async fn redacted(&self, answer: Response<Body>, more: usize) -> Result<(Parts, Redacted, Option<Charge>), Error> {
         let (head, body) = answer.into_parts();
         let max_bytes = |bytes| self.format.max_bytes(bytes, self.account.largest());
-        // There is no room for more than this.
+        // The room is never larger than this.
         let made = |bytes| (max_bytes(bytes) + more).min(self.account.largest());
         let Whole { bytes, charge } = self.account.read(body, self.small, made).await?;
         let redacted = self.redact(&bytes, max_bytes(bytes.len())).map_err(|error| self.refusal(error))?;
@@ -172,7 +172,7 @@ impl Redaction {
         }
     }
 
-    /// The entry of the pod's own accounts, or nothing.
+    /// The entry with the pod's own accounts, or an empty string.
     async fn own_entry(&self) -> String {
         let (Own::OfPod(principal, emails), Some(format)) = (&self.own, self.format.of_accounts()) else {
             return String::new();
@@ -187,7 +187,7 @@ impl Redaction {
         own_accounts::entry(email.as_deref(), format, path)
     }
 
-    /// Puts an entry in its place, if the tree has that.
+    /// Inserts an entry in its place, if the tree has one.
     fn with_entry(&self, redacted: Redacted, entry: &str) -> Vec<u8> {
         let Redacted { mut bytes, place, .. } = redacted;
         let Some(place) = place.filter(|_| !entry.is_empty()) else { return bytes };
@@ -197,7 +197,7 @@ impl Redaction {
         bytes
     }
 
-    /// Makes the headers those of what is shown. The `ETag` of the whole would tell when a concealed value changes.
+    /// Adapts the headers to the visible part. The `ETag` of the whole tree would reveal changes of concealed values.
     fn adjust(&self, headers: &mut HeaderMap, shown: &[u8]) {
         headers.insert(header::CONTENT_LENGTH, shown.len().into());
         if self.format == Format::Text {
@@ -220,7 +220,7 @@ impl Redaction {
     }
 }
 
-/// Attaches the charge to a redacted response, reduced to its size.
+/// Attaches the charge to a redacted response, reduced to the size of that response.
 fn charged(mut redacted: Vec<u8>, charge: Option<Charge>) -> Bytes {
     let Some(mut charge) = charge else { return redacted.into() };
     redacted.shrink_to_fit();
@@ -228,8 +228,8 @@ fn charged(mut redacted: Vec<u8>, charge: Option<Charge>) -> Bytes {
     charge.hold(redacted)
 }
 
-/// Replaces the body of an unsuccessful response by a sentence. It is not a tree, so values in it would not be found.
-/// Clients do not need it: the status contains all that the server's error pages say.
+/// Replaces the body of an unsuccessful response by a message. The body is not a tree, so values in it would not be
+/// found. Clients do not need it: the status says everything that the server's error pages say.
 fn without_body(answer: &Response<Body>) -> Response<Body> {
     let status = answer.status();
     let sentence = format!(

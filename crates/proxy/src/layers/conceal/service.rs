@@ -29,7 +29,7 @@ pub fn layer<S>(concealment: &Arc<Concealment>) -> impl Layer<S, Service = Conce
     layer_fn(move |inner| Conceal { inner, concealment: Arc::clone(&concealment) })
 }
 
-/// The e-mail of a workload's account at Google. `None` if the account cannot be used or is not known.
+/// The e-mail of a workload's Google service account. `None` if the account cannot be used or is unknown.
 pub type OwnEmail = Hook<dyn Fn(WorkloadId) -> Later<Option<String>> + Send + Sync>;
 
 /// The service of this layer.
@@ -39,7 +39,7 @@ pub struct Conceal<S> {
     concealment: Arc<Concealment>,
 }
 
-/// The policy, and how it is enforced.
+/// The policy and its enforcement.
 #[derive(Debug)]
 pub struct Concealment {
     policy: Arc<LivePolicy>,
@@ -57,14 +57,14 @@ impl Concealment {
         Self { policy, mode, audit: AuditLog::default(), room, metrics, emails: None }
     }
 
-    /// Trees that pods read have their own accounts, under these names.
+    /// Inserts the pods' own accounts, with these e-mails, into the trees that they read.
     #[must_use]
     pub fn with_accounts(self, emails: Option<OwnEmail>) -> Self {
         Self { emails, ..self }
     }
 
-    /// The response to the proxy's own request for a tree, as it can be kept: without concealed values. [`Error::TooLarge`] if
-    /// it cannot be kept, or if no request will get it.
+    /// The response to the proxy's own request for a tree, without concealed values, for the cache. [`Error::TooLarge`]
+    /// if it cannot be cached, or if no request would get it.
     pub async fn kept_tree(
         &self,
         request: &Request,
@@ -79,7 +79,7 @@ impl Concealment {
         Redaction::new(self.room.account(None), Some(policy), request, None).kept(answer.await?).await
     }
 
-    /// Whether a request will wait for a change of its value. It will not if the policy drops `wait_for_change`.
+    /// Whether a request will wait for a change of its value. It will not wait if the policy drops `wait_for_change`.
     pub fn lets_hang(&self, request: &Request) -> bool {
         request.hangs() && (self.mode == Mode::Audit || self.policy.current().passes(Param::WaitForChange))
     }
@@ -126,7 +126,7 @@ where
         self.concealment.count(decision);
         if self.concealment.mode == Mode::Audit {
             self.concealment.audit.note(&policy, &request, decision);
-            // The node's accounts are not the policy's to show.
+            // The policy cannot show the node's accounts.
             return if request.principal != Principal::Node && includes_accounts(&request) {
                 self.redact(None, request)
             } else {

@@ -100,7 +100,7 @@ fn check_tree(view: View<'_>, tree: &str, leaves: &[Leaf]) -> Result<(), TestCas
         prop_assert_eq!(text.contains(&line), served, "{} in {}, of {}", path, text, tree);
         prop_assert_eq!(text.contains(mark), served, "{} in {}", path, text);
     }
-    // So it can be kept, and redacted for each client.
+    // Such a tree can be cached, and redacted for each client.
     if !redacted.is_renumbered {
         prop_assert_eq!(redact::text(view, "", &redacted.bytes, usize::MAX).expect("a tree"), lines);
         prop_assert_eq!(redact::json(view, "", &redacted.bytes).expect("a tree"), redacted);

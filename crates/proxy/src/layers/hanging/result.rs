@@ -1,4 +1,4 @@
-//! The result of a watch, which all its watchers share: an answer, or why there is none.
+//! Result of a watch, shared by all its watchers: an answer or an error.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::room::{Account, Amount, Charge, SMALL_BYTES_WITHOUT_SEAT, Whole};
 /// The result of a watch.
 pub(super) type WatchResult = Result<Arc<SharedAnswer>, SharedError>;
 
-/// An upstream answer that several watchers read.
+/// An upstream answer for several watchers.
 #[derive(Debug)]
 pub(super) struct SharedAnswer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
-    /// None if it is small.
+    /// `None` if the answer is small.
     charge: Option<Arc<Charge>>,
 }
 
@@ -28,7 +28,7 @@ impl SharedAnswer {
         let (head, body) = answer?.into_parts();
         let Whole { bytes, mut charge } = account.read(body, SMALL_BYTES_WITHOUT_SEAT, |_| 0).await?;
         if charge.is_none() && bytes.len() > SMALL_BYTES_WITHOUT_SEAT {
-            // The body was in memory already. That is charged only to requests that hold a seat.
+            // The body was already in memory. Such a body is charged only to requests that hold a seat.
             charge = Some(account.take(Amount { sent: bytes.len(), made: 0 }).await?);
         }
         Ok(Arc::new(Self { status: head.status, headers: head.headers, body: bytes, charge: charge.map(Arc::new) }))

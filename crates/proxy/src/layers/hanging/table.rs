@@ -1,6 +1,6 @@
-//! [`WatchTable`]: which watches are under way, who holds each, and which gives way to another.
+//! [`WatchTable`]: the active watches, their holders, and the choice of the one that gives way.
 //!
-//! It decides and keeps count. `watches.rs` starts the tasks and waits for them.
+//! It decides and counts. `watches.rs` starts the tasks and waits for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::shares::{self, Client, Shares};
 use crate::single_flight::Publisher;
 use protocol::metadata::{Method, Principal};
 
-/// The watches under way.
+/// The active watches.
 #[derive(Debug)]
 pub(super) struct WatchTable {
     pub(super) shares: Shares,
@@ -33,18 +33,18 @@ pub(super) struct Key {
 /// One upstream request. It exists until it is answered or its last watcher leaves.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Later watches have greater numbers.
+    /// Increases from watch to watch.
     pub(super) number: u64,
-    /// The client that is charged for it, one of those that wait.
+    /// The client that is charged for the watch, one of its watchers.
     holder: Client,
-    /// Who waits, and on how many connections.
+    /// Watchers by client, each with its number of connections.
     watchers: Shares,
     pub(super) publisher: Arc<Publisher<WatchResult>>,
     task: AbortHandle,
 }
 
 impl WatchTable {
-    /// Creates a table of at most this many watches.
+    /// Creates a table with at most `limit` watches.
     pub(super) fn new(limit: usize) -> Self {
         Self { shares: Shares::new(limit), last_number: 0, watches: HashMap::new() }
     }
@@ -59,12 +59,12 @@ impl WatchTable {
         match self.shares.room_for(client, 1) {
             shares::Availability::Free => Ok(()),
             shares::Availability::From(largest) => self.end_oldest_of(largest),
-            // If clients replaced their own watches, one that has too many would do so for ever.
+            // If clients could replace their own watches, a client with too many would replace them forever.
             shares::Availability::FromItself | shares::Availability::None => Err(Overload::Hanging),
         }
     }
 
-    /// Ends the client's oldest watch for which no other client waits.
+    /// Ends the client's oldest watch without watchers from other clients.
     fn end_oldest_of(&mut self, client: Client) -> Result<(), Overload> {
         let alone = self.watches.iter().filter(|(_, watch)| watch.holder == client && watch.watchers.holders() == 1);
         let (key, _) = alone.min_by_key(|(_, watch)| watch.number).ok_or(Overload::Hanging)?;
@@ -95,7 +95,7 @@ impl WatchTable {
         Some(watch)
     }
 
-    /// Whether the watch with this number is under way. Another with the same key may have replaced it.
+    /// Whether the watch with this number is active. Another watch with the same key may have replaced it.
     pub(super) fn is_under_way(&self, key: &Key, number: u64) -> bool {
         self.watches.get(key).is_some_and(|watch| watch.number == number)
     }

@@ -1,4 +1,4 @@
-//! [`Watches`]: starts watches, waits for their answers, and ends them when no client waits any more.
+//! [`Watches`]: starts watches, waits for their answers, and ends those without watchers.
 //!
 //! Each watch runs in a task. `table.rs` decides which clients may have one.
 
@@ -14,14 +14,14 @@ use crate::reply::Body;
 use crate::room::{Account, Room};
 use crate::single_flight::{Landing, Publisher};
 
-/// The watches under way.
+/// The active watches.
 #[derive(Debug)]
 pub struct Watches {
     pub(super) room: Arc<Room>,
     table: Mutex<WatchTable>,
 }
 
-/// A client that waits. Dropped when the client has left or has its answer.
+/// A waiting client. Dropped when the client has left or has its answer.
 #[derive(Debug)]
 pub(super) struct Watcher {
     watches: Arc<Watches>,
@@ -31,7 +31,7 @@ pub(super) struct Watcher {
     landing: Landing<WatchResult>,
 }
 
-/// The task of a watch. The watch ends when this is dropped, however the task ended.
+/// The task of a watch. The watch ends when this is dropped, for whatever reason the task ended.
 struct WatchTask {
     watches: Arc<Watches>,
     key: Arc<Key>,
@@ -40,7 +40,7 @@ struct WatchTask {
 }
 
 impl Watches {
-    /// Creates a set of at most this many watches. Their answers are charged to the room.
+    /// Creates a set with at most `limit` watches. Their answers are charged to `room`.
     pub fn new(limit: usize, room: Arc<Room>) -> Self {
         Self { room, table: Mutex::new(WatchTable::new(limit)) }
     }
@@ -50,12 +50,12 @@ impl Watches {
         self.lock().shares.limit()
     }
 
-    /// Number of watches under way.
+    /// Number of active watches.
     pub fn count(&self) -> usize {
         self.lock().shares.used()
     }
 
-    /// Waits for the watch of a request. If there is none, `ask` begins one, provided that there is room for it.
+    /// Joins the watch for a request. If there is none, `ask` begins one, provided that there is room for it.
     pub(super) fn join<F>(
         self: &Arc<Self>,
         key: Key,
@@ -106,7 +106,7 @@ impl Watches {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, WatchTable> {
-        // Entries are inserted and removed whole, so a panic elsewhere leaves the table consistent.
+        // Entries are inserted and removed as a whole, so a panic elsewhere leaves the table consistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use super::seats::Seat;
 use crate::reply::AtHand;
 
-/// Minimum size of a chunk that holds the seat itself, in bytes. hyper drops the chunk, and so the seat, once the
+/// Minimum size of a chunk that holds the seat itself, in bytes. hyper drops the chunk, and with it the seat, once the
 /// socket has accepted it. A smaller chunk needs no seat while its reader is slow: it takes little memory and no
 /// upstream capacity.
 const MIN_SEATED_BYTES: usize = 1024;

@@ -23,13 +23,13 @@ struct Count {
     free: usize,
     /// Minimum of `free` since the peak was last read.
     fewest_free: usize,
-    /// Number of requests that wait and have not been handed a seat.
+    /// Number of waiting requests that have not been handed a seat.
     waiting: usize,
     /// Requests in flight and waiting, by client.
     claims: Shares,
 }
 
-/// The permit to be in flight. Released on drop.
+/// Permission to be in flight. Released on drop.
 #[derive(Debug)]
 pub struct Seat {
     client: Client,
@@ -104,17 +104,17 @@ impl Seats {
         self.limit
     }
 
-    /// Number of requests that wait and have not been handed a seat.
+    /// Number of waiting requests that have not been handed a seat.
     pub fn waiting(&self) -> usize {
         self.lock().waiting
     }
 
-    /// Number of seats taken now.
+    /// Number of seats currently taken.
     pub fn taken(&self) -> usize {
         self.limit - self.lock().free
     }
 
-    /// Maximum number of seats taken at the same time since this was last called.
+    /// Maximum number of seats taken at the same time since the last call.
     pub fn take_peak(&self) -> usize {
         let mut count = self.lock();
         let free = count.free;
@@ -138,7 +138,7 @@ impl Seats {
 }
 
 impl Count {
-    /// Takes a free seat. Returns `false` if there is none, which is always so while a request waits.
+    /// Takes a free seat. Returns `false` if there is none, which is always the case while a request waits.
     fn take(&mut self) -> bool {
         let Some(free) = self.free.checked_sub(1) else { return false };
         self.free = free;
@@ -170,7 +170,7 @@ impl Drop for Waiting {
         }
         let mut count = self.seats.lock();
         count.claims.give_back(self.client, 1);
-        // A seat may have been handed over concurrently: return an unclaimed permit, else leave the queue.
+        // A seat may have been handed over concurrently: return an unclaimed permit, otherwise leave the queue.
         match self.seats.handed.try_acquire() {
             Ok(unclaimed) => {
                 unclaimed.forget();
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// On two threads, so that a request can be cancelled while it is handed a seat.
+    /// On two threads, so that a request can be cancelled while it is being handed a seat.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn cancelled_requests_lose_no_seat_in_a_race() {
         let seats = Seats::new(1);

@@ -23,9 +23,9 @@ use crate::reply::AtHand;
 use base::hook::Hook;
 use protocol::metadata::Request;
 
-/// Maximum wait for a seat: slightly longer than a response may take, so that one is released even if all were taken
-/// just now and the upstream hangs. Python's and Node's libraries give up after 3 s; the rest is for the response, which
-/// usually takes milliseconds.
+/// Maximum wait for a seat: slightly longer than the upstream's maximum response time, so that one is released even if
+/// all were taken just now and the upstream hangs. Python's and Node's libraries give up after 3 s. The rest of that
+/// time is left for the response, which usually takes milliseconds.
 const MAX_WAIT: Duration = UPSTREAM_TIMEOUT.saturating_add(Duration::from_millis(100));
 
 /// Interval between searches for unread responses while requests wait.
@@ -40,7 +40,8 @@ pub struct MakeRoom {
 }
 
 impl MakeRoom {
-    /// Uses this function, which returns `false` if no seat can be freed. A freed seat may be released a moment later.
+    /// Uses this function, which returns `false` if no seat can be freed. The seat may be released a moment after the
+    /// call.
     pub fn new(make_room: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { make_room: Hook::new(Arc::new(make_room)), is_searching: Arc::default() }
     }
@@ -49,7 +50,7 @@ impl MakeRoom {
         (self.make_room)()
     }
 
-    /// Searches at intervals while requests wait. One task does so for all of them, because a search visits all
+    /// Searches at intervals while requests wait. A single task searches for all of them, because a search visits all
     /// connections.
     fn keep_searching(&self, seats: &Arc<Seats>) {
         if self.is_searching.swap(true, Relaxed) {
@@ -94,16 +95,15 @@ impl<S: Clone, P, H> Clone for InFlight<S, P, H> {
     }
 }
 
-/// The limit, and which requests it applies to.
+/// The limit, and the requests that it applies to.
 #[derive(Debug)]
 pub struct Limit<P, H> {
-    /// The seats.
     pub seats: Arc<Seats>,
     /// Whether a request can be answered without an upstream request of its own. Called only when no seat is free.
     pub needs_none: P,
-    /// Whether a request waits for a change of a value, and so takes a watch instead of a seat.
+    /// Whether a request waits for a change of a value, and therefore takes a watch instead of a seat.
     pub hangs: H,
-    /// Frees a seat whose client does not read.
+    /// Frees the seat of a client that does not read.
     pub make_room: MakeRoom,
 }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     impl Stage {
-        /// A request from the pod with this number.
+        /// Sends a request from the pod with this number.
         fn ask(&self, pod: u8) -> JoinHandle<SeatedResponse<Body>> {
             let upstream = Arc::clone(&self.upstream);
             let inner = service_fn(move |_: Box<Request>| {
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Lets all tasks run that do not wait for anything.
+    /// Runs all tasks that are ready.
     async fn settle() {
         sleep(Duration::from_millis(1)).await;
     }

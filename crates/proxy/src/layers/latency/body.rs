@@ -11,7 +11,7 @@ use crate::reply::AtHand;
 use telemetry::Moment;
 
 pin_project! {
-    /// The body of an answer whose time is taken. If it is dropped before its end, the answer was cut.
+    /// The body of a timed answer. If it is dropped before its end, the answer was cut.
     #[derive(Debug)]
     pub struct TimedBody<B> {
         #[pin]
@@ -21,9 +21,9 @@ pin_project! {
 }
 
 impl<B: AtHand> TimedBody<B> {
-    /// The answer's first byte is there now.
+    /// Starts with the first byte of the answer, which is available now.
     pub(super) fn new(inner: B, underway: Underway, now: Moment) -> Self {
-        // Nobody asks for a frame of an answer to HEAD, and hyper takes what is at hand at once.
+        // No frame of an answer to HEAD is requested, and hyper takes bytes in memory at once.
         if underway.is_head() || inner.at_hand().is_some() {
             underway.end(now);
             return Self { inner, underway: None };

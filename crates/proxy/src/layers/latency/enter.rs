@@ -1,4 +1,4 @@
-//! [`Enter`]: reports on the way in that a filter gets a request. [`Leave`]: reports on the way back that it answers.
+//! [`Enter`]: reports on the way in that a filter got a request. [`Leave`]: reports on the way back that it answered.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,9 +28,10 @@ pub fn track<S, L: Layer<S>>(
     layer_fn(move |inner| Enter { inner: layer.layer(inner), filter, timeline: Arc::clone(&timeline) })
 }
 
-/// Ends the measurement of the filter inside that answers.
+/// Ends the measurement of the inner filter that answers.
 ///
-/// It stands outside all filters, and inside each filter that works on responses: that work belongs to no filter.
+/// It stands outside all filters, and inside each filter that works on responses: that work is not measured as a
+/// filter's.
 pub fn leave<S>(timeline: &Arc<Timeline>) -> impl Layer<S, Service = Leave<S>> + Clone + use<S> {
     let timeline = Arc::clone(timeline);
     layer_fn(move |inner| Leave { inner, timeline: Arc::clone(&timeline) })
@@ -148,7 +149,7 @@ mod tests {
         .await
     }
 
-    /// Outcomes of a filter, each with its count and sum, and how long requests waited in the filter.
+    /// Outcomes of a filter, each with its count and sum, and the time that requests waited in the filter.
     fn measured(latency: &Latency, filter: Filter) -> (Vec<(&'static str, u64, Duration)>, Option<Duration>) {
         let time = |snapshot: &Snapshot| Duration::from_nanos(snapshot.nanoseconds);
         let of_filter = |labels: &[(&str, &str)]| labels[0].1 == filter.label();
@@ -160,7 +161,7 @@ mod tests {
         )
     }
 
-    /// Works and waits; the clock moves by what is worked while this is polled, and by what is waited while it is not.
+    /// Works and waits. The work advances the clock while this is polled, the wait while it is not.
     async fn works_and_waits() {
         advance(WORK).await;
         sleep(WAIT).await;
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(measured(&latency, Forward), (vec![("answered", 1, WORK)], Some(WAIT)));
     }
 
-    /// What a filter does with the response of the next one is nobody's time.
+    /// The time in which a filter handles the response of the next one is not measured as any filter's.
     #[tokio::test(start_paused = true)]
     async fn the_way_back_is_not_measured() {
         let (latency, timeline) = timeline();

@@ -1,4 +1,4 @@
-//! [`Timeline`]: which filter has the request, and since when.
+//! [`Timeline`]: the filter that has the request, and the time since which it has it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use telemetry::latency::{EndpointClass, Filter, FilterOutcome, Latency, RequestO
 use telemetry::talkers::Talkers;
 use telemetry::{Moment, nanos};
 
-/// Where measurements of requests go.
+/// Destinations of measurements of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Instruments {
     /// Durations of requests and filters.
@@ -27,15 +27,15 @@ pub struct Instruments {
 pub struct Timeline {
     instruments: Instruments,
     peer: SocketAddr,
-    /// Times below are in nanoseconds since this moment.
+    /// Origin of the times below, which are in nanoseconds.
     origin: Moment,
-    /// The index of the filter that has the request, or [`NO_FILTER`].
+    /// Index of the filter that has the request, or [`NO_FILTER`].
     holder: AtomicU8,
-    /// When the holder got the request.
+    /// Time when the holder got the request.
     since: AtomicU64,
-    /// When the request was suspended, or [`NOT_SUSPENDED`].
+    /// Time when the request was suspended, or [`NOT_SUSPENDED`].
     suspended: AtomicU64,
-    /// How long the request was suspended in the holder.
+    /// Total time for which the request was suspended in the holder.
     waited: AtomicU64,
     endpoint: AtomicU8,
     outcome: AtomicU8,
@@ -48,7 +48,7 @@ const NO_FILTER: u8 = u8::MAX;
 const NOT_SUSPENDED: u64 = u64::MAX;
 
 impl Timeline {
-    /// For requests of this peer.
+    /// Creates a timeline for requests of this peer.
     pub fn new(instruments: Instruments, peer: SocketAddr) -> Arc<Self> {
         Arc::new(Self {
             instruments,
@@ -63,7 +63,7 @@ impl Timeline {
         })
     }
 
-    /// The client.
+    /// The client's address.
     pub(in crate::layers) fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -76,7 +76,7 @@ impl Timeline {
         self.outcome.store(RequestOutcome::Cut as u8, Relaxed);
     }
 
-    /// The filter before has passed the request on to this one.
+    /// The previous filter has passed the request on to this one.
     pub(super) fn enter(&self, filter: Filter) {
         let now = self.nanos(Moment::now());
         if let Some(passed_on) = self.holder() {
@@ -122,27 +122,27 @@ impl Timeline {
         }
     }
 
-    /// What the request asks for.
+    /// Records the endpoint class of the request.
     pub(in crate::layers) fn asks_for(&self, endpoint: EndpointClass) {
         self.endpoint.store(endpoint as u8, Relaxed);
     }
 
-    /// The result of the request, unless its response is cut short.
+    /// Records the result of the request, unless its response is cut short.
     pub(in crate::layers) fn ends_as(&self, outcome: RequestOutcome) {
         self.outcome.store(outcome as u8, Relaxed);
     }
 
-    /// The stack is done with the request, and knows its outcome.
+    /// The stack has handled the request, and its outcome is known.
     pub(super) fn decided(&self, now: Moment) {
         self.instruments.talkers.note(self.peer.ip(), self.outcome(), now);
     }
 
-    /// The response head is there, after this time.
+    /// The response head is available after this time.
     pub(super) fn first_byte(&self, elapsed: Duration) {
         self.instruments.latency.requests.first_byte.record(self.endpoint(), self.outcome(), elapsed);
     }
 
-    /// The request is over, with this outcome, after this time.
+    /// The request has ended with this outcome after this time.
     pub(super) fn end(&self, outcome: RequestOutcome, elapsed: Duration) {
         self.instruments.latency.requests.last_byte.record(self.endpoint(), outcome, elapsed);
     }

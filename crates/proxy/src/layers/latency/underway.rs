@@ -1,4 +1,4 @@
-//! [`Underway`]: a request that is not over yet.
+//! [`Underway`]: a request that has not ended.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use telemetry::Moment;
 use telemetry::labels::Label;
 use telemetry::latency::RequestOutcome;
 
-/// Target of the access log: one line for each request, at debug level.
+/// Target of the access log, which has one line per request at debug level.
 const ACCESS_LOG: &str = "gce_metadata_proxy::access";
 
-/// A request until the last byte of its response. If it is dropped before, the request was cut short.
+/// A request until the last byte of its response. If it is dropped earlier, the request was cut short.
 #[derive(Debug)]
 pub(super) struct Underway {
     timeline: Arc<Timeline>,
@@ -23,7 +23,7 @@ pub(super) struct Underway {
     line: Option<Box<AccessLine>>,
 }
 
-/// What the access log shows that the timeline does not know.
+/// Fields of the access log that the timeline does not have.
 #[derive(Debug)]
 struct AccessLine {
     peer: SocketAddr,
@@ -65,7 +65,7 @@ impl Underway {
         }
     }
 
-    /// The last byte is there, or the connection is reset.
+    /// The last byte is available, or the connection is reset.
     pub(super) fn end(mut self, now: Moment) {
         self.ended = Some(now);
     }

@@ -1,4 +1,4 @@
-//! [`Leaf`]: which values are kept, and for how long.
+//! [`Leaf`]: the cached values, and their lifetimes.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use protocol::metadata::query::Param;
 use protocol::metadata::{CommonPath, Query, Request};
 
-/// A value that is kept: a common path, requested in one form.
+/// A cached value: a common path, requested in one form.
 ///
 /// Listings and accounts are directories of the server's tree, but clients request them just as often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,23 +15,23 @@ pub struct Leaf {
     is_recursive: bool,
 }
 
-/// How often a value can change, and so how often it is refreshed.
+/// Frequency with which a value can change, and is therefore refreshed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
-    /// It belongs to the machine, and changes only while the machine is stopped. A 404 does not remove it.
+    /// The value belongs to the machine, and changes only while the machine is stopped. A 404 does not remove it.
     Machine,
-    /// An operator can set or remove it while the machine runs. A 404 removes it.
+    /// An operator can set or remove the value while the machine runs. A 404 removes it.
     Attribute,
-    /// A tree, some of whose values change while the machine runs. A request for one that is not fresh fetches it again; while
-    /// nobody reads it, it is refreshed as seldom as the machine's values. A 404 does not remove it.
+    /// A tree, some of whose values change while the machine runs. A request for a tree that is not fresh fetches it
+    /// again; without requests, it is refreshed as rarely as the machine's values. A 404 does not remove it.
     Tree,
 }
 
 impl Lifetime {
-    /// All lifetimes.
     pub const ALL: [Self; 3] = [Self::Machine, Self::Attribute, Self::Tree];
 
-    /// How long a tree is fresh. A machine is told 30 s before it is preempted, and a tree says so, too.
+    /// Time for which a tree is fresh. A machine is notified 30 s before it is preempted, and its trees contain that
+    /// notice.
     const FRESH: Duration = Duration::from_secs(5);
 
     /// Interval between refreshes.
@@ -45,13 +45,13 @@ impl Lifetime {
         }
     }
 
-    /// Whether a value of this age is given to clients as it is.
+    /// Whether a value of this age is served without a refresh.
     pub(super) fn is_fresh(self, age: Duration) -> bool {
         self != Self::Tree || age < Self::FRESH
     }
 }
 
-/// The forms in which a path's value is kept: plain, and recursive.
+/// The forms in which a path's value is cached: plain, and recursive.
 fn forms(path: CommonPath) -> [bool; 2] {
     match path {
         // In the token cache.
@@ -81,13 +81,13 @@ fn forms(path: CommonPath) -> [bool; 2] {
 }
 
 impl Leaf {
-    /// The leaf at a path, in this form. `None` if it is not kept here.
+    /// The leaf at a path, in this form. `None` if it is not cached here.
     pub fn new(path: CommonPath, is_recursive: bool) -> Option<Self> {
         forms(path)[usize::from(is_recursive)].then_some(Self { path, is_recursive })
     }
 
-    /// The leaf at a path, in the form that a query asks for. `None` for a query with any parameter but `recursive`, or but
-    /// `alt` of a tree: all formats of a tree are made of the kept one.
+    /// The leaf at a path, in the form that a query requests. `None` for a query with any parameter other than
+    /// `recursive`, or `alt` of a tree: all formats of a tree are made from the cached one.
     pub(super) fn from_query(path: CommonPath, query: &Query) -> Option<Self> {
         let leaf = Self::new(path, query.is_recursive())?;
         let is_form =
@@ -95,25 +95,23 @@ impl Leaf {
         (query.unknown().is_none() && query.params().all(|(param, _)| is_form(param))).then_some(leaf)
     }
 
-    /// All leaves.
     pub fn all() -> impl Iterator<Item = Self> {
         let both = |path| [Self::new(path, false), Self::new(path, true)];
         CommonPath::ALL.into_iter().flat_map(both).flatten()
     }
 
-    /// The path of this leaf.
     pub fn path(self) -> CommonPath {
         self.path
     }
 
-    /// Whether a request is for a tree that may be kept.
+    /// Whether a request is for a tree that may be cached.
     pub fn is_kept_tree(request: &Request) -> bool {
         let leaf = request.path.common().and_then(|path| Self::from_query(path, &request.query));
         leaf.is_some_and(Self::is_tree)
     }
 
-    /// Whether it is a tree of values that pods may not all see. It is kept as the policy redacts it. Trees of an account are
-    /// single values to clients.
+    /// Whether it is a tree of values, some of which may be concealed from pods. It is cached as the policy redacts it.
+    /// Trees of an account are single values to clients.
     pub fn is_tree(self) -> bool {
         self.is_recursive && matches!(self.path, CommonPath::Instance | CommonPath::Project | CommonPath::Version)
     }
@@ -123,18 +121,18 @@ impl Leaf {
         Request::get(self.path.into(), Query::from_params(self.is_recursive.then(|| (Param::Recursive, "true".into()))))
     }
 
-    /// How often its value can change.
+    /// Frequency with which the value can change.
     pub fn lifetime(self) -> Lifetime {
         match self.path {
             _ if self.is_tree() => Lifetime::Tree,
             CommonPath::ClusterName | CommonPath::ClusterLocation | CommonPath::Attributes => Lifetime::Attribute,
-            // The template and the group are attributes, too, but of those who make machines.
+            // The template and the group are also attributes, but set by the creator of the machine.
             _ => Lifetime::Machine,
         }
     }
 
-    /// Whether the server may not have it: 404 is an answer then. Otherwise 404 comes from a server that is not ready,
-    /// or is not the metadata server.
+    /// Whether the server may lack this leaf, so that 404 is an answer. For other leaves, a 404 comes from a server
+    /// that is not ready, or is not the metadata server.
     pub fn may_be_missing(self) -> bool {
         match self.path {
             // A machine may have no account, no universe, no cluster, no template and no IPv6. GKE's own metadata server has
@@ -164,7 +162,7 @@ impl Leaf {
         }
     }
 
-    /// Its place in a table of the plain and the recursive form of each path.
+    /// Position in a table of the plain and the recursive form of each path.
     pub(super) fn place(self) -> (usize, usize) {
         (self.path as usize, usize::from(self.is_recursive))
     }

@@ -1,4 +1,4 @@
-//! [`Slot`]: what is known about one leaf, and what a flight that fetches it changes.
+//! [`Slot`]: the state of one leaf, updated by the flight that fetches it.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::reply::Body;
 use crate::single_flight::{Remembered, SingleFlight};
 use base::clock::BootTime;
 
-/// How long a 404 is kept where a value may be missing.
+/// Time for which a 404 is cached where a value may be missing.
 const MISSING_TTL: Duration = Duration::from_secs(60);
 
-/// How long a failure is the answer. Less than a second, so that recovery is noticed within one.
+/// Time for which a failure is the answer. Less than a second, so that recovery is noticed within one.
 const FAILURE_TTL: Duration = Duration::from_millis(750);
 
 /// A response of the server, without the headers that belong to one response only.
@@ -25,11 +25,11 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     headers: RwLock<Aged>,
     body: Bytes,
-    /// When the server was asked.
+    /// Time of the request to the server.
     asked: BootTime,
 }
 
-/// Headers with the `Age` of one second, so that it is formatted once a second at most.
+/// Headers with the `Age` of one second, so that it is formatted at most once per second.
 #[derive(Debug)]
 struct Aged {
     seconds: u64,
@@ -43,30 +43,30 @@ pub(super) enum Landed {
     Kept(Arc<Answer>),
     /// Another response, which is passed on.
     Refused(Arc<Answer>),
-    /// A response that is not kept: it is too large to be buffered, or a tree that cannot be kept.
+    /// A response that is not cached: it is too large to be buffered, or a tree that cannot be cached.
     TooLarge,
     /// No response.
     Failed(SharedError),
 }
 
-/// What is known about a leaf at a moment.
+/// The state of a leaf at some time.
 #[derive(Debug)]
 pub(super) enum Lookup {
-    /// This is the answer.
+    /// The answer.
     Known(Landed),
-    /// This is the answer if a flight, which is needed or under way, brings no other soon.
+    /// The answer, unless a flight, which is needed or under way, soon brings another.
     Stale(Arc<Answer>),
     /// A flight is needed, or under way.
     Unknown,
 }
 
-/// What is known about a leaf, and the flight that fetches it.
+/// The state of a leaf, and the flight that fetches it.
 pub(super) type Slot = SingleFlight<Known, Landed>;
 
-/// What is known about a leaf.
+/// The state of a leaf.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// The value, or 404 for a while.
+    /// The value, or a 404 for a limited time.
     kept: Option<Remembered<Arc<Answer>>>,
     /// The result of a flight that fetched no value. It is the answer if there is no value.
     failed: Option<Remembered<Landed>>,
@@ -86,14 +86,15 @@ impl Answer {
         Self { status, headers, body: Bytes::copy_from_slice(body), asked }
     }
 
-    /// The response for a client, as the server gave it.
+    /// The response for a client, as the server sent it.
     pub(super) fn response(&self) -> Response<Body> {
         let mut headers = self.aged().headers.clone();
         headers.remove(header::AGE);
         self.with_headers(headers)
     }
 
-    /// The response for a client, from memory: with `Age` (RFC 9111, section 5.1), in seconds since the server was asked.
+    /// The response for a client, from memory: with `Age` (RFC 9111, section 5.1), in seconds since the request to the
+    /// server.
     pub(super) fn response_from_memory(&self, now: BootTime) -> Response<Body> {
         let seconds = self.age(now).as_secs();
         let aged = self.aged();
@@ -119,7 +120,7 @@ impl Answer {
         self.headers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time since the server was asked.
+    /// Time since the request to the server.
     pub(super) fn age(&self, now: BootTime) -> Duration {
         now.since(self.asked)
     }
@@ -131,7 +132,7 @@ impl Answer {
 }
 
 impl Landed {
-    /// Judges the response to a request for a leaf.
+    /// Classifies the response to a request for a leaf.
     pub(super) fn new(leaf: Leaf, response: Result<Response<Body>, SharedError>, asked: BootTime) -> Self {
         let (head, body) = match response {
             Ok(response) => response.into_parts(),
@@ -147,7 +148,7 @@ impl Landed {
         }
     }
 
-    /// Whether a tree that was kept is not the answer any more.
+    /// Whether this result makes a cached tree obsolete.
     pub(super) fn replaces_a_tree(&self) -> bool {
         match self {
             Self::Kept(answer) => answer.value().is_some(),
@@ -156,14 +157,14 @@ impl Landed {
         }
     }
 
-    /// Whether the server has answered as it should, so that the leaf need not be fetched again before it is due.
+    /// Whether the server's answer was valid, so that the leaf need not be fetched again before it is due.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Kept(_) | Self::TooLarge)
     }
 }
 
 impl Known {
-    /// What is known now.
+    /// The current state.
     pub(super) fn find(&self, leaf: Leaf, now: BootTime) -> Lookup {
         let kept = self.kept.as_ref().and_then(|kept| kept.at(now)).map(Arc::clone);
         let failed = self.failed.as_ref().and_then(|failed| failed.at(now));
@@ -175,7 +176,7 @@ impl Known {
         }
     }
 
-    /// What is kept, also if it is a 404 that has ended.
+    /// The cached response, even if it is an expired 404.
     pub(super) fn kept(&self) -> Option<&Arc<Answer>> {
         self.kept.as_ref().map(|kept| &kept.what)
     }
@@ -189,11 +190,11 @@ impl Known {
                 self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));
             }
             Landed::Kept(missing) => self.keep(Remembered::until(Arc::clone(missing), now + MISSING_TTL)),
-            // What was kept of a tree is not what it is any more. Other values of this size are none.
+            // The cached tree is outdated. For other leaves, a response of this size is not a value.
             Landed::TooLarge if leaf.is_tree() => {
                 *self = Self { kept: None, failed: Some(Remembered::always(Landed::TooLarge)) };
             }
-            // Until the next refresh: otherwise a client's request would begin a flight in vain now and then.
+            // Until the next refresh. Otherwise requests would now and then begin a flight in vain.
             Landed::TooLarge => self.failed = Some(Remembered::always(Landed::TooLarge)),
             Landed::Refused(_) | Landed::Failed(_) => {
                 self.failed = Some(Remembered::until(landed.clone(), now + FAILURE_TTL));

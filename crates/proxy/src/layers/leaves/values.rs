@@ -1,4 +1,4 @@
-//! [`Leaves`]: all kept values. Fetches each of them at most once at a time.
+//! [`Leaves`]: all cached values. Fetches each of them at most once at a time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use protocol::metadata::{CommonPath, Endpoint, Principal, Request};
 /// Requests a leaf from the server, within the upstream timeout.
 type Fetch = dyn Fn(Leaf) -> Pin<Box<dyn Future<Output = Result<Response<Body>, SharedError>> + Send>> + Send + Sync;
 
-/// The kept values.
+/// The cached values.
 #[derive(Debug)]
 pub struct Leaves {
     /// By path, and then by form: plain and recursive.
@@ -28,19 +28,18 @@ pub struct Leaves {
     fetch: Hook<Fetch>,
 }
 
-/// What operators see of a kept value.
+/// A cached value as operators see it.
 #[derive(Debug, Clone, Copy)]
 pub struct LeafRow {
-    /// Its path and form.
     pub leaf: Leaf,
-    /// 200, or 404 if the server does not have it.
+    /// 200, or 404 if the server does not have the value.
     pub status: StatusCode,
-    /// Time since the server was asked.
+    /// Time since the request to the server.
     pub age: Duration,
 }
 
 impl Leaves {
-    /// Keeps nothing yet. `fetch` requests a leaf from the server, and must give up after the upstream timeout.
+    /// Caches nothing yet. `fetch` requests a leaf from the server, and must give up after the upstream timeout.
     pub fn new<F, E>(fetch: impl Fn(Leaf) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Response<Body>, E>> + Send + 'static,
@@ -54,15 +53,15 @@ impl Leaves {
         Self { slots: Default::default(), fetch: Hook::new(Arc::new(fetch)) }
     }
 
-    /// Keeps a response that was fetched just now.
+    /// Caches a response that was just fetched.
     pub fn keep(&self, leaf: Leaf, status: StatusCode, headers: HeaderMap, body: &Bytes) {
         let now = BootTime::now();
         let answer = Answer::copied(status, headers, body, now);
         self.slot(leaf).lock().land(leaf, &Landed::Kept(Arc::new(answer)), now);
     }
 
-    /// Fetches a leaf now, or joins the flight under way. Returns whether the server has answered as it should: with
-    /// the value, or with 404 where it may be missing.
+    /// Fetches a leaf now, or joins the current flight. Returns whether the server's answer was valid: the value, or
+    /// 404 where the value may be missing.
     pub async fn refresh(self: &Arc<Self>, leaf: Leaf) -> bool {
         self.landing(leaf).await.is_final()
     }
@@ -74,7 +73,7 @@ impl Leaves {
         }
     }
 
-    /// Fetches a leaf unless it is kept. Returns as [`Leaves::refresh`].
+    /// Fetches a leaf unless it is cached. Returns the same as [`Leaves::refresh`].
     pub async fn warm(self: &Arc<Self>, leaf: Leaf) -> bool {
         match self.find(leaf, BootTime::now()) {
             Lookup::Known(landed) if landed.is_final() => true,
@@ -87,7 +86,7 @@ impl Leaves {
         self.slot(leaf).read().kept()?.value().cloned()
     }
 
-    /// What is kept, as of now.
+    /// The cached values and their current age.
     pub fn rows(&self, now: BootTime) -> Vec<LeafRow> {
         let row = |leaf| {
             let known = self.slot(leaf).read();
@@ -97,11 +96,12 @@ impl Leaves {
         Leaf::all().filter_map(row).collect()
     }
 
-    /// The leaf that a request asks for in a kept form. Any other parameter leaves the request to the server.
+    /// The leaf that a request names in a cached form. Requests with any other parameter go to the server.
     ///
-    /// Of accounts, only the node's requests qualify, because the kept responses were given to the node, and other principals
-    /// have other accounts. All other values are everybody's; of trees, `conceal` removes the node's accounts. Python requests
-    /// its account by the alias first, and then by the email in that response.
+    /// Of requests for accounts, only the node's qualify, because the cached responses were given to the node, and
+    /// other principals have other accounts. All other values are the same for all principals; from trees, `conceal`
+    /// removes the node's accounts. Python requests its account by the alias first, and then by the email in that
+    /// response.
     pub(super) fn leaf(&self, request: &Request) -> Option<Leaf> {
         let is_of_an_account = request.endpoint == Endpoint::ServiceAccounts;
         if request.principal == Principal::Unknown || is_of_an_account && request.principal != Principal::Node {
@@ -125,7 +125,7 @@ impl Leaves {
         self.slot(leaf).read().find(leaf, now)
     }
 
-    /// Waits for the flight of a leaf, which begins now unless it is under way.
+    /// Waits for the flight of a leaf, which begins now if there is none.
     pub(super) fn landing(self: &Arc<Self>, leaf: Leaf) -> impl Future<Output = Landed> + Send + use<> {
         let leaves = Arc::clone(self);
         let work = move || async move {

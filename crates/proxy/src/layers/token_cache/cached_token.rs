@@ -1,6 +1,6 @@
 //! [`CachedToken`]: a cached token and its expiry.
 //!
-//! It also keeps the last response body, which all callers within the same second share.
+//! It also caches the last response body, which all callers within the same second share.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +14,11 @@ use protocol::metadata::token::{AccessToken, TokenFormat};
 #[derive(Debug)]
 pub(super) struct CachedToken {
     pub(super) token: Token,
-    /// When it was received. For display only.
+    /// Time of the request that fetched it. A workload's token that is fetched again keeps the time of the first
+    /// request.
     pub(super) since: BootTime,
     pub(super) expires: BootTime,
-    /// Until when it is served while its source works.
+    /// Time until which it is served while its source works.
     pub(super) good_until: BootTime,
     /// The last response body. It is the same for all requests within one second.
     written: Mutex<Option<Written>>,
@@ -67,7 +68,7 @@ impl CachedToken {
         Self { token, since, expires, good_until: expires, written: Mutex::default() }
     }
 
-    /// The same, to be replaced at this time although it is valid for longer.
+    /// The same token, to be replaced at this time although it is valid for longer.
     pub(super) fn good_until(self, good_until: BootTime) -> Self {
         Self { good_until: good_until.min(self.expires), ..self }
     }
@@ -83,7 +84,7 @@ impl CachedToken {
             Token::Access(token) => token,
             Token::Identity(jwt) => return jwt.clone(),
         };
-        // The value is replaced whole, so a panic elsewhere leaves it consistent.
+        // The value is replaced as a whole, so a panic elsewhere leaves it consistent.
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match &*written {
             Some(written) if written.form == form && written.seconds == seconds => written.body.clone(),

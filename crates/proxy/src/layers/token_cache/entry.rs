@@ -1,6 +1,6 @@
 //! [`Entry`]: the cached token of one key, and the clients that wait for it.
 //!
-//! The keeper writes what it knows; callers read it and register what they wait for.
+//! The keeper writes the state; callers read it and register for a flight.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use crate::shares::Client;
 use crate::tokens::TokenKey;
 use base::clock::BootTime;
 
-/// Memory of an entry besides its key and its token: its fields, its place in the map, and its keeper's task.
-/// Measured as the growth of resident memory with 10,000 entries: 1.7 to 2.3 KiB each.
+/// Memory of an entry besides its key and its token: its fields, its slot in the map, and its keeper's task. Measured
+/// as the growth of resident memory with 10,000 entries: 1.7 to 2.3 KiB each.
 pub(super) const ENTRY_BYTES: usize = 2 * 1024;
 
 /// Memory of a token and its last response body of common size (1 KiB each). Every entry is charged for it from
@@ -26,20 +26,20 @@ const MIN_TOKEN_BYTES: usize = 2 * 1024 + 256;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: Arc<TokenKey>,
-    /// The client charged for it, or `None` if it is the proxy's own.
+    /// The client charged for the entry, or `None` if the entry is the proxy's own.
     pub(super) holder: Client,
     pub(super) known: watch::Sender<Known>,
     /// Wakes the keeper when a client waits for a flight.
     pub(super) demand: Notify,
-    /// Whether a request needs a flight since the last one ended.
+    /// Whether a request has needed a flight since the last one ended.
     pub(super) is_wanted: AtomicBool,
-    /// The clients that wait for the flight that is requested or under way.
+    /// The clients that wait for the requested or current flight.
     crowd: Mutex<Crowd>,
     /// Wakes the keeper when the entry is evicted.
     pub(super) evicted: Notify,
-    /// When it was last requested, in nanoseconds of [`BootTime`].
+    /// Time of the last request, in nanoseconds of [`BootTime`].
     pub(super) used: AtomicU64,
-    /// How often it was requested.
+    /// Number of requests.
     pub(super) asked: AtomicU64,
     /// Bytes charged to the holder. Written under the store's lock.
     pub(super) weight: AtomicUsize,
@@ -56,14 +56,14 @@ enum Crowd {
     Several(Client),
 }
 
-/// What operators see of an entry. Never the token itself.
+/// An entry as operators see it. Never contains the token itself.
 #[derive(Debug, Clone)]
 pub struct TokenRow {
     /// Account and parameters.
     pub key: Arc<TokenKey>,
-    /// How long the token has been known, and the whole seconds until it expires. `None` if there is no token.
+    /// Age of the token, and the whole seconds until it expires. `None` if there is no token.
     pub token: Option<(Duration, u32)>,
-    /// How often it was requested since the entry was created.
+    /// Number of requests since the entry was created.
     pub asked: u64,
 }
 
@@ -94,12 +94,12 @@ impl Entry {
         }
     }
 
-    /// Whether it is the proxy's own, which is kept even if no client requests it.
+    /// Whether the entry is the proxy's own, which is kept even if no client requests it.
     pub(super) fn is_own(&self) -> bool {
         self.holder.is_none()
     }
 
-    /// Looks up the token for a caller. Counts as use.
+    /// Looks up the token for a caller. Counts as a use.
     pub(super) fn find(&self, now: BootTime) -> Lookup {
         self.used.store(now.as_nanos(), Relaxed);
         self.asked.fetch_add(1, Relaxed);
@@ -131,7 +131,7 @@ impl Entry {
         self.is_wanted.store(false, Relaxed);
     }
 
-    /// The client that a flight is charged to: the first that waits, or else the holder.
+    /// The client that a flight is charged to: the first one that waits, otherwise the holder.
     pub(super) fn flies_for(&self) -> Client {
         match *self.crowd() {
             Crowd::Nobody => self.holder,
@@ -159,7 +159,7 @@ impl Entry {
     }
 
     fn crowd(&self) -> MutexGuard<'_, Crowd> {
-        // The value is replaced whole.
+        // The value is replaced as a whole.
         self.crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

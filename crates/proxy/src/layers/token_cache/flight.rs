@@ -20,27 +20,27 @@ use crate::tokens::{Fetched, NoToken, TokenKind, TokenSource, Urgency};
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::Principal;
 
-/// How long a 404 (an unknown account) is the answer.
+/// Time for which a 404 (an unknown account) is the answer.
 const UNKNOWN_ACCOUNT_TTL: Duration = Duration::from_secs(10);
 
-/// How long any other refusal is the answer. It may end at any moment.
+/// Time for which any other refusal is the answer. The cause may disappear at any moment.
 const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
-/// How long a failure is the answer, in milliseconds: less than a second, so that recovery is noticed within one.
+/// Time for which a failure is the answer, in milliseconds: less than a second, so that recovery is noticed within one.
 const FAILURE_TTL_MILLIS: std::ops::Range<u64> = 600..900;
 
-/// How long it is the answer that the circuit breaker did not let a fetch through, or that a step of a workload's
-/// exchange failed, in milliseconds. Both rest by themselves: a retry costs nothing, and this delay adds to theirs.
+/// The same, in milliseconds, after the circuit breaker let no fetch through, or a step of a workload's exchange
+/// failed. Both have delays of their own: a retry costs nothing, and this time adds to their delays.
 const RESTING_TTL_MILLIS: std::ops::Range<u64> = 100..200;
 
-/// An entry without a token is removed if it is not requested for this long. No failure is the answer for longer.
+/// Time without requests after which an entry without a token is removed. No failure is the answer for longer.
 const NO_TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval between fetches of the proxy's own token while the account does not exist. A machine gets an account only
 /// while it is stopped.
 const NO_ACCOUNT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The result of a flight, and when the server was asked.
+/// The result of a flight, and the time of the request to the server.
 struct Landed {
     asked: BootTime,
     outcome: Result<Fetched, NoToken>,
@@ -53,11 +53,11 @@ enum Next {
     Refresh(BootTime),
     /// Wait for a request, because there is no token to keep fresh.
     Wait,
-    /// End: the entry was evicted, or is not used any more.
+    /// End: the entry was evicted, or is no longer used.
     End,
 }
 
-/// Maintains one entry while it is used: fetches its token, and refreshes it before it expires.
+/// Maintains one entry while it is in use: fetches its token, and refreshes it before it expires.
 pub(super) struct Keeper<T> {
     pub(super) entry: Arc<Entry>,
     pub(super) store: Arc<Store>,
@@ -90,8 +90,8 @@ impl<T: TokenSource> Keeper<T> {
         self.store.forget(&self.entry);
     }
 
-    /// Fetches the token when the flight may begin. Returns `None` if it is not needed any more by then: the entry was
-    /// evicted, or no request waits for it.
+    /// Fetches the token as soon as the flight may begin. Returns `None` if it is no longer needed by then: the entry
+    /// was evicted, or no request waits for it.
     async fn fetch(&self, cause: FlightCause) -> Option<Landed> {
         let flown = async {
             let client = self.entry.flies_for();
@@ -174,7 +174,7 @@ impl<T: TokenSource> Keeper<T> {
                 Next::Refresh(freshness::next_renewal(token.since, token.expires, now, fastrand::f64()))
             }
             TokenKind::Access => Next::Refresh(freshness::next_refresh(token.expires, now, fastrand::f64())),
-            // Each should be used only once, so none is fetched in advance.
+            // Each identity token should be used only once, so none is fetched in advance.
             TokenKind::Identity => Next::Wait,
         };
         *known = Known { token: Some(Arc::new(token)), ..Known::default() };
@@ -212,7 +212,7 @@ impl<T: TokenSource> Keeper<T> {
     async fn wait(&self, next: Next) -> Next {
         let mut until = match next {
             Next::Refresh(at) => at,
-            // A workload's identity token is kept to its end, in case its source fails.
+            // A workload's identity token is kept until it expires, in case its source fails.
             Next::Wait | Next::End => {
                 let until = BootTime::now() + NO_TOKEN_TIMEOUT;
                 self.entry.known.borrow().token.as_ref().map_or(until, |token| until.max(token.expires))
@@ -222,7 +222,7 @@ impl<T: TokenSource> Keeper<T> {
             tokio::select! {
                 biased;
                 () = self.entry.demand.notified() => {
-                    // The last flight may have met the demand, or the request came within a back-off.
+                    // The last flight may have met the demand, or the request arrived during a back-off.
                     if matches!(self.entry.known.borrow().find(BootTime::now()), Lookup::Nothing) {
                         return Next::Wait;
                     }
@@ -241,7 +241,8 @@ impl<T: TokenSource> Keeper<T> {
     }
 }
 
-/// The fetched token with its expiry. Fails if it has expired already, so that not every request begins another flight.
+/// The fetched token with its expiry. Fails if the token has already expired, so that not every request begins another
+/// flight.
 fn cached(fetched: Fetched, principal: Principal, asked: BootTime, now: BootTime) -> Result<CachedToken, NoToken> {
     let life = |seconds: u32| Duration::from_secs(seconds.into());
     let token = match fetched {
@@ -252,7 +253,7 @@ fn cached(fetched: Fetched, principal: Principal, asked: BootTime, now: BootTime
                 Principal::Node | Principal::Unknown => {
                     CachedToken::new(jwt, asked, asked + life.min(MAX_IDENTITY_AGE))
                 }
-                // Google is farther away than the node's server, and an old token is better than none.
+                // Google's servers are farther away than the node's, and an old token is better than none.
                 Principal::Workload(_) => {
                     CachedToken::new(jwt, asked, asked + life).good_until(asked + MAX_IDENTITY_AGE)
                 }

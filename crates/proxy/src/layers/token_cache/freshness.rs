@@ -5,8 +5,8 @@ use std::time::Duration;
 use base::backoff::{Backoff, Jitter};
 use base::clock::BootTime;
 
-/// The keeper begins to refresh a token this long before it expires. The earliest library does so at 300 s (Node's),
-/// which is also when the server begins to return a new token. Starting half a minute earlier notices it immediately.
+/// The keeper begins to refresh a token this long before it expires. The earliest library starts at 300 s (Node's),
+/// which is also when the server begins to return a new token. Starting half a minute earlier notices that immediately.
 pub(super) const REFRESH_BEFORE_EXPIRY: Duration = Duration::from_secs(330);
 
 /// Jitter of the first refresh, so that keys that were fetched together are not refreshed together.
@@ -15,18 +15,19 @@ pub(super) const REFRESH_SPREAD: Duration = Duration::from_secs(20);
 /// Interval between fetches while the server still returns the same token.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An entry that was not requested for this long is removed.
+/// Time without requests after which an entry is removed.
 pub(super) const MAX_UNUSED: Duration = Duration::from_secs(60 * 60);
 
 /// Delay before the next fetch after failures.
 pub(super) const BACK_OFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).with(Jitter(0.6, 1.0));
 
-/// How long an identity token is served: verifiers may accept each only once, and Go's library assumes that it is valid
-/// for an hour from when it was received, less five minutes. A workload's is served to its end while its source fails.
+/// Time for which an identity token is served. Verifiers may accept each token only once, and Go's library assumes that
+/// it is valid for an hour after it was received, less five minutes. A workload's token is served until it expires
+/// while its source fails.
 pub(super) const MAX_IDENTITY_AGE: Duration = Duration::from_secs(60);
 
-/// How fresh a token is.
+/// The freshness of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Freshness {
     /// Valid for this many whole seconds.
@@ -47,7 +48,7 @@ impl Freshness {
     }
 }
 
-/// Judges a token by its expiry.
+/// Determines the freshness of a token from its expiry.
 pub(super) fn judge(expires: BootTime, now: BootTime) -> Freshness {
     // Parsing rejects lifetimes of more than a day, so the seconds fit.
     match u32::try_from(expires.seconds_since(now)).unwrap_or(u32::MAX) {
@@ -57,18 +58,19 @@ pub(super) fn judge(expires: BootTime, now: BootTime) -> Freshness {
     }
 }
 
-/// When a token with this expiry becomes [`Freshness::Expired`].
+/// Time when a token with this expiry becomes [`Freshness::Expired`].
 pub(super) fn expired_at(expires: BootTime) -> BootTime {
     expires - (Duration::from_secs(1) - Duration::from_nanos(1))
 }
 
-/// When to fetch again after a fetch that returned a token. `jitter` is between 0 and 1.
+/// Time of the next fetch after a fetch that returned a token. `jitter` is between 0 and 1.
 pub(super) fn next_refresh(expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
     (expires - REFRESH_BEFORE_EXPIRY + REFRESH_SPREAD.mul_f64(jitter)).max(now + RECHECK_INTERVAL)
 }
 
-/// When to fetch again a workload's token that was issued at `since`: from 75 % of its life on, give or take 5 %. Its
-/// source issues a new one at any time, and has servers that may be away for minutes. `jitter` is between 0 and 1.
+/// Time of the next fetch of a workload's token that was issued at `since`: at 75 % of its life, plus or minus 5 %. Its
+/// source issues a new one at any time, and has servers that may be unreachable for minutes. `jitter` is between 0 and
+/// 1.
 pub(super) fn next_renewal(since: BootTime, expires: BootTime, now: BootTime, jitter: f64) -> BootTime {
     (since + expires.since(since).mul_f64(0.7 + 0.1 * jitter)).max(now + RECHECK_INTERVAL)
 }

@@ -1,6 +1,6 @@
-//! [`Known`]: what a keeper has learned about a key: a token, a recent failure, or nothing.
+//! [`Known`]: the state of a key: a token, a recent failure, or nothing.
 //!
-//! Callers find one of the three in it, and nothing else.
+//! A lookup finds one of the three, and nothing else.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::single_flight::Remembered;
 use crate::tokens::NoToken;
 use base::clock::BootTime;
 
-/// What a keeper has learned so far.
+/// The state of a key, as published by its keeper.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) token: Option<Arc<CachedToken>>,
@@ -22,9 +22,9 @@ pub(super) struct Known {
 
 /// The result of a lookup.
 pub(super) enum Lookup {
-    /// A valid token, and how fresh it is.
+    /// A valid token with its freshness.
     Token(Arc<CachedToken>, Freshness),
-    /// A failure so recent that it is the answer.
+    /// A failure recent enough to be the answer.
     Failure(NoToken),
     /// Neither. The caller waits for a flight.
     Nothing,

@@ -7,7 +7,7 @@ use telemetry::registry::{CounterGrid, Counters, Registry};
 use telemetry::table;
 
 labels! {
-    /// How a request for a token was answered.
+    /// The way in which a token request was answered.
     TokenOutcome {
         /// From memory.
         Fresh = "fresh",
@@ -17,13 +17,13 @@ labels! {
         Miss = "miss",
         /// After a fetch that another request started.
         Coalesced = "coalesced",
-        /// With a failure so recent that the server was not asked again.
+        /// With a recent failure, without another request to the server.
         Failure = "failure",
     }
 }
 
 labels! {
-    /// Why a token was fetched.
+    /// Reason for fetching a token.
     FlightCause {
         /// A request waited for it.
         Demand = "demand",
@@ -35,9 +35,9 @@ labels! {
 labels! {
     /// The result of fetching a token.
     FlightOutcome {
-        /// A token that was not known.
+        /// A new token.
         New = "new",
-        /// The token that was known.
+        /// The known token.
         Same = "same",
         /// A response without a token.
         Refused = "refused",

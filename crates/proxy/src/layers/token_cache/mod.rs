@@ -1,6 +1,6 @@
 //! `token_cache`: caches tokens, with one upstream request for any number of concurrent clients.
 //!
-//! # What goes wrong without it
+//! # Why it exists
 //!
 //! The metadata server returns the same token until about five minutes before it expires. Client libraries request a
 //! new one 225 to 300 s before expiry, each process for itself and some at every use, so all pods of a node send
@@ -18,24 +18,24 @@
 //! - *Fresh*: answered from memory. `expires_in` is computed for each response.
 //! - *Stale* (at most 330 s left): still valid, and answered from memory. The keeper fetches every 5 s until the server
 //!   returns a new token. This does not depend on requests: a key requested within the last hour is kept fresh for pods
-//!   that request it once an hour, when their library's own copy is about to expire.
-//!   A workload's token, which its source renews at any time, is fetched again from 75 % of its life on.
+//!   that request it once an hour, when their library's own copy is about to expire. A workload's token, which its
+//!   source renews at any time, is fetched again at 75 % of its life.
 //! - *Expired or unknown*: requests wait for the flight, at most until the source's deadline (2.5 s).
 //!
 //! # When the server fails
 //!
 //! A valid token is served until it expires, whatever fails. A failure is the answer to all requests that waited for
-//! it, and to all that arrive within the next 0.6 to 0.9 s (1 s after a refusal; 10 s after a 404, which means an
-//! unknown account). Then the next request starts another flight. So the server gets at most about one request per
-//! second and key, recovery is noticed within a second, and traffic changes neither. While it has a valid token, the
-//! keeper backs off for up to 10 s.
+//! it, and to all that arrive within the next 0.6 to 0.9 s (0.1 to 0.2 s if the circuit breaker let no fetch through or
+//! a workload's exchange failed; 1 s after a refusal; 10 s after a 404, which means an unknown account). Then the next
+//! request starts another flight. So the server gets at most about one request per second and key, recovery is noticed
+//! within a second, and traffic affects neither. While it has a valid token, the keeper backs off for up to 10 s.
 //!
 //! # Limits
 //!
-//! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit (the proxy's is a part of its
-//! memory limit: [`crate::memory::Budget`]). They are shared
-//! between clients (`store.rs` decides what to evict). There are at most [`MAX_FETCHES`] concurrent fetches of the
-//! node's tokens, and 256 of workloads', beside 8 refreshes of those, and they are also shared between clients
+//! Entries take at most [`DEFAULT_LIMIT_BYTES`], unless the store is created with another limit (the proxy's is a part
+//! of its memory limit: [`crate::memory::Budget`]). They are shared between clients (`store.rs` decides which ones to
+//! evict). There are at most [`MAX_FETCHES`] concurrent fetches of the node's tokens. Of workloads' tokens, there are
+//! at most 256 concurrent fetches that requests wait for, and 8 refreshes. Fetches are also shared between clients
 //! ([`crate::flights`]). A flight is not begun if no request waits for it any more or its entry was evicted.
 //!
 //! # Time

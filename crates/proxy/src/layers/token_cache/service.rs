@@ -52,18 +52,15 @@ impl<T: TokenSource> Tokens<T> {
         Self { store, source: Arc::new(source) }
     }
 
-    /// Where tokens are kept.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Where tokens come from.
     pub fn source(&self) -> &T {
         &self.source
     }
 
-    /// Fetches a token if none is cached, so that the first request finds one. The entry is the proxy's own from then
-    /// on.
+    /// Fetches a token if none is cached, so that the first request finds one. The entry then becomes the proxy's own.
     pub async fn warm(&self, key: TokenKey) -> Result<(), NoToken> {
         let principal = key.principal;
         let now = BootTime::now();
@@ -90,7 +87,7 @@ impl<T: TokenSource> Tokens<T> {
     }
 }
 
-/// Answers requests for these tokens, and logs each token that it issues if the audit is on.
+/// Answers requests for these tokens. Logs each issued token if the audit is on.
 #[derive(Debug)]
 pub struct TokenCache<T> {
     tokens: Tokens<T>,
@@ -98,7 +95,7 @@ pub struct TokenCache<T> {
 }
 
 impl<T> TokenCache<T> {
-    /// The filter that answers from these tokens.
+    /// Creates a filter that answers from these tokens.
     pub fn new(tokens: &Tokens<T>, audit: Audit) -> Self {
         Self { tokens: tokens.clone(), audit }
     }
@@ -179,7 +176,8 @@ async fn landing(
                 (Lookup::Token(token, freshness), _) => return Ok((token, freshness)),
                 (Lookup::Failure(why), _) => return Err(why),
                 (Lookup::Nothing, Change::None) => {}
-                // This task ran so late that the token has expired, or that the failure is not the answer to others any more.
+                // This task ran so late that the token has expired, or that the failure is no longer the answer to
+                // others.
                 (Lookup::Nothing, Change::Published) => {
                     return Err(failure.unwrap_or_else(|| TokenFailure::Expired.into()));
                 }
@@ -191,11 +189,11 @@ async fn landing(
     timeout(deadline, landed).await.unwrap_or_else(|_| Err(failure(deadline).into()))
 }
 
-/// How long a request waits for a token at most, and the failure if that is not enough.
+/// Maximum time that a request waits for a token, and the failure after that time.
 pub(super) type Late = (Duration, fn(Duration) -> TokenFailure);
 
-/// The node's token is the metadata server's. A workload's is not, and its source says in time which server it waits for,
-/// unless the fetch itself had to wait.
+/// The metadata server issues the node's tokens, so a late one is its failure. It does not issue a workload's. The
+/// source of these names the server that it waits for in time, unless the fetch itself had to wait.
 pub(super) fn late(principal: Principal, deadline: Duration) -> Late {
     match principal {
         Principal::Node | Principal::Unknown => (deadline, |time| Failure::TimedOut(time).into()),

@@ -1,4 +1,4 @@
-//! [`Store`]: the cache entries, and which of them to evict.
+//! [`Store`]: the cache entries, and the choice of those to evict.
 //!
 //! The store is limited in bytes. An entry is charged to the client that requested it first. The default account's
 //! entry is the proxy's own: it is not charged and never evicted. If there is no room for a new entry, the rule of
@@ -6,8 +6,8 @@
 //!
 //! 1. If another client holds clearly more than the requesting one, its least recently used entry without waiting
 //!    requests is evicted.
-//! 2. If it has none, its least recently used entry for which only it waits itself is evicted.
-//! 3. If the requesting client holds most, or none holds clearly more, its own least recently used entry without
+//! 2. If it has none, its least recently used entry for which no other client waits is evicted.
+//! 3. If the requesting client holds most, or none holds clearly more, the least recently used entry of its own without
 //!    waiting requests is evicted.
 //! 4. If there is no such entry, the request is refused.
 //!
@@ -42,9 +42,9 @@ pub const MAX_FETCHES: usize = 16;
 /// kind uses the other's part.
 pub(super) const MAX_DEMANDED_FETCHES: usize = 12;
 
-/// Maximum concurrent fetches of workloads' tokens that requests wait for, in total. Their source limits the requests to
-/// each server. So a fetch that waits here for one server must not keep out a fetch that needs another one: there are
-/// more places than two for each pod of a node. If all are taken, some pod has several, and gives way.
+/// Maximum concurrent fetches of workloads' tokens that requests wait for, in total. Their source limits the requests
+/// to each server. A fetch that waits here for one server must not keep out a fetch that needs another, so there are
+/// more than two places per pod of a node. If all are taken, some pod has several, and gives way.
 const MAX_DEMANDED_EXCHANGES: usize = 256;
 
 /// Maximum concurrent fetches of workloads' tokens that requests of one pod wait for.
@@ -53,7 +53,7 @@ const MAX_EXCHANGES_OF_POD: usize = 24;
 /// Maximum concurrent refreshes of workloads' tokens.
 const MAX_RENEWED_EXCHANGES: usize = 8;
 
-/// Whether this account is known to be the default one of this workload, under another name.
+/// Whether this account is known to be the default account of this workload, under another name.
 pub type IsDefault = Hook<dyn Fn(WorkloadId, &ServiceAccount) -> bool + Send + Sync>;
 
 /// All entries, and their shared state.
@@ -62,13 +62,13 @@ pub struct Store {
     entries: Mutex<Entries>,
     default_email: OnceLock<Box<str>>,
     is_default: IsDefault,
-    /// Of the node's tokens, and of workloads': their sources have different servers.
+    /// Pools for the node's tokens and for workloads' tokens: their sources have different servers.
     of_node: Pools,
     of_workloads: Pools,
     pub(super) metrics: TokenMetrics,
 }
 
-/// Flights that requests wait for, and refreshes. Neither delays the other.
+/// Pools of flights that requests wait for, and of refreshes. Neither delays the other.
 #[derive(Debug)]
 struct Pools {
     demanded: Flights,
@@ -83,12 +83,13 @@ struct Entries {
 }
 
 impl Store {
-    /// Creates an empty store for entries of this many bytes in total. Workloads' accounts have no other names.
+    /// Creates an empty store with this limit in bytes. Workloads' accounts have no other names.
     pub fn new(limit: usize, registry: &Registry) -> Arc<Self> {
         Self::with_names(limit, Hook::new(Arc::new(|_, _| false)), registry)
     }
 
-    /// Creates an empty store for entries of this many bytes in total.
+    /// Creates an empty store with this limit in bytes. `is_default` recognises other names of workloads' default
+    /// accounts.
     pub fn with_names(limit: usize, is_default: IsDefault, registry: &Registry) -> Arc<Self> {
         let store = Arc::new(Self {
             entries: Mutex::new(Entries { by_key: HashMap::default(), shares: Shares::new(limit) }),
@@ -131,7 +132,8 @@ impl Store {
         (entries.shares.used(), entries.shares.limit())
     }
 
-    /// Deletes the entries of a principal that is gone. Their tokens are wiped with the last request that has them.
+    /// Deletes the entries of a principal that no longer exists. A token is wiped when the last request that uses it
+    /// ends.
     pub fn forget_all_of(&self, principal: Principal) {
         let mut entries = self.lock();
         let gone: Vec<_> = entries.by_key.values().filter(|entry| entry.key.principal == principal).cloned().collect();
@@ -157,7 +159,7 @@ impl Store {
         known.seconds_left(now).or_else(|| known.is_lost.then_some(0))
     }
 
-    /// Replaces the name of the default account in a key by its alias. Each principal has another default account.
+    /// Replaces the name of the default account in a key by its alias. Each principal has its own default account.
     pub(super) fn canonical(&self, mut key: TokenKey) -> TokenKey {
         let is_default = match (key.principal, &key.account) {
             (Principal::Node, ServiceAccount::Email(email)) => self.default_email.get() == Some(email),

@@ -8,9 +8,9 @@ use telemetry::table;
 /// Counts client connections.
 #[derive(Debug)]
 pub(super) struct ConnectionMetrics {
-    /// Open now.
+    /// Currently open.
     pub(super) open: IntGauge,
-    /// Accepted so far.
+    /// Total accepted.
     pub(super) accepted: IntCounter,
 }
 

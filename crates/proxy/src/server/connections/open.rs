@@ -1,4 +1,4 @@
-//! [`Open`]: the open connections, what they are charged, and which one gives way.
+//! [`Open`]: the open connections, their charges, and the choice of the one that gives way.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::shares::{Availability, Client, Shares};
 /// read immediately.
 pub(super) const UNREAD_DELAY: Duration = Duration::from_millis(5);
 
-/// While others hold anything, the client that holds most leaves this part (1/16) of the places and of the memory to them.
+/// While others hold anything, the client that holds most leaves this part (1/16) of the places and of the memory to
+/// them.
 const RESERVED_PART: usize = 16;
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Open {
     pub(super) places: Shares,
     pub(super) memory: Shares,
     pub(super) turned_away: TurnedAway,
-    /// What had arrived by then has been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
+    /// Bytes that arrived before this time have been read ([`Connections::meanwhile`](super::Connections::meanwhile)).
     pub(super) read_until: Instant,
 }
 
@@ -40,7 +41,7 @@ pub(super) struct Connection {
     pub(super) activity: Arc<Activity>,
     /// Its current charge, in bytes.
     pub(super) bytes: usize,
-    /// `None` between its admission and its start.
+    /// `None` between the admission and the start of the connection.
     pub(super) task: Option<AbortHandle>,
 }
 
@@ -49,10 +50,10 @@ pub(super) struct Connection {
 pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) since: Instant,
-    /// It made no progress; otherwise it has a request in flight.
+    /// It made no progress. Otherwise it has a request in flight.
     pub(super) is_useless: bool,
     pub(super) client: Client,
-    /// What it is charged, in bytes.
+    /// The charge in bytes.
     bytes: usize,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Asks {
     pub(super) number: Option<u64>,
 }
 
-/// State shared by all connections.
+/// A limited resource.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Resource {
     Places,
@@ -72,7 +73,7 @@ pub(super) enum Resource {
 }
 
 impl Victim {
-    /// How much of a resource becomes free when it is closed.
+    /// Amount of a resource that closing the connection frees.
     pub(super) fn holds(&self, resource: Resource) -> usize {
         match resource {
             Resource::Places => 1,
@@ -82,7 +83,7 @@ impl Victim {
 }
 
 impl Connection {
-    /// Since when its client has not been reading, if for long enough.
+    /// Start of the time in which the client has not been reading, if that is at least [`UNREAD_DELAY`].
     pub(super) fn unread_since(&self) -> Option<Instant> {
         self.activity.blocked_since().filter(|since| since.elapsed() >= UNREAD_DELAY)
     }
@@ -101,7 +102,7 @@ impl Open {
         }
     }
 
-    /// Inserts a connection, for which there must be room. Returns its number.
+    /// Inserts a connection and returns its number. There must be room for it.
     pub(super) fn insert(&mut self, arrival: Arrival, client: Client, activity: &Arc<Activity>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -122,7 +123,7 @@ impl Open {
             Resource::Memory => &self.memory,
         };
         if shares.used().saturating_add(amount) <= shares.limit() / 4 * 3 {
-            // More is left than the parts below. To find who holds most takes a scan of all clients.
+            // More is left than the reserves below. Finding the client that holds most requires a scan of all clients.
             return Availability::Free;
         }
         let reserve = |holds_most| {
@@ -136,19 +137,19 @@ impl Open {
             for_others + for_requests
         };
         match shares.room_beside(asks.client, amount, reserve) {
-            // A client with a single connection has no more than it needs, whatever that is charged.
+            // A client with a single connection has no more than it needs, whatever the charge.
             Availability::From(largest) if self.places.held_by(largest) <= 1 => Availability::None,
             availability => availability,
         }
     }
 
-    /// Whether a connection of this client waits for a turn. It has sent something, or is leaving.
+    /// Whether a connection of this client is waiting for a turn: it has sent something, or is leaving.
     pub(super) fn awaits_turn(&self, client: Client) -> bool {
         self.connections.values().any(|connection| connection.client == client && connection.activity.awaits_turn())
     }
 
-    /// The connection of a client to close for another client: one that makes no progress, otherwise the
-    /// oldest request.
+    /// The connection of a client to close for another client: one that makes no progress, otherwise the oldest
+    /// request.
     pub(super) fn victim_of(&self, client: Client) -> Option<Victim> {
         let oldest_request = || {
             let of_client =
@@ -158,11 +159,11 @@ impl Open {
         self.useless_but(None, Some(client)).or_else(oldest_request)
     }
 
-    /// The connection to close where no client holds clearly more than others: one that has made no progress for a second,
-    /// otherwise the oldest request of any client, if the one that asks holds nothing but what it asks for. Otherwise a pod
-    /// with many addresses, each of which holds little, could lock out others with hanging requests.
+    /// The connection to close where no client holds clearly more than others: one that has made no progress for a
+    /// second. Otherwise the oldest request of any client, if the requesting client holds nothing else. Without this, a
+    /// pod with many addresses, each of which holds little, could lock out others with hanging requests.
     ///
-    /// A connection that was silent for less may be that of a client between two requests, or its request was not read yet.
+    /// A connection that was silent for less than a second may be between two requests, or its request may be unread.
     pub(super) fn victim_among_equals(&self, asks: Asks) -> Option<Victim> {
         let useless = self.useless_but(asks.number, None);
         let useless = useless.filter(|victim| victim.since.elapsed() >= NEWCOMER_PROTECTION);
@@ -176,7 +177,7 @@ impl Open {
         Some(Victim { is_useless: false, ..oldest })
     }
 
-    /// Whether the client that asks has no other connection.
+    /// Whether the requesting client has no other connection.
     pub(super) fn holds_nothing_else(&self, asks: Asks) -> bool {
         self.places.held_by(asks.client) <= usize::from(asks.number.is_some())
     }
@@ -189,8 +190,8 @@ impl Open {
         })
     }
 
-    /// The connection with the earliest moment. Scans all connections, which takes some microseconds for a
-    /// thousand, and only when there is no room.
+    /// The connection with the earliest time. Scans all connections, which takes some microseconds for a thousand, and
+    /// happens only when there is no room.
     pub(super) fn oldest(&self, since: impl Fn(&Connection) -> Option<Instant>) -> Option<Victim> {
         let started = self.connections.values().filter(|connection| connection.task.is_some());
         let victims = started.filter_map(|connection| {

@@ -1,4 +1,4 @@
-//! [`Place`] and [`Serving`]: what a connection holds among the others.
+//! [`Place`] and [`Serving`]: a connection's share of the limited resources.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::memory::{OPEN_BYTES, SERVING_BYTES, UNREAD_BYTES};
 use crate::shares::{Availability, Client};
 use telemetry::shedding::Shed;
 
-/// Size of a head, in bytes, that is included in the charge of an open connection.
+/// Size of the head, in bytes, that is included in the charge of an open connection.
 pub(super) const SMALL_HEAD_BYTES: usize = 2 * 1024;
 
-/// Connections of a client that are charged with an unread response only while they have one, since few clients do not read.
-/// Those beyond are charged with one from the start: a client that opens hundreds and stops reading in all of them at once
-/// would have taken the memory before the others give way. Pods keep a few connections for each library that they use.
+/// Number of connections of a client that are charged with an unread response only while they have one, since few
+/// clients do not read. Further connections are charged with one from the start. Otherwise a client that opens hundreds
+/// of connections and stops reading all of them at once would take the memory before the others give way. Pods keep a
+/// few connections for each library that they use.
 const FEW_CONNECTIONS: usize = 8;
 
 /// The place of a connection. Released on drop.
@@ -31,7 +32,7 @@ pub(in crate::server) struct Place {
 pub(in crate::server) struct Serving {
     number: u64,
     client: Client,
-    /// Whether the charge includes a response that its client does not read, now or [always](FEW_CONNECTIONS).
+    /// The charge includes a response that the client does not read, now or [always](FEW_CONNECTIONS).
     is_unread: bool,
     is_of_many: bool,
     pub(super) connections: Arc<Connections>,
@@ -40,7 +41,6 @@ pub(in crate::server) struct Serving {
 /// Whether to close other connections of the same client. Finding them takes some microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) enum Reclaim {
-    /// Yes.
     Yes,
     /// No, only connections of a client that holds more.
     No,
@@ -98,7 +98,7 @@ impl Place {
         Some(Serving { number: self.number, client: self.client, is_unread: is_of_many, is_of_many, connections })
     }
 
-    /// Counts a connection that is reset because there is no memory for what it sends.
+    /// Counts a connection that is reset because there is no memory for the client's bytes.
     pub(in crate::server) fn refused(&self, peer: SocketAddr) {
         self.connections.shedding.reset();
         self.connections.shedding.shed(Shed::Memory, Some(peer));
@@ -116,8 +116,8 @@ impl Drop for Place {
 }
 
 impl Serving {
-    /// Charges a response that its client does not read, or no longer. What was sent cannot be refused, so it is charged
-    /// whether others can give way or not.
+    /// Charges for an unread response, or stops doing so. Sent bytes cannot be refused, so they are charged whether or
+    /// not others can give way.
     pub(in crate::server) fn weigh_response(&mut self, is_unread: bool) {
         if self.is_of_many || is_unread == self.is_unread {
             return;

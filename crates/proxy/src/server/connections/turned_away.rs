@@ -1,8 +1,8 @@
-//! [`TurnedAway`]: clients that gave way to others, or were refused, a moment ago.
+//! [`TurnedAway`]: clients that recently gave way to others or were refused.
 //!
-//! Where more clients want to hold connections than there are places, each could take another's as soon as it has lost its
-//! own. A pod with hundreds of addresses would keep the proxy busy with nothing else, and each attempt costs a search
-//! among all connections. So such a client gets free places only, for a while.
+//! With more clients than places, each client that lost its place could immediately take another's. A pod with hundreds
+//! of addresses would keep the proxy busy with nothing else, and each attempt costs a search through all connections.
+//! So for a while such a client gets free places only.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use crate::shares::Client;
 
-/// How long a client does not take another's place after its only request in flight gave way.
+/// Time in which a client does not take another's place after its only request in flight gave way.
 pub(super) const AFTER_GIVING_WAY: Duration = Duration::from_secs(5);
 
-/// The same after a client that holds something was refused more. Client libraries try again after about a second.
+/// The same after a client that already holds something was refused more. Client libraries retry after about a second.
 pub(super) const AFTER_REFUSAL: Duration = Duration::from_secs(1);
 
-/// Maximum clients that are remembered, 64 KiB. Others may take places as before.
+/// Maximum number of remembered clients (64 KiB). Others may take places as before.
 const MAX_CLIENTS: usize = 1024;
 
-/// Until when each client gets free places only.
+/// Time until which each client gets free places only.
 #[derive(Debug, Default)]
 pub(super) struct TurnedAway(HashMap<Client, Instant>);
 
