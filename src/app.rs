@@ -57,8 +57,11 @@ pub enum StartError {
     /// An address cannot be bound.
     #[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
     Listen {
+        /// The address.
         addr: SocketAddr,
+        /// The flag that specifies it.
         flag: &'static str,
+        /// The operating system's error.
         error: io::Error,
     },
     /// The policy is invalid.
@@ -93,11 +96,12 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Maximum time for a process to learn the node's pods while another process serves them.  With host networking both use
-/// the same port for operators, and the kernel lets either process answer a probe. So if this process stayed, its pod
-/// could seem ready because of the other process's answers, and the other process would then be stopped. And the other
-/// pod would seem unready after three 503 answers of this process in a row. Three probes take 10 s: this process ends
-/// before that.
+/// Maximum time for a process to learn the node's pods while another process serves them.
+///
+/// With host networking both use the same port for operators, and the kernel lets either process answer a probe. So if this
+/// process stayed, its pod could seem ready because of the other process's answers, and the other process would then be
+/// stopped. And the other pod would seem unready after three 503 answers of this process in a row. Three probes take 10 s:
+/// this process ends before that.
 const SUCCESSION: Duration = Duration::from_secs(8);
 
 impl App {

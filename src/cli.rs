@@ -101,13 +101,13 @@ pub enum Command {
     Serve(Config),
     /// Answer a question about policies.
     Ask(Question),
-    /// Ask the proxy at this address for operators how it identifies a pod.
+    /// Ask the proxy how it identifies a pod. `admin` is its listener for operators.
     ExplainPod {
         admin: SocketAddr,
         /// The pod's namespace and name, separated by a slash.
         pod: String,
     },
-    /// Ask the proxy at this address for operators for its condition.
+    /// Ask the proxy for its condition. `admin` is its listener for operators.
     Status {
         admin: SocketAddr,
         /// Format of the answer.
