@@ -3,6 +3,7 @@
 //! It is for tests without a Google project, and shares no code with the proxy. It is as strict as Google, and stricter
 //! where a mistake of the proxy would go unnoticed at Google: unknown fields are refused, and a service account token
 //! must be bound to a pod.
+//!
 //! | request | answer |
 //! |---|---|
 //! | `POST /v1/token` | a federated token for a Kubernetes service account token |
