@@ -96,9 +96,9 @@ fn with_between(
             // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
             // request of its own needs no seat.
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
-            // Before the policy, because "is this a metadata server?" is answered alike to everybody.
+            // Before the policy, because "is this a metadata server?" has the same answer for every client.
             track(timeline, Filter::Discovery, filter::layer(discovery)),
-            // Before anything that keeps responses, so that nothing kept can bypass the policy.
+            // Before anything that caches responses, so that nothing cached can bypass the policy.
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
             leave(timeline),
@@ -110,7 +110,7 @@ fn with_between(
             track(timeline, Filter::Hanging, hanging::layer(&shared.limits.watches)),
             // Before the token cache only because its lookup is cheaper; they share no path.
             track(timeline, Filter::Leaves, filter::layer(leaves)),
-            // Innermost of the layers that answer, so that only requests which passed everything above reach the cache.
+            // Innermost of the layers that answer, so that only requests that passed everything above reach the cache.
             track(timeline, Filter::TokenCache, filter::layer(tokens)),
             enter(timeline, Filter::Forward),
         };

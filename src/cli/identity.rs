@@ -11,7 +11,7 @@ use identity::cluster::{self, Acting, Credential, NodeName};
 use identity::pods::owners::Attest;
 use identity::{AccountName, Settings};
 
-/// Where the node's `/proc` is mounted in a container.
+/// Mount point of the node's `/proc` in a container.
 const HOST_PROC: &str = "/host/proc";
 
 repeated! {

@@ -79,7 +79,7 @@ pub(super) struct RedirectArgs {
     opened: OpenedArgs,
 }
 
-/// Where the proxy runs.
+/// The place where the proxy runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 enum Place {

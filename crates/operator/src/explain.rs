@@ -36,7 +36,7 @@ pub enum Question {
     Schema,
 }
 
-/// What a policy is expected to decide about a URL.
+/// A policy's expected decision about a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Expected {
@@ -49,7 +49,7 @@ pub enum Expected {
 /// The answer to a question.
 #[derive(Debug)]
 pub struct Answer {
-    /// What to print.
+    /// The text to print.
     pub text: String,
     /// Whether it is what was expected, if anything was.
     pub is_as_expected: bool,

@@ -85,7 +85,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Estimates from a histogram, in seconds.
+/// Estimates from a histogram, in seconds. `None` instead if nothing was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quantiles {
     pub p50: f64,
@@ -159,7 +159,7 @@ pub struct ValueStatus {
     pub age_seconds: u64,
 }
 
-/// Knowledge about pods.
+/// The identification of pods.
 #[derive(Debug, Serialize)]
 pub struct PodsStatus {
     /// Summary in numbers.

@@ -52,7 +52,7 @@ impl Google {
     ///
     /// # Panics
     ///
-    /// Where [`Google::try_start`] fails, which does not happen with a free port of the loopback address and valid names.
+    /// Panics if [`Google::try_start`] fails, which does not happen with a free port of the loopback address and valid names.
     pub async fn start(settings: Settings) -> Handle {
         Self::try_start(settings).await.expect("a free port on the loopback address, and names for a certificate")
     }

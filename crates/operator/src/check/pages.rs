@@ -18,7 +18,7 @@ use proxy::reply::PLAIN_TEXT;
 use telemetry::labels::Label;
 use telemetry::{Registry, table};
 
-/// Where [`Standing`] is served: 200 if this node is ready, otherwise 503.
+/// Path of [`Standing`]: 200 if this node is ready, otherwise 503.
 pub(super) const READYZ: &str = "/readyz";
 
 /// The pages and the result that they show.

@@ -33,7 +33,7 @@ pub(super) struct Reached {
     pub(super) findings: Vec<Finding>,
     sts: bool,
     iam: bool,
-    /// How far this machine's clock is ahead of Google's, in seconds.
+    /// Offset of this machine's clock from Google's, in seconds. Positive if it is ahead.
     pub(super) ahead: Option<i64>,
 }
 
@@ -57,7 +57,8 @@ async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Dea
     }
 }
 
-/// How far this machine's clock is ahead of the clock of the Security Token Service, which is in every response.
+/// Offset of this machine's clock from that of the Security Token Service, which is in every response. Positive if it
+/// is ahead.
 async fn ahead(federation: &Federation) -> Option<i64> {
     let began = SystemTime::now();
     let response = get(&format!("{}/", federation.sts), federation.google_ca.as_deref()).await.ok()?;

@@ -27,7 +27,7 @@ pub(super) struct Kubernetes {
     pub(super) claims: Option<Claims>,
     /// The issuer of tokens: according to the token, or else as the API server publishes it.
     pub(super) issuer: Option<String>,
-    /// How far this machine's clock is ahead of the API server's, in seconds.
+    /// Offset of this machine's clock from the API server's, in seconds. Positive if it is ahead.
     pub(super) ahead: Option<i64>,
 }
 

@@ -20,13 +20,13 @@ const MIN_LIFE: u64 = 1200;
 /// Clock differences at one moment, in whole seconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::doctor) struct Clocks {
-    /// How far this machine's clock is ahead of the API server's.
+    /// Offset of this machine's clock from the API server's. Positive if it is ahead.
     pub(in crate::doctor) of_cluster: Option<i64>,
-    /// How far this machine's clock is ahead of Google's.
+    /// Offset of this machine's clock from Google's. Positive if it is ahead.
     pub(in crate::doctor) of_google: Option<i64>,
 }
 
-/// How far `here` is ahead of `there`, in seconds.
+/// Offset of `here` from `there`, in seconds. Positive if `here` is ahead.
 pub(in crate::doctor) fn ahead(here: SystemTime, there: SystemTime) -> i64 {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     match here.duration_since(there) {
