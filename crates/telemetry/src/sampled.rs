@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// Decides when the next log line is due.
 #[derive(Debug)]
 pub struct Sampled {
+    /// Minimum interval between lines.
     interval: Duration,
     state: Mutex<State>,
 }
