@@ -17,7 +17,7 @@ use tower::{Layer, Service, ServiceBuilder};
 
 struct ThroughLayer;
 
-/// A filter that passes every request on. It is not inlined, because real ones are not either.
+/// A filter that passes every request on. It is not inlined, because real filters are not either.
 struct Through<S>(S);
 
 impl<S> Layer<S> for ThroughLayer {

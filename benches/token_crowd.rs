@@ -100,7 +100,7 @@ fn empty_cache() -> (Cache, Arc<Weather>) {
     )
 }
 
-/// All request the token, and all get the one that is fetched.
+/// All clients request the token, and all get the one that is fetched.
 async fn ask(cache: &Cache, weather: &Weather, request: &Request) {
     let before = weather.fetches.load(Relaxed);
     let mut crowd = JoinSet::new();

@@ -42,7 +42,7 @@ pub use files::allow_files;
 pub struct App {
     config: Config,
     policy: Arc<LivePolicy>,
-    /// The doors to each address for pods. Empty while another process serves pods there and this one cannot yet.
+    /// The doors for each address for pods. Empty while another process serves pods there and this one cannot yet.
     doors: Vec<Vec<Door>>,
     admin: Door,
     redirect: Option<Redirect>,
@@ -54,7 +54,7 @@ pub struct App {
 /// Why the proxy could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// An address cannot be bound.
     #[error("cannot listen on {addr} ({flag}): {error}; {}", remedy(.error))]
     Listen {
         /// The address.
@@ -67,20 +67,20 @@ pub enum StartError {
     /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] LoadError),
-    /// Another process serves pods here, and this one could not take over.
+    /// Another process serves pods here, and this process could not take over.
     #[error(
         "the API server did not list this node's pods within {} s. Another process serves pods on this address and goes on; \
          this one ends, to be started again",
         SUCCESSION.as_secs()
     )]
     NotAble,
-    /// The node's processes cannot be seen.
+    /// The node's processes cannot be read.
     #[error("--host-proc: {0}")]
     Proc(#[from] ProcError),
-    /// The thread that looks at them cannot be started.
+    /// The thread that scans the processes cannot be started.
     #[error("cannot start the thread that looks at the node's processes: {0}; allow the container more processes")]
     Thread(io::Error),
-    /// The authorities to trust for Google's servers cannot be read.
+    /// The certificate authorities for Google's servers cannot be read.
     #[error("--google-ca: {0}")]
     GoogleCa(#[from] CaError),
 }
@@ -96,11 +96,12 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// How long a process may take to know the node's pods while another one serves them.
+/// Maximum time for a process to learn the node's pods while another process serves them.
 ///
-/// With host networking both have one port for operators, and the kernel lets either answer a probe. So a process that
-/// stayed would have its pod taken for ready by the answers of the one before it, which would then be stopped. Its own 503
-/// answers would have the pod before it taken for unready after three in a row, which take 10 s: it ends before that.
+/// With host networking both use the same port for operators, and the kernel lets either process answer a probe. So if this
+/// process stayed, its pod could seem ready because of the other process's answers, and the other process would then be
+/// stopped. And the other pod would seem unready after three 503 answers of this process in a row. Three probes take 10 s:
+/// this process ends before that.
 const SUCCESSION: Duration = Duration::from_secs(8);
 
 impl App {
@@ -108,7 +109,7 @@ impl App {
     ///
     /// # Panics
     ///
-    /// Outside a runtime.
+    /// Panics outside a runtime.
     pub async fn bind(config: Config) -> Result<Self, StartError> {
         let policy = Arc::new(LivePolicy::load(config.policy.clone()).await?);
         let share = config.reuse_port;
@@ -132,7 +133,7 @@ impl App {
         Ok(Self { policy, doors, admin, redirect: None, scans, cluster: None, google, config })
     }
 
-    /// The addresses for pods. If the configured port is 0, with the assigned port.
+    /// The addresses for pods, with the assigned port if the configured port is 0.
     pub fn addrs(&self) -> io::Result<Vec<SocketAddr>> {
         if self.doors.is_empty() {
             return Ok(self.config.addrs.clone());
@@ -140,12 +141,11 @@ impl App {
         self.doors.iter().filter_map(|doors| doors.first()).map(Door::local_addr).collect()
     }
 
-    /// The address for operators.
     pub fn metrics_addr(&self) -> io::Result<SocketAddr> {
         self.admin.local_addr()
     }
 
-    /// Redirects pods to the proxy, if that was asked for. The sockets are bound, so redirected requests find a listener.
+    /// Redirects pods to the proxy, if configured. The sockets are bound, so redirected requests find a listener.
     pub async fn install_redirect(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(opened) = self.config.redirect.clone() {
             self.redirect = Some(Redirect::install_to_first(&self.addrs()?, opened).await?);
@@ -153,7 +153,7 @@ impl App {
         Ok(())
     }
 
-    /// Reads the credential for the API server, if pods are identified. Nothing is requested yet.
+    /// Reads the credential for the API server, if pods are identified. Sends no requests yet.
     pub async fn connect_cluster(&mut self) -> Result<(), ClusterError> {
         if let Some(settings) = &self.config.identity {
             self.cluster = Some(Cluster::connect(&settings.cluster).await?);
@@ -161,8 +161,8 @@ impl App {
         Ok(())
     }
 
-    /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout. Fails if another process
-    /// serves pods, and this one cannot.
+    /// Serves until `shutdown` resolves, then finishes requests in flight within the drain timeout. Fails if another
+    /// process serves pods, and this process cannot take over.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
         let cluster = self.cluster.clone();
         let identifying = self.identifying();
@@ -173,7 +173,7 @@ impl App {
         let shared = Shared::new(config, policy, pressure, registry.clone(), identifying);
         let keep = |redirect| {
             let keeper = Keeper::of_installed(redirect, registry.counter(&table::REDIRECT_DROPPED));
-            // The process keeps one.
+            // A process keeps only one redirect, so this is set once.
             let _ = shared.redirect.set(keeper.standing());
             AbortOnDropHandle::new(tokio::spawn(keeper.run()))
         };
@@ -201,14 +201,14 @@ impl App {
         ended
     }
 
-    /// How pods are identified, and where their tokens come from. `None` if all of them act as the node.
+    /// The parts that identify pods and issue their tokens. `None` if all pods act as the node.
     fn identifying(&mut self) -> Option<Identifying> {
         let scans = self.scans.take()?;
         Some(Identifying { scans, exchange: self.cluster.clone().zip(self.google.take()) })
     }
 }
 
-/// Logs what decides what pods get. The first line of a log that is sent to somebody else.
+/// Logs the settings that determine what pods get. It is the first line of a log that is sent in for support.
 fn introduce(config: &Config, policy: &Policy) {
     let identity = match &config.identity {
         None => "off".to_owned(),
@@ -233,7 +233,7 @@ fn introduce(config: &Config, policy: &Policy) {
     );
 }
 
-/// Opens the doors to each address for pods.
+/// Opens the doors for each address for pods.
 fn open_doors(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
     let bind = |addr: &SocketAddr| {
         let cannot = |error| StartError::Listen { addr: *addr, flag: "--addr", error };
@@ -242,8 +242,8 @@ fn open_doors(config: &Config) -> Result<Vec<Vec<Door>>, StartError> {
     config.addrs.iter().map(bind).collect()
 }
 
-/// Opens the doors beside those of another process once the node's pods are known. Until then that process gets all
-/// connections, since it can serve them and this one cannot.
+/// Opens doors beside those of another process once the node's pods are known. Until then that process gets all
+/// connections, because it can serve them and this one cannot.
 async fn take_over(shared: &Shared) -> Result<Vec<Vec<Door>>, StartError> {
     tracing::info!("another process serves pods; serving beside it once the node's pods are known");
     if let Some(identity) = &shared.identity {
@@ -253,7 +253,7 @@ async fn take_over(shared: &Shared) -> Result<Vec<Vec<Door>>, StartError> {
     open_doors(&shared.config)
 }
 
-/// Accepts connections of pods until the drain begins.
+/// Accepts pods' connections until the drain begins.
 fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinSet<()>) {
     let config = &shared.config;
     let open = doors.iter().map(Vec::len).sum::<usize>();
@@ -272,14 +272,14 @@ fn serve_pods(doors: Vec<Vec<Door>>, shared: &Arc<Shared>, accepting: &mut JoinS
     shared.readiness.serving();
 }
 
-/// Starts the tasks that end with the returned set.
+/// Starts the background tasks, which end when the returned set is dropped.
 fn start_background(shared: &Arc<Shared>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     match shared.config.upstream {
         Upstream::Server(_) => {
             tasks.spawn(WarmStart::new(shared).run(shared.readiness.clone()));
         }
-        // Everything is in memory already.
+        // All values are in memory already.
         Upstream::None(_) => shared.readiness.warm(),
     }
     let concealment = Arc::clone(&shared.concealment);
@@ -318,7 +318,7 @@ async fn follow(live: &LivePolicy, metrics: &PolicyMetrics, leaves: &Arc<Leaves>
             Reloaded::Applied(policy) => {
                 let (name, version, hash) = (policy.name(), policy.version(), policy.hash());
                 tracing::info!(name, version, hash, rules = policy.rule_count(), "policy reloaded");
-                // It may show more of them. What it conceals is left out of the kept ones, too.
+                // The new policy may show more of the trees. What it conceals is left out of the cached trees, too.
                 let leaves = Arc::clone(leaves);
                 tokio::spawn(async move { leaves.refresh_trees().await });
             }
@@ -344,8 +344,8 @@ fn want_migration() {
     }
 }
 
-/// Serves operators until the process ends, so that the drain can be observed. Their requests are not counted with those
-/// of pods.
+/// Serves operators until the process ends, so that the drain can be observed. Their requests are counted separately from
+/// those of pods.
 fn serve_operators(door: Door, shared: &Arc<Shared>) -> Drain {
     announce(&door, "serving operators");
     let drain = Drain::default();

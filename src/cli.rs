@@ -101,49 +101,46 @@ pub enum Command {
     Serve(Config),
     /// Answer a question about policies.
     Ask(Question),
-    /// Ask the proxy that serves operators at this address whom it takes a pod for.
+    /// Ask the proxy how it identifies a pod. `admin` is its listener for operators.
     ExplainPod {
-        /// The address.
         admin: SocketAddr,
-        /// Its namespace and name, separated by a slash.
+        /// The pod's namespace and name, separated by a slash.
         pod: String,
     },
-    /// Ask the proxy that serves operators at this address how it is doing.
+    /// Ask the proxy for its condition. `admin` is its listener for operators.
     Status {
-        /// The address.
         admin: SocketAddr,
         /// Format of the answer.
         format: operator::finding::Format,
     },
     /// Check whether this pod or node is protected.
     Check {
-        /// Once or repeatedly.
+        /// Once or repeatedly, or the last result.
         command: operator::check::Command,
-        /// Where operators are served.
+        /// The listener for operators.
         admin: SocketAddr,
-        /// Format of the log, and what is logged.
+        /// Log format, and log levels.
         log: (Format, Levels),
     },
     /// Find out why pods of this node get tokens of their own, or why not, with these settings of the proxy.
     IdentityDoctor {
-        /// Where the proxy serves operators.
+        /// The proxy's listener for operators.
         admin: SocketAddr,
-        /// How the proxy identifies pods.
+        /// The proxy's settings for identifying pods.
         settings: ::identity::Settings,
-        /// Whose token to try.
+        /// The account whose token to try.
         whose: operator::doctor::Whose,
         /// Format of the report.
         format: operator::finding::Format,
     },
     /// Change or check the kernel's redirect rules.
     Redirect {
-        /// What to do.
         command: ::redirect::Command,
         /// Address to serve the metrics of [`Keep`](::redirect::Command::Keep) on. `None` to serve none.
         metrics_addr: Option<SocketAddr>,
-        /// Format of the log, and what is logged.
+        /// Log format, and log levels.
         log: (Format, Levels),
-        /// What to remove from the node once its rules are installed.
+        /// The taint to remove from the node once its rules are installed.
         startup_taint: Option<StartupTaint>,
     },
     /// Serve as a mock metadata server.
@@ -154,12 +151,12 @@ pub enum Command {
     Demo(Config, bool),
 }
 
-/// Why there is nothing to run, with the text to print.
+/// Why no command can be run, with the text to print.
 #[derive(Debug)]
 pub enum Stop {
     /// `--help` or `--version`.
     Shown(String),
-    /// Usage errors, one per line, and where to find help.
+    /// Usage errors, one per line, and a hint where to find help.
     Usage(String),
 }
 
@@ -173,13 +170,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Stop> 
     }
 }
 
-/// A sentence for each environment variable that looks like a flag's and is none.
+/// A sentence for each environment variable that resembles those of flags but is unknown.
 pub fn unknown_variables() -> Vec<String> {
     variables::unknown(std::env::vars_os().map(|(name, _)| name), &Args::command())
 }
 
 impl Args {
-    /// Takes the values, and adds the invalid ones to `mistakes`. A subcommand ignores flags that it does not use.
+    /// Resolves the values, and adds the invalid ones to `mistakes`. A subcommand ignores flags that it does not use.
     fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Command> {
         let Self { serve, command } = self;
         Some(match command {

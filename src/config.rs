@@ -11,7 +11,6 @@ use proxy::upstream::Upstream;
 use redirect::Opened;
 use telemetry::logging::{Format, Levels};
 
-/// The configuration of the proxy.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Addresses to listen on for pods.
@@ -20,9 +19,9 @@ pub struct Config {
     pub metrics_addr: SocketAddr,
     /// Host names accepted from operators, in addition to `localhost` and IP addresses.
     pub metrics_allowed_hosts: Vec<String>,
-    /// The metadata server, or what is answered where there is none.
+    /// The metadata server, or the values that are served without one.
     pub upstream: Upstream,
-    /// The policy that decides what is concealed from pods.
+    /// The policy that determines what is concealed from pods.
     pub policy: Choice,
     /// Whether the policy is enforced or only logged.
     pub policy_mode: Mode,
@@ -38,21 +37,19 @@ pub struct Config {
     pub max_hanging: usize,
     /// How to refuse a request beyond `max_in_flight`.
     pub on_overload: OnOverload,
-    /// Log format.
     pub log_format: Format,
-    /// Log levels.
     pub log: Levels,
     /// Whether to log each token that is issued.
     pub audit: Audit,
-    /// How long to wait for requests in flight during shutdown.
+    /// Maximum time to wait for requests in flight during shutdown.
     pub drain_timeout: Duration,
     /// Whether to redirect pods to the proxy, and which other routes stay open.
     pub redirect: Option<Opened>,
-    /// How pods are identified. `None` if all of them act as the node.
+    /// Settings for identifying pods. `None` if all pods act as the node.
     pub identity: Option<identity::Settings>,
 }
 
-/// The configuration without any flags.
+/// The configuration if no flags are given.
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -87,17 +84,17 @@ pub const METRICS_ADDR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Ad
 /// The address of the metadata server on every GCE machine. A name would have to be resolved first.
 pub const UPSTREAM: &str = "http://169.254.169.254";
 
-/// What k8s-metadata-proxy was measured at, and more than the 110 pods of a node send at once.
+/// The concurrency at which k8s-metadata-proxy was measured, and more requests than the 110 pods of a node send at once.
 pub const MAX_IN_FLIGHT: usize = 200;
 
 /// Five per seat, for clients that keep idle connections. At 14 KiB each they take half of 25 MiB if all are
 /// active.
 pub const MAX_CONNECTIONS: usize = 1000;
 
-/// Watched values of one node; its agents watch only a few.
+/// The watched values of one node; its agents watch only a few.
 pub const MAX_HANGING: usize = 64;
 
-/// Memory for large responses, in bytes. A tree of up to half of this can be redacted and watched. Custom
+/// Memory for large responses, in bytes. A tree of up to half this size can be redacted and watched. Custom
 /// metadata of a machine is limited to 512 KiB, and a tree also contains its other metadata.
 pub const LARGE_ANSWERS: usize = 1536 * 1024;
 

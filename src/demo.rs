@@ -19,7 +19,7 @@ use telemetry::logging;
 const PORT: u16 = 8988;
 const METRICS_PORT: u16 = 8989;
 
-/// The last line, so that it is still in view.
+/// Printed last, so that it stays in view.
 const HOW_TO_STOP: &str = "Ctrl-C ends both.";
 
 /// Runs a mock metadata server until `stop` resolves.
@@ -30,8 +30,8 @@ pub async fn mock(addr: SocketAddr, stop: impl Future<Output = ()>) -> Result<()
     Ok(())
 }
 
-/// Runs a mock metadata server with a proxy in front of it and prints examples, until `stop` resolves. With `with_traffic`,
-/// also sends requests as pods do, and prints what came of them.
+/// Runs a mock metadata server with a proxy in front of it and prints examples, until `stop` resolves. With
+/// `with_traffic`, also sends requests as pods do, and prints the results.
 pub async fn run(config: Config, with_traffic: bool, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
     logging::start(config.log_format, &config.log);
     let mock = Mock::start().await;

@@ -1,8 +1,8 @@
-//! [`DoorProbe`]: asks at the proxy's own door whether pods are served.
+//! [`DoorProbe`]: checks at the proxy's own door whether pods are served.
 //!
-//! A process can run, and its metrics be read, while pods wait: the queue of the listener is full, or the CPU limit leaves
-//! no turn to anybody. So it sends itself a request as pods do, on a new connection, and waits as long as a client library
-//! waits that looks for a metadata server.
+//! A process can run and serve its metrics while pods wait: the listener's queue is full, or the CPU limit leaves no
+//! time for pods' connections. So it sends itself a request as pods do, on a new connection, and waits as long as a
+//! client library that probes for a metadata server.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,19 +18,19 @@ use telemetry::labels;
 use telemetry::registry::Counters;
 use telemetry::{Registry, table};
 
-/// Time between two probes. Each costs the processor about as much as a request.
+/// Interval between probes. Each costs about as much processor time as a request.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// How long a probe waits for an answer.
+/// Maximum time for an answer to a probe.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Number of failures in a row that are reported. A single one may be a pause of the machine.
+/// Number of failures in a row that are reported. A single failure may be a pause of the machine.
 const REPORTED_FAILURES: u32 = 2;
 
-/// What client libraries ask first. The proxy answers it from memory.
+/// The first request of client libraries. The proxy answers it from memory.
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: metadata.google.internal\r\nConnection: close\r\n\r\n";
 
-/// How its answer begins.
+/// The beginning of the answer.
 const ANSWER: &[u8] = b"HTTP/1.1 200 ";
 
 labels! {
@@ -38,7 +38,7 @@ labels! {
     Outcome {
         /// The door answered in time.
         Answered = "answered",
-        /// It did not.
+        /// No valid answer in time.
         Failed = "failed",
     }
 }
@@ -51,12 +51,12 @@ pub struct DoorProbe {
 }
 
 impl DoorProbe {
-    /// Registers its metric. Nothing is probed yet.
+    /// Registers its metric. Sends no probes yet.
     pub fn new(registry: &Registry) -> Self {
         Self { outcomes: registry.counters(&table::DOOR_PROBES), failures_in_a_row: AtomicU32::new(0) }
     }
 
-    /// Probes these doors in turn, each 15 seconds one of them, for as long as it is polled.
+    /// Probes these doors in turn, one every 15 seconds, while polled.
     pub async fn run(self: Arc<Self>, doors: Vec<SocketAddr>) {
         for door in doors.into_iter().map(reachable).cycle() {
             sleep(INTERVAL).await;
@@ -64,7 +64,7 @@ impl DoorProbe {
         }
     }
 
-    /// What is wrong, if several probes in a row were not answered.
+    /// A description of the problem, if several probes in a row were not answered.
     pub fn trouble(&self) -> Option<String> {
         let failures = self.failures_in_a_row.load(Relaxed);
         (failures >= REPORTED_FAILURES).then(|| {
@@ -99,7 +99,7 @@ impl Default for DoorProbe {
     }
 }
 
-/// Where a socket that listens here is reached from this machine.
+/// The address at which a socket with this local address is reached from this machine.
 fn reachable(door: SocketAddr) -> SocketAddr {
     let ip = match door {
         SocketAddr::V4(addr) if addr.ip().is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -116,7 +116,7 @@ async fn ask(door: SocketAddr) -> io::Result<bool> {
     let mut begin = [0; ANSWER.len()];
     stream.read_exact(&mut begin).await?;
     let is_answer = begin == ANSWER;
-    // To the end: the proxy closes the connection, and no reset is counted.
+    // Reads to the end: the proxy closes the connection, and no reset is counted.
     tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
     Ok(is_answer)
 }

@@ -9,7 +9,7 @@
 //!   rescue           Error -> response                            or a reset
 //!    catch_panic     panic -> Error                               500
 //!     classify       head -> metadata::Request                    malformed, no flavor, forwarded: refused
-//!      identify      with workload identity: the pod that asks    unknown: 503
+//!      identify      with workload identity: the calling pod      unknown: 503
 //!       in_flight    a seat for requests that need the upstream   no seat: reset, or 503
 //!        discovery   "is this a metadata server?"                 answered here
 //!         conceal    policy -> allow | redact | conceal           concealed: refused, with the reason
@@ -24,17 +24,17 @@
 //!
 //! # Crates
 //!
-//! Each stands on those above it only, so that Cargo refuses what must not know each other.
+//! Each crate depends only on crates above it, so Cargo refuses forbidden dependencies.
 //!
-//! | crate | what it has |
+//! | crate | contents |
 //! |---|---|
 //! | [`protocol`] | requests as types, and policies: no socket and no clock |
-//! | [`redirect`] | the kernel's rules, and nothing of what pods send |
+//! | [`redirect`] | the kernel's rules; nothing that reads pods' requests |
 //! | [`base`] | the clock of tokens, back-off, and hooks |
 //! | [`telemetry`] | logs and metrics |
 //! | [`http_client`] | requests to other servers, with TLS |
-//! | [`proxy`] | the path of a request; it does not know how pods are identified, Kubernetes, or TLS |
-//! | [`identity`] | which pod asks, and its tokens |
+//! | [`proxy`] | the request path; nothing about pods' identities, Kubernetes or TLS |
+//! | [`identity`] | identification of pods, and their tokens |
 //! | [`operator`] | commands for operators |
 //! | `gce_metadata_proxy` | the program: its flags, the order of the layers, its pages |
 //! | `mock` | a metadata server and a Google for tests |
@@ -46,9 +46,9 @@
 //! | meaning of a path, query and host; whether a request is valid | [`protocol::metadata`] |
 //! | which pod has an address | [`identity::pods::owners`] |
 //! | when the node's processes are scanned, and when the last scan began | [`identity::pods::Scans`] |
-//! | whether the proxy's own credential is dangerous, and what it lacks | `identity::cluster::rights` |
+//! | whether the proxy's own credential is dangerous, and which rights are missing | `identity::cluster::rights` |
 //! | which Google account a pod's service account acts as, and when that has changed | [`identity::workloads`] |
-//! | whose a connection is, and when it is reset for another pod | [`identity`] |
+//! | which pod a connection belongs to, and when it is reset for another pod | [`identity`] |
 //! | whether a request is concealed, and why | [`proxy::policy`] |
 //! | what is removed from a response | [`proxy::layers::conceal::redact`] |
 //! | which client gives way when a resource is exhausted | [`proxy::shares`] |
@@ -61,11 +61,11 @@
 //! | how a connection is reset | `proxy::server::socket` |
 //! | the clock for token lifetimes | [`base::clock`] |
 //! | how long to wait after failures | [`base::backoff`] |
-//! | which values are kept, and how often they are refreshed | [`proxy::layers::leaves::Leaf`] |
+//! | which values are cached, and how often they are refreshed | [`proxy::layers::leaves::Leaf`] |
 //! | whether a token is fresh, and when to refresh it | `proxy::layers::token_cache::freshness` |
 //! | which token is evicted | `proxy::layers::token_cache::store` |
 //! | which fetch of several clients is next, and which is given up | [`proxy::flights`] |
-//! | how one fetch serves all who wait, and how long its failure is the answer | `proxy::single_flight` |
+//! | how one fetch serves all waiting requests, and how long its failure is reused | `proxy::single_flight` |
 //! | where a token comes from | a [`proxy::tokens::TokenSource`] |
 //! | what is fetched before the proxy is ready, and whether it is | [`warm`], [`readiness`] |
 //! | what is sent to the upstream | [`proxy::upstream::Forward`] |
@@ -78,9 +78,9 @@
 //! | when pods may be scheduled on a new node | `operator::startup_taint` |
 //! | whether a pod or node is protected, once or all the time | [`operator::check`] |
 //! | why pods of a node get tokens of their own, or why not | `operator::doctor` |
-//! | how commands for operators show what they found | [`operator::finding`] |
-//! | how a command asks the running proxy | [`operator::ask`] |
-//! | whether this proxy is well, what is wrong with it, and what to do | [`condition`] |
+//! | how operator commands show their findings | [`operator::finding`] |
+//! | how a command queries the running proxy | [`operator::ask`] |
+//! | whether this proxy is healthy, its problems, and their fixes | [`condition`] |
 //! | when a filter begins and ends | [`proxy::layers::latency`] |
 //! | names of filters in metrics and the status page | [`telemetry::latency::Filter`] |
 //! | types, names, labels and help of metrics | [`telemetry::table`] |
@@ -95,8 +95,8 @@
 //! of the caller. *Hanging GET*: a request with `wait_for_change`; *watch*: the upstream request that its clients
 //! share. *In flight*: from reading a request until its response is written; *seat*: the permit for it. *Park*:
 //! keep a connection without a request, without hyper's state. *Fresh*, *stale*, *expired*: states of a token; a
-//! stale one is still valid. *Flight*: one fetch of a token or of a kept value, shared by all requests that
-//! wait for it; *keeper*: the task of a token that runs it. *Drain*: finish requests in flight and accept no new ones.
+//! stale one is still valid. *Flight*: one fetch of a token or of a cached value, shared by all requests that
+//! wait for it; *keeper*: a token's task, which runs it. *Drain*: finish requests in flight and accept no new ones.
 //!
 //! # Reading order
 //!

@@ -124,7 +124,7 @@ async fn serve(config: Config) -> Outcome<()> {
     app.install_redirect().await?;
     let (tell, told) = oneshot::channel::<()>();
     let running = app.run(async {
-        // The sender lives as long as this is polled.
+        // The sender lives as long as this future is polled.
         let _ = told.await;
     });
     let urged = async {

@@ -1,4 +1,4 @@
-//! What users and their tools rely on (docs/stability.md): a change of a name, a label or a default is a decision.
+//! The names that users and their tools rely on (docs/stability.md): changing a name, a label or a default is a decision.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ fn found() -> Vec<String> {
     lines
 }
 
-/// What must change in the list, and where else. Empty if nothing must.
+/// The lines to take out of the list and to put in. Empty if there are none.
 fn differences(promised: &str, found: &[String]) -> String {
     let promised: BTreeSet<_> = promised.lines().collect();
     let found: BTreeSet<_> = found.iter().map(String::as_str).collect();

@@ -19,7 +19,7 @@ use proxy::upstream::Health;
 pub enum State {
     /// Not serving yet, or warming up the cache.
     Starting,
-    /// Unable to identify pods, so that requests get 503. A new version that stays so does not replace the one before it.
+    /// Unable to identify pods, so that requests get 503. A new version in this state does not replace the previous one.
     Unable(String),
     /// Serving.
     Ready,
@@ -30,29 +30,29 @@ pub enum State {
     Draining,
 }
 
-/// Why a process that serves is not as it should be. Its text is the reason of [`State::Degraded`].
+/// A problem of a serving process. Its text is the reason of [`State::Degraded`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     /// The proxy's own door does not answer.
     Door(String),
     /// The last request to the metadata server failed.
     Upstream {
-        /// Why.
+        /// The error of that request.
         failure: String,
-        /// For how long no request has succeeded.
+        /// Time without a successful request.
         lasts: Duration,
     },
     /// New pods may be unknown.
     Identity(String),
-    /// What pods ask for first is not known yet.
+    /// The values that pods request first are not known yet.
     Cold,
 }
 
-/// Maximum time to wait for the warmup, so that a node without a metadata server can start. The list of pods is waited for
-/// without end: without it every request is refused, and another process may be able to serve.
+/// Maximum time to wait for the warmup, so that a node without a metadata server can start. The wait for the list of pods
+/// has no limit: without the list every request is refused, and another process may be able to serve.
 const WARM_START: Duration = Duration::from_secs(10);
 
-/// The sources of the answer.
+/// The sources of the state.
 #[derive(Debug, Clone)]
 pub struct Readiness {
     serving: Arc<AtomicBool>,
@@ -65,27 +65,27 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Not serving yet.
+    /// Begins in the state [`Starting`](State::Starting).
     pub fn new(upstream: Arc<Health>, identity: Option<Arc<Identity>>, door: Arc<DoorProbe>, drain: Drain) -> Self {
         Self { serving: Arc::default(), warm: Arc::default(), began: Instant::now(), upstream, identity, door, drain }
     }
 
-    /// From now on pods are served.
+    /// Records that pods are now served.
     pub fn serving(&self) {
         self.serving.store(true, Ordering::Relaxed);
     }
 
-    /// From now on what pods ask for first is known.
+    /// Records that the values that pods request first are now known.
     pub fn warm(&self) {
         self.warm.store(true, Ordering::Relaxed);
     }
 
-    /// Whether pods can be identified, if they are to be.
+    /// Whether pods can be identified, if that is configured.
     fn knows_pods(&self) -> bool {
         self.identity.as_ref().is_none_or(|identity| identity.summary().api_age.is_some())
     }
 
-    /// As of now.
+    /// The current state.
     pub fn state(&self) -> State {
         let is_warm = self.warm.load(Ordering::Relaxed);
         let is_late = self.began.elapsed() >= WARM_START;
@@ -103,7 +103,7 @@ impl Readiness {
         }
     }
 
-    /// What is not as it should be, the most important first.
+    /// The current problems, the most important first.
     pub fn troubles(&self) -> Vec<Trouble> {
         let failure = self.upstream.failure().zip(self.upstream.failing_for());
         let degraded = self.identity.as_ref().and_then(|identity| identity.degraded());
@@ -121,7 +121,7 @@ impl Readiness {
 }
 
 impl State {
-    /// Whether pods should be sent here.
+    /// Whether the proxy is ready for pods.
     pub fn is_ready(&self) -> bool {
         matches!(self, Self::Ready | Self::Degraded(_))
     }
@@ -137,7 +137,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// One line, for a person.
+/// One line of readable text.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(readiness.state(), State::Ready);
     }
 
-    /// An identity to which the API server has listed nothing yet.
+    /// An identity that has received no list from the API server yet.
     fn unlisted() -> (FakeProc, Arc<Identity>) {
         let settings = Settings {
             host_proc: PathBuf::new(),

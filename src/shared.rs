@@ -1,4 +1,4 @@
-//! [`Shared`]: what connections, background tasks and the admin pages have in common. Made once per process.
+//! [`Shared`]: the state shared by connections, background tasks and the admin pages. Created once per process.
 
 mod identified;
 mod limits;
@@ -32,38 +32,34 @@ pub use identified::Identifying;
 pub use limits::Limits;
 pub use measures::Measures;
 
-/// What connections, background tasks and the admin pages have in common.
+/// The state shared by connections, background tasks and the admin pages.
 #[derive(Debug)]
 pub struct Shared {
-    /// When the process began.
+    /// Start of the process.
     pub began: Instant,
-    /// The configuration.
     pub config: Config,
-    /// All metrics.
     pub registry: Registry,
-    /// What is counted and measured of requests.
+    /// Counters and measurements of requests.
     pub measures: Measures,
-    /// The last refusals.
     pub refusals: Arc<Refusals>,
-    /// How much clients may use.
+    /// Limits on clients' use of resources.
     pub limits: Limits,
-    /// The policy in force, and how it is enforced.
+    /// The policy in force, and its mode.
     pub concealment: Arc<Concealment>,
     /// Identifies pods. `None` if all of them act as the node.
     pub identity: Option<Arc<Identity>>,
-    /// The accounts of pods. `None` if they have none.
+    /// The accounts of pods. `None` if they have no tokens.
     pub accounts: Option<Accounts>,
     /// The metadata server.
     pub upstream: Access,
     /// Values that every client library requests.
     pub leaves: Arc<Leaves>,
-    /// Tokens.
     pub tokens: Tokens<Sources>,
-    /// Whether pods should be sent here.
+    /// Whether the proxy is ready for pods.
     pub readiness: Readiness,
     /// Whether the redirect is installed. Set once if this process keeps one.
     pub redirect: OnceLock<Arc<Standing>>,
-    /// Asks whether pods are served.
+    /// Probes the proxy's own door.
     pub door_probe: Arc<DoorProbe>,
     /// Ends connections at shutdown.
     pub drain: Drain,
@@ -115,12 +111,12 @@ impl Shared {
     }
 }
 
-/// Refusals with the names of identified pods.
+/// The table of refusals, which names identified pods.
 fn refusals(identity: Option<Arc<Identity>>) -> Arc<Refusals> {
     Arc::new(Refusals::new(NamePod::new(Arc::new(move |addr| identity.as_ref()?.pod_at(addr)))))
 }
 
-/// Values that are requested from the metadata server.
+/// Values that are fetched from the metadata server.
 fn leaves(forward: &Forward, concealment: &Arc<Concealment>) -> Arc<Leaves> {
     let (forward, concealment) = (forward.clone(), Arc::clone(concealment));
     Arc::new(Leaves::new(move |leaf: Leaf| {

@@ -34,7 +34,7 @@ use between::Between;
 #[cfg(test)]
 use tests::Between;
 
-/// These layers from the outside in, each behind `$between`.
+/// Stacks these layers from the outside in, each behind `$between`.
 macro_rules! layers {
     ($between:ident: $($layer:expr,)+) => {
         ServiceBuilder::new()$(.layer(&$between).layer($layer))+
@@ -46,13 +46,13 @@ pub fn assemble(shared: Arc<Shared>) -> impl NewStack<Stack: ProxyStack> + Send 
     with_between(shared, Between::default(), Between::default())
 }
 
-/// What [`assemble`] makes.
+/// The stack that [`assemble`] makes.
 pub trait ProxyStack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
 
 impl<S> ProxyStack for S where S: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + Sync + 'static {}
 
-/// The closures run for each connection: one when its first request comes, the other also when it was parked. What connections
-/// share is made before them.
+/// The closures run for each connection: one at its first request, the other also after each park. Everything that
+/// connections share is made before them.
 fn with_between(
     shared: Arc<Shared>,
     http: Between<http::Request<Payload>>,
@@ -67,7 +67,7 @@ fn with_between(
         shedding: Arc::clone(&shared.measures.shedding),
         refusals: Arc::clone(&shared.refusals),
     };
-    // A connection's client stays known while it is parked.
+    // A connection's client stays known while the connection is parked.
     let remember = move |arrival: Arrival| Some(Visitor::new(of_visitors.clone()?, arrival));
     Remembering(remember, move |arrival: Arrival, visitor: &Option<Arc<Visitor>>| {
         let (http, metadata, peer) = (http.clone(), metadata.clone(), arrival.peer);
@@ -86,30 +86,31 @@ fn with_between(
             catch_panic::layer(&shared.measures.requests, peer),
             // Outside all filters: whichever of them answers is done here.
             leave(timeline),
-            // Before everything that decides, so that all of it works on one reading of the request.
+            // Before everything that decides, so that all decisions work on one reading of the request.
             track(timeline, Filter::Classify, classify::layer(&hosts, visitor.cloned(), timeline)),
         };
         let of_metadata = layers! { metadata:
-            // Before the seats, because whoever is not known yet needs none: what a request needs depends on who asks. This
-            // layer bounds what waits here. Discovery passes. Absent without Workload Identity.
+            // Before the seats, because unknown callers need none: the needs of a request depend on its caller. This
+            // layer bounds the requests that wait here. Discovery passes. Absent without Workload Identity.
             option_layer(identify),
             // Before any real work, because refusing must be the cheapest path. A request that needs no upstream
             // request of its own needs no seat.
             track(timeline, Filter::InFlight, in_flight::layer(&limit)),
-            // Before the policy, because "is this a metadata server?" is answered alike to everybody.
+            // Before the policy, because "is this a metadata server?" has the same answer for every client.
             track(timeline, Filter::Discovery, filter::layer(discovery)),
-            // Before anything that keeps responses, so that nothing kept can bypass the policy.
+            // Before anything that caches responses, so that nothing cached can bypass the policy.
             track(timeline, Filter::Conceal, conceal::layer(&shared.concealment)),
             // Conceal also works on responses, and that time belongs to no filter.
             leave(timeline),
-            // Below the policy, although its rules are about the node's accounts: it also refuses methods and parameters.
+            // Below the policy, although its rules are about the node's accounts: the policy also refuses methods and
+            // parameters.
             option_layer(accounts),
-            // Below the policy, because only visible values can be watched, and above kept values, because a watch waits
-            // for a future value.
+            // Below the policy, because only visible values can be watched, and above cached values, because a watch
+            // waits for a future value.
             track(timeline, Filter::Hanging, hanging::layer(&shared.limits.watches)),
             // Before the token cache only because its lookup is cheaper; they share no path.
             track(timeline, Filter::Leaves, filter::layer(leaves)),
-            // Innermost of what answers here, so that only requests which passed everything above reach the cache.
+            // Innermost of the layers that answer, so that only requests that passed everything above reach the cache.
             track(timeline, Filter::TokenCache, filter::layer(tokens)),
             enter(timeline, Filter::Forward),
         };
@@ -138,7 +139,7 @@ impl Filters {
 
     /// Whether one of them answers from memory, so that the request needs no seat.
     fn answer_from_memory(&self, request: &Request) -> bool {
-        // Without `..`, so that the compiler reports a filter that is not asked.
+        // Without `..`, so that the compiler reports a filter that is missing below.
         let Self { discovery, accounts, leaves, tokens } = self;
         discovery.answers_from_memory(request)
             || leaves.answers_from_memory(request)
@@ -147,7 +148,7 @@ impl Filters {
     }
 }
 
-/// Which requests need a seat.
+/// Decides which requests need a seat.
 fn limit(
     shared: &Shared,
     filters: Filters,

@@ -16,7 +16,7 @@ pub fn count() -> usize {
     quota(&cgroup::folders("cpu")).map_or(1, |cores| whole(cores).clamp(1, MAX_THREADS))
 }
 
-/// The CPU quota in cores, if there is one, by version 2 or version 1 of the kernel's interface.
+/// The CPU quota in cores, if any, from version 2 or version 1 of the kernel's interface.
 fn quota(folders: &[(Version, PathBuf)]) -> Option<f64> {
     let file = |version, file| cgroup::first(folders, version, file);
     if let Some(quota) = file(Version::One, "cpu.cfs_quota_us") {

@@ -1,9 +1,9 @@
-//! Times, as they are written for people.
+//! Durations in a readable form.
 
-/// A time of a request, in milliseconds or seconds.
+/// A request's duration, in milliseconds or seconds.
 pub(crate) fn time(seconds: f64) -> String {
     let (number, unit) = if seconds < 1.0 { (seconds * 1e3, "ms") } else { (seconds, "s") };
-    // Estimates deserve two digits.
+    // These are estimates, so two digits suffice.
     match number {
         0.0 => format!("0 {unit}"),
         number if number < 0.000_95 => format!("<0.001 {unit}"),
@@ -14,7 +14,7 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// A time of a process.
+/// The age of a process or of a state.
 pub(crate) fn span(seconds: u64) -> String {
     match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, seconds) => format!("{seconds} s"),

@@ -61,12 +61,12 @@ impl<T: TokenSource> WarmStart<T> {
         while refreshing.join_next().await.is_some() {}
     }
 
-    /// Fetches everything at once, so that this takes as long as the slowest answer. The token is requested first,
-    /// because every pod needs it.
+    /// Fetches everything concurrently, so that it takes only as long as the slowest response. The token is requested
+    /// first, because every pod needs it.
     async fn fetch_all(self: &Arc<Self>) {
         let mut fetching = JoinSet::new();
         fetching.spawn(Arc::clone(self).fetch_token());
-        // Lets the token's tasks run.
+        // Lets the tasks that fetch the token run.
         yield_now().await;
         for leaf in Leaf::all() {
             fetching.spawn(Arc::clone(self).fetch(leaf));
@@ -83,14 +83,14 @@ impl<T: TokenSource> WarmStart<T> {
 
     async fn fetch(self: Arc<Self>, leaf: Leaf) {
         let mut failures = 0;
-        // Nothing waits for a tree: some servers have none.
+        // The warmup does not wait for trees: some servers have none.
         while !self.leaves.warm(leaf).await && !leaf.is_tree() {
             failed(&mut failures).await;
         }
         self.learn(leaf);
     }
 
-    /// Refreshes the values of this lifetime, one after the other. A value whose refresh fails stays.
+    /// Refreshes the values with this lifetime, one after the other. A value whose refresh fails stays.
     async fn refresh(self: Arc<Self>, lifetime: Lifetime) {
         loop {
             sleep(lifetime.refresh_interval()).await;
@@ -101,7 +101,7 @@ impl<T: TokenSource> WarmStart<T> {
         }
     }
 
-    /// Passes on what others need: the default account's e-mail, and the project's number.
+    /// Passes on values that other parts need: the default account's email, and the project number.
     fn learn(&self, leaf: Leaf) {
         let text = |path| {
             let value = self.leaves.value(Leaf::new(path, false)?)?;
@@ -156,10 +156,10 @@ mod tests {
     use proxy::tokens::Fetched;
     use telemetry::Registry;
 
-    /// How long each answer takes.
+    /// Duration of each response.
     const DELAY: Duration = Duration::from_secs(2);
 
-    /// What was requested, in order.
+    /// The requests, in order.
     type Asked = Arc<Mutex<Vec<String>>>;
 
     struct Source(Asked);
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A warmup in front of a server that gives these statuses. 0 is a failure, at once.
+    /// A warmup in front of a server that responds with these statuses. 0 is an immediate failure.
     fn warmup(status: impl Fn(Leaf, usize) -> u16 + Send + Sync + 'static) -> (Arc<WarmStart<Source>>, Asked) {
         let asked = Asked::default();
         let recorded = Arc::clone(&asked);
@@ -201,7 +201,7 @@ mod tests {
         (Arc::new(WarmStart { leaves, store, tokens, names: None }), asked)
     }
 
-    /// How long the warmup takes, at most a minute.
+    /// Duration of the warmup, at most a minute.
     async fn duration(warm: &Arc<WarmStart<Source>>) -> Duration {
         let began = Instant::now();
         let _ = timeout(Duration::from_secs(60), warm.fetch_all()).await;
@@ -248,7 +248,7 @@ mod tests {
         let interval = Lifetime::Attribute.refresh_interval();
         let rest = Duration::from_secs(9 * 60 + 59);
         sleep(interval + rest).await;
-        // Those of a round are fetched one after the other.
+        // The values of a round are fetched one after the other.
         let attributes = Leaf::all().filter(|leaf| leaf.lifetime() == Lifetime::Attribute).count();
         let round = interval + DELAY * u32::try_from(attributes).expect("few");
         let rounds = 1 + rest.as_secs() / round.as_secs();

@@ -1,4 +1,4 @@
-//! Own clients for what no tool measures: single requests, connections that stay open, and the first response
+//! Own clients for measurements that no tool does: single requests, connections that stay open, and the first response
 //! of a process.
 
 use std::io;

@@ -53,7 +53,7 @@ pub async fn stack() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: S
     new_stack(&stacks().await, PEER)
 }
 
-/// The same where pods are identified and have accounts. The client is a process of the node.
+/// Like [`stack`], but pods are identified and have accounts. The client is a process of the node.
 pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send + 'static {
     let flags = [
         "--workload-identity",
@@ -68,13 +68,13 @@ pub async fn stack_with_identity() -> impl Stack<Body = TimedBody<SeatedBody<Bod
     new_stack(&stacks_of(&flags, Some(identifying)).await, peer)
 }
 
-/// The stack of a connection that is accepted now.
+/// The stack for a connection that is accepted now.
 fn new_stack<N: NewStack>(stacks: &N, peer: SocketAddr) -> N::Stack {
     let arrival = Arrival::now(peer);
     stacks.new_stack(arrival, &stacks.remember(arrival))
 }
 
-/// Creates such stacks for any peer.
+/// Creates stacks with warm caches for any peer.
 async fn stacks() -> impl NewStack<Stack: Stack<Body = TimedBody<SeatedBody<Body>>, Future: Send> + Send> {
     stacks_of(&[], None).await
 }

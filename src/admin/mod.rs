@@ -1,4 +1,4 @@
-//! The second listener, for operators: metrics, health and readiness, and what goes on.
+//! The second listener, for operators: metrics, health, readiness, and the status page.
 
 mod service;
 pub mod statusz;

@@ -53,7 +53,7 @@ gce-metadata-proxy
 /loglevel              log levels; from this machine: PUT /loglevel?levels=info,gce_metadata_proxy=debug
 ";
 
-/// Answers operators.
+/// Answers requests of operators.
 #[derive(Debug, Clone)]
 pub struct Admin {
     shared: Arc<Shared>,
@@ -63,13 +63,13 @@ pub struct Admin {
 type Page = Response<Full<Bytes>>;
 
 impl Admin {
-    /// Pages about this process.
+    /// Creates the pages about this process.
     pub fn new(shared: Arc<Shared>) -> Self {
         let hosts = AllowedHosts::for_admin(shared.config.metrics_allowed_hosts.iter().cloned());
         Self { shared, hosts: Arc::new(hosts) }
     }
 
-    /// The stack of each connection.
+    /// Makes the stack of each connection.
     pub fn into_stacks(
         self,
     ) -> impl NewStack<Stack: Stack<Body: Body<Data: Send> + Send, Future: Send> + Send + Sync> + Send + Sync {
@@ -152,7 +152,7 @@ impl Admin {
     }
 }
 
-/// Readiness with what is wrong. Pods may read it.
+/// Readiness and the facts behind it. Pods may read it.
 #[derive(Serialize)]
 struct Verbose {
     #[serde(flatten)]
@@ -162,7 +162,7 @@ struct Verbose {
     facts: Vec<Fact>,
 }
 
-/// Refuses requests that the pages must not see, catches their panics, and sets headers that all responses have.
+/// Refuses requests that must not reach the pages, catches their panics, and sets the headers of all responses.
 #[expect(clippy::result_large_err, reason = "the signature of ValidateRequest")]
 fn guard<B, S>(
     hosts: Arc<AllowedHosts>,
@@ -186,7 +186,7 @@ where
         if is_for(request.method(), request.uri().path(), peer) { Ok(()) } else { Err(not_for_this_peer()) }
     };
     ServiceBuilder::new()
-        // The server wants an error type that implements `Error`.
+        // The server requires an error type that implements `Error`.
         .map_response(|response: Response<_>| response.map(|body| BodyExt::map_err(body, io::Error::other)))
         .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF))
         .layer(SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, NO_STORE))

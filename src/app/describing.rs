@@ -1,4 +1,4 @@
-//! [`describe`]: what the API server says of a node that has no metadata server.
+//! [`describe`]: reads facts about a node without a metadata server from the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use identity::cluster::{Cluster, Failure};
 use proxy::layers::leaves::Leaves;
 use proxy::upstream::Values;
 
-/// Waits until the node's object is read again. A label may come later, and many nodes have none.
+/// Interval between reads of the node's object. A label may be added later, and many nodes have none.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600)).with(Jitter(0.8, 1.2));
 
-/// Waits while the cloud has not described the node yet. Its first pods come right after that.
+/// Interval while the cloud has not initialized the node yet. Its first pods start right after that.
 const UNINITIALIZED: Duration = Duration::from_secs(2);
 
 /// Reads the node's object until its zone is known.
@@ -24,7 +24,7 @@ pub(super) async fn describe(cluster: Cluster, values: Arc<Values>, leaves: Arc<
             Ok(node) if node.is_uninitialized() => wait = UNINITIALIZED,
             Ok(node) => {
                 values.know_node(node.uid(), node.zone());
-                // They were answered without it if an earlier attempt was refused.
+                // If an earlier attempt was refused, trees were served without these facts.
                 leaves.refresh_trees().await;
             }
             Err(error) => {
@@ -57,7 +57,7 @@ mod tests {
     use proxy::reply::Body;
     use proxy::upstream::Named;
 
-    /// What reads the object of `node-1` and ends when all is known, and what is known of it.
+    /// A task that reads the object of `node-1` and ends when all is known, and the values that it fills.
     fn reading(named: Named) -> (Fake, Arc<Values>, JoinHandle<()>) {
         let (fake, cluster) = Fake::new("node-1");
         let values = Arc::new(Values::of_node(named, "node-1"));

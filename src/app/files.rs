@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use operator::pages::MAX_ADMIN_CONNECTIONS;
 
-/// Raises the open file limit to what the limits need: one per client and upstream connection, and a few
+/// Raises the open file limit to what the configured limits need: one file per client and upstream connection, and a few
 /// others.
 pub(super) fn want(connections: usize) {
     let wanted = u64::try_from(connections + MAX_ADMIN_CONNECTIONS + 64).unwrap_or(u64::MAX);
@@ -22,7 +22,7 @@ pub(super) fn want(connections: usize) {
     }
 }
 
-/// Raises the limit of open files to this many, or to the hard limit. Returns the limit, which may be higher.
+/// Raises the limit of open files to this number, or to the hard limit. Returns the limit, which may be higher.
 pub fn allow_files(wanted: u64) -> io::Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     let (current, maximum) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));

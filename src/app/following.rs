@@ -1,4 +1,4 @@
-//! [`follow`]: starts what follows the API server.
+//! [`follow`]: starts the tasks that follow the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use identity::tokens::{prefetch, renew};
 use identity::workloads;
 use identity::{ApiServer, CredentialState, Identity};
 
-/// Maximum time that the API server has for its first list of pods before it is asked about rights, too.
+/// Maximum time to wait for the first list of pods before the API server is also queried about rights.
 const MAX_WAIT_FOR_LIST: Duration = Duration::from_secs(5);
 
-/// Follows this node's pods and their accounts, and what the proxy's credential may do, in tasks of this set.
+/// Starts tasks in this set that follow this node's pods, their accounts, and the rights of the proxy's credential.
 pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet<()>) {
     let Some(identity) = &shared.identity else { return };
     let asked = cluster.clone();
@@ -44,7 +44,7 @@ pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet
         background.spawn(describe(cluster.clone(), Arc::clone(values), Arc::clone(&shared.leaves)));
     }
     background.spawn(follow_rights(cluster.clone(), Arc::clone(identity)));
-    // The log says what happens to the watch, and the metrics how old its news is.
+    // The log reports what happens to the watch, and the metrics the age of its last event.
     let workloads = Arc::clone(identity.workloads());
     let on = move |event: WatchEvent<'_>| match event {
         WatchEvent::Listed { .. } | WatchEvent::Recovered => workloads.retry(),
@@ -53,17 +53,17 @@ pub(super) fn follow(cluster: Cluster, shared: &Shared, background: &mut JoinSet
     background.spawn(async move { match pods::follow(cluster, pods, on).await {} });
 }
 
-/// Finds out what the credential may do. Only after the first list, or after some seconds without one: pods wait for that
-/// list, and nobody for this.
+/// Checks the rights of the credential, but only after the first list of pods, or after some seconds without one: pods
+/// wait for that list, but not for this check.
 async fn follow_rights(cluster: Cluster, identity: Arc<Identity>) {
     let (pods, audience) = (identity.pods(), identity.workloads().federation());
     let audience = audience.map(|federation| federation.token_audience().into());
-    // Late or not, it goes on.
+    // Continues even without a list.
     let _ = timeout(MAX_WAIT_FOR_LIST, pods.known()).await;
     match rights::follow(cluster, audience, |asked| judged(&identity, asked)).await {}
 }
 
-/// Keeps what the credential for the API server was found to allow, for pages and metrics.
+/// Stores the rights of the API server credential for pages and metrics.
 fn judged(identity: &Identity, asked: Result<&Report, &RequestError>) {
     match asked {
         Ok(report) => {
@@ -76,7 +76,7 @@ fn judged(identity: &Identity, asked: Result<&Report, &RequestError>) {
             };
             identity.credential().set(state, report.findings.iter().map(ToString::to_string).collect());
         }
-        // What was found before is still the best that is known.
+        // The previous result is still the best available.
         Err(error) => identity.credential().unknown(error.to_string()),
     }
 }

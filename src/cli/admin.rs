@@ -1,4 +1,4 @@
-//! The flag that says where the proxy serves operators, which the commands that ask it share.
+//! The flag for the proxy's listener for operators, which is shared by the commands that query the proxy.
 
 use std::net::SocketAddr;
 

@@ -41,7 +41,7 @@ pub(super) struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// What to do, and where operators are served: as given before or after the command.
+    /// The command, and the listener for operators, as given before or after the subcommand.
     pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<(Command, SocketAddr)> {
         let admin = self.admin.over(before).resolve(mistakes);
         let node = mistakes.optional(self.node_name);
@@ -55,7 +55,7 @@ impl CheckArgs {
     }
 }
 
-/// The time between two checks. Shorter than a second would be a burden.
+/// The time between two checks. Less than a second would be a burden.
 #[derive(Debug, Clone)]
 struct Interval;
 

@@ -1,5 +1,5 @@
-//! Refuses flags that would have no effect: whoever sets one expects something of it. A flag that has its default value
-//! says what is so, and does no harm.
+//! Refuses flags that would have no effect, because whoever sets one expects an effect. A flag with its default value is
+//! harmless.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command};
@@ -11,22 +11,22 @@ use super::redirect::OpenedArgs;
 use super::syntax::{self, Place};
 use super::values::ValuesArgs;
 
-/// Flags that have an effect only with others.
+/// Flags that have an effect only in combination with others.
 struct Group {
     /// Adds the flags to a command.
     flags: fn(Command) -> Command,
-    /// Those of them that have an effect in any case.
+    /// The flags in this group that always have an effect.
     except: &'static [&'static str],
-    /// The flag without which they have none.
+    /// The flag that the others require to have an effect.
     without: &'static str,
-    /// Whether they have one. Also where an invalid value leaves that open.
+    /// Whether the flags have an effect. Also true if an invalid value leaves this open.
     is_on: fn(&ArgMatches) -> bool,
 }
 
 const GROUPS: [Group; 4] = [
     Group {
         flags: IdentityArgs::augment_args,
-        // The name of the node is known to whatever runs there.
+        // The node's name may be set without Workload Identity, as in any pod.
         except: &["workload-identity", "node-name"],
         without: "--workload-identity",
         is_on: |given| is_on(given, "workload_identity"),
@@ -63,12 +63,12 @@ pub(super) fn check(given: &ArgMatches, mistakes: &mut Mistakes) {
     }
 }
 
-/// Whether a switch is on.
+/// Whether a switch is on. Also true if its value is invalid.
 fn is_on(given: &ArgMatches, id: &str) -> bool {
     value::<syntax::OnOff>(given, id).unwrap_or(true)
 }
 
-/// Whether a flag was given a value of its own. An environment variable that is empty counts as not set.
+/// Whether a flag has a value other than its default. An empty environment variable counts as not set.
 fn is_set(given: &ArgMatches, arg: &Arg) -> bool {
     let id = arg.get_id().as_str();
     let is_given = given.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
@@ -110,7 +110,7 @@ mod tests {
         ] {
             serve(line);
         }
-        // What a proxy is told is no business of a subcommand's.
+        // A subcommand ignores the flags of the proxy.
         assert!(parse_line("--redirect-allow=443 policy show").is_ok());
     }
 

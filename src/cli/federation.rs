@@ -1,4 +1,4 @@
-//! The flags that say what Google trusts, and where tokens are exchanged.
+//! The flags for Google's trust in the cluster, and for the exchange of tokens.
 
 use clap::{ArgMatches, Args};
 use serde::Serialize;
@@ -58,7 +58,7 @@ repeated! {
 }
 
 impl FederationArgs {
-    /// Whether it is said where tokens come from, or that there are none.
+    /// Whether a flag specifies the source of tokens, or that there is none.
     pub(super) fn says_whose_tokens(&self) -> bool {
         let is_given = [
             self.workload_pool.as_ref().map(Given::is_not_empty),
@@ -125,10 +125,10 @@ impl FederationArgs {
     }
 }
 
-/// The flags of which one says where tokens come from.
+/// The two flags for the source of tokens, of which only one may be given.
 pub(super) const EITHER: &str = "--workload-pool or --workload-identity-provider";
 
-/// Whether pods' accounts have tokens, as the flags say. Also where an invalid value leaves that open.
+/// Whether pods' accounts have tokens, according to the flags. Also true if an invalid value leaves this open.
 pub(super) fn has_tokens(given: &ArgMatches) -> bool {
     !matches!(value::<ProviderOrNone>(given, "workload_identity_provider"), Some(None))
 }

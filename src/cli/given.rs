@@ -1,4 +1,4 @@
-//! [`Given`]: the value of a flag, which may be invalid, so that all mistakes are reported at once.
+//! [`Given`]: a flag's value, which may be invalid, so that all mistakes are reported at once.
 
 use std::ffi::OsStr;
 use std::fmt::{Debug, Display};
@@ -11,7 +11,6 @@ use serde::{Serialize, Serializer};
 
 /// The syntax of a flag's value.
 pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
-    /// The parsed value.
     type Value: Debug + Clone + Send + Sync;
 
     /// Describes a valid value, for error messages.
@@ -24,7 +23,7 @@ pub(super) trait Syntax: Debug + Clone + Send + Sync + 'static {
     fn show(value: &Self::Value) -> String;
 }
 
-/// A type whose values are typed as it shows them. It is its own syntax.
+/// A type that is its own syntax: its values are typed as `Display` shows them.
 pub(super) trait Plain: Display + Debug + Clone + Send + Sync + 'static {
     /// Describes a valid value, for error messages.
     const EXPECTED: &'static str;
@@ -49,7 +48,8 @@ impl<T: Plain> Syntax for T {
     }
 }
 
-/// A value with the flag or environment variable that it comes from. clap accepts any text; [`Mistakes`] holds what is invalid.
+/// A value and the flag or environment variable that it comes from. clap accepts any text; [`Mistakes`] collects invalid
+/// ones.
 #[derive(Debug, Clone)]
 pub(super) struct Given<S: Syntax> {
     origin: String,
@@ -76,17 +76,17 @@ impl<S: Syntax> Given<S> {
         &self.text
     }
 
-    /// Whether it was typed: neither taken from the environment nor the default.
+    /// Whether the value was typed: neither taken from the environment nor the default.
     pub(super) fn is_typed(&self) -> bool {
         self.is_typed
     }
 
-    /// Whether it has a value. An environment variable that is empty counts as not set.
+    /// Whether the flag has a value. An empty environment variable counts as not set.
     pub(super) fn is_not_empty(&self) -> bool {
         !self.text.is_empty()
     }
 
-    /// Adds the name of the subcommand in messages, for a flag that the proxy also has.
+    /// Adds the subcommand's name in messages, for a flag that the proxy also has.
     #[cfg(feature = "mock")]
     pub(super) fn with_command(self, command: &str) -> Self {
         Self { origin: format!("{command} {}", self.origin), ..self }
@@ -109,7 +109,6 @@ impl<S: Syntax> ValueParserFactory for Given<S> {
     }
 }
 
-/// The parser of [`Given`].
 #[derive(Clone)]
 pub(super) struct GivenParser<S>(PhantomData<fn() -> S>);
 
@@ -133,12 +132,12 @@ impl<S: Syntax> TypedValueParser for GivenParser<S> {
     }
 }
 
-/// The value of a flag. `None` if it is invalid.
+/// A flag's value. `None` if it is invalid.
 pub(super) fn value<S: Syntax>(given: &ArgMatches, id: &str) -> Option<S::Value> {
     given.get_one::<Given<S>>(id)?.value.clone()
 }
 
-/// How messages name a flag whose value comes from there.
+/// The name in messages of a flag whose value comes from this source.
 pub(super) fn origin(arg: &Arg, source: Option<ValueSource>) -> String {
     let flag = arg.get_long().unwrap_or_default();
     match arg.get_env().filter(|_| source == Some(ValueSource::EnvVariable)) {
@@ -164,17 +163,17 @@ impl Mistakes {
         self.0.push(line);
     }
 
-    /// Adds that `text` is invalid for a flag.
+    /// Adds a mistake: `text` is invalid for a flag.
     pub(super) fn invalid(&mut self, origin: &str, text: &str, expected: &str) {
         self.add(format!("{origin}: {text:?} is not valid; expected {expected}"));
     }
 
-    /// The value, or a mistake and `None`.
+    /// The value, or `None` and a mistake.
     pub(super) fn value<S: Syntax>(&mut self, given: Given<S>) -> Option<S::Value> {
         self.value_if(given, &S::expected(), |_| true)
     }
 
-    /// The value if it also meets a condition, or a mistake and `None`.
+    /// The value if it also meets a condition, or `None` and a mistake.
     pub(super) fn value_if<S: Syntax>(
         &mut self,
         given: Given<S>,
@@ -188,12 +187,12 @@ impl Mistakes {
         value
     }
 
-    /// The value, if one is set. An invalid one is a mistake.
+    /// The value, if one is set. An invalid value is a mistake.
     pub(super) fn optional<S: Syntax>(&mut self, given: Option<Given<S>>) -> Option<S::Value> {
         given.filter(Given::is_not_empty).and_then(|given| self.value(given))
     }
 
-    /// The valid values, without empty ones. Each invalid one is a mistake.
+    /// The valid values, without empty ones. Each invalid value is a mistake.
     pub(super) fn list<S: Syntax>(&mut self, given: Vec<Given<S>>) -> Vec<S::Value> {
         given.into_iter().filter(Given::is_not_empty).filter_map(|given| self.value(given)).collect()
     }

@@ -11,7 +11,7 @@ use identity::cluster::{self, Acting, Credential, NodeName};
 use identity::pods::owners::Attest;
 use identity::{AccountName, Settings};
 
-/// Where the node's `/proc` is mounted in a container.
+/// Mount point of the node's `/proc` in a container.
 const HOST_PROC: &str = "/host/proc";
 
 repeated! {
@@ -30,7 +30,7 @@ repeated! {
 }
 
 impl NodeArgs {
-    /// This node, and the credential. `None` without a name, or if there are mistakes.
+    /// This node and the credential. `None` without a node name, or if there are mistakes.
     pub(super) fn resolve(self, acting: Option<Acting>, mistakes: &mut Mistakes) -> Option<cluster::Settings> {
         let (node, kubeconfig) = (mistakes.optional(self.node_name), mistakes.optional(self.kubeconfig));
         let credential = match kubeconfig {
@@ -111,7 +111,7 @@ repeated! {
 }
 
 impl IdentityArgs {
-    /// `None` if it is off, or if there are mistakes.
+    /// `None` if Workload Identity is off, or if there are mistakes.
     pub(super) fn resolve(self, mistakes: &mut Mistakes) -> Option<Settings> {
         if !mistakes.switch(self.workload_identity.clone()) {
             self.node.resolve(None, mistakes);
@@ -127,7 +127,8 @@ impl IdentityArgs {
         self.resolve_anyway("--workload-identity", mistakes)
     }
 
-    /// The settings, whether it is on or not. `None` if there are mistakes. `what` needs them.
+    /// The settings, even if Workload Identity is off. `None` if there are mistakes. `what` is the flag or command that
+    /// needs them.
     pub(super) fn resolve_anyway(self, what: &str, mistakes: &mut Mistakes) -> Option<Settings> {
         let attest = mistakes.value(self.attest);
         let passthrough = mistakes.list(self.passthrough);
@@ -189,7 +190,7 @@ impl Plain for NodeName {
     }
 }
 
-/// Also another name in a namespace.
+/// Also used for the name of another object in a namespace.
 impl Plain for AccountName {
     const EXPECTED: &'static str = "NAMESPACE/ACCOUNT, such as kube-system/fluentbit";
 

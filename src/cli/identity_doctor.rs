@@ -43,7 +43,7 @@ pub(super) struct DoctorArgs {
 }
 
 impl Subcommands {
-    /// Flags of the proxy hold where they are given: before the subcommand, as in its manifest, or after it.
+    /// The proxy's flags apply whether they are given before the subcommand, as in its manifest, or after it.
     pub(super) fn resolve(
         self,
         before: IdentityArgs,

@@ -10,11 +10,11 @@ use super::Stop;
 use super::given::Mistakes;
 use super::usage::{Called, lacks_subcommand};
 
-/// What could be parsed.
+/// The result of parsing.
 pub(super) struct Parsed<A> {
-    /// The values, and where each comes from. `None` if some arguments cannot be parsed.
+    /// The values and their sources. `None` if some arguments cannot be parsed.
     pub(super) whole: Option<(A, ArgMatches)>,
-    /// The arguments that are left.
+    /// The remaining arguments.
     pub(super) args: Vec<OsString>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn parse<A: Parser>(
         }
         has_wrong_subcommand |= is_subcommand;
         match unknown(&error).and_then(|unknown| position(&args, unknown)) {
-            // What follows is its own, so nobody knows whether it is right.
+            // The rest belongs to the unknown subcommand, so it cannot be checked.
             Some(position) if is_subcommand => args.truncate(position),
             Some(position) => drop(args.remove(position)),
             None => return Ok(Parsed { whole: None, args }),
@@ -64,7 +64,7 @@ fn with_two_dashes(command: &clap::Command, arg: OsString) -> OsString {
     }
 }
 
-/// The argument or subcommand that clap does not know.
+/// The argument or subcommand that is unknown to clap.
 fn unknown(error: &clap::Error) -> Option<&str> {
     let kind = match error.kind() {
         ErrorKind::UnknownArgument => ContextKind::InvalidArg,

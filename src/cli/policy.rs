@@ -99,7 +99,7 @@ pub(super) struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    /// The policy is only for URLs, and the address only for pods. Both hold where they are given, before or after the command.
+    /// The policy is only for URLs, and the address only for pods. Both may be given before or after the subcommand.
     pub(super) fn resolve(self, policy: ChoiceArgs, admin: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
         if let Some(pod) = self.pod {
             return Some(Command::ExplainPod { admin: self.admin.over(admin).resolve(mistakes)?, pod });
@@ -136,7 +136,7 @@ pub(super) enum Policies {
 }
 
 impl Policies {
-    /// The policy holds where it is given, before or after the command.
+    /// The policy may be given before or after the subcommand.
     pub(super) fn resolve(self, before: ChoiceArgs, mistakes: &mut Mistakes) -> Question {
         match self {
             Self::Show { policy } => Question::Show(policy.over(before).resolve(mistakes).source),

@@ -79,7 +79,7 @@ pub(super) struct RedirectArgs {
     opened: OpenedArgs,
 }
 
-/// Where the proxy runs.
+/// The place where the proxy runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 enum Place {
@@ -137,7 +137,7 @@ pub(super) struct RoutesArgs {
 }
 
 impl Subcommands {
-    /// Takes out what is done besides the rules, and says whether they are kept.
+    /// Takes out the startup taint's flags, and returns whether the rules are kept.
     pub(super) fn take_startup_taint(&mut self) -> (StartupTaintArgs, bool) {
         match self {
             Self::Install { startup_taint, keep, .. } => (std::mem::take(startup_taint), *keep),
@@ -145,7 +145,7 @@ impl Subcommands {
         }
     }
 
-    /// Takes out where the metrics of `--keep` are served.
+    /// Takes out the address for the metrics of `--keep`.
     pub(super) fn take_metrics_addr(&mut self, mistakes: &mut Mistakes) -> Option<SocketAddr> {
         match self {
             Self::Install { keeper_metrics_addr, .. } => mistakes.optional(keeper_metrics_addr.take()),
@@ -194,7 +194,7 @@ fn daemon_set(has_uid: bool, uplinks: Vec<Given<Interface>>, mistakes: &mut Mist
     Some(Mode::DaemonSet { uplinks: Some(uplinks).filter(|uplinks| !uplinks.is_empty()) })
 }
 
-/// A sidecar without the user ID of the proxy.
+/// Reports a sidecar without the proxy's user ID.
 fn missing_uid(mistakes: &mut Mistakes) -> Option<Mode> {
     let expected = format!(
         "the runAsUser of the proxy's container ({SIDECAR_UID} in its image), which no other container of the pod may use"
@@ -212,7 +212,7 @@ impl OpenedArgs {
         }
     }
 
-    /// The flags that let this pass.
+    /// The flags that result in these open routes and limits.
     pub(super) fn from_opened(opened: Option<&Opened>) -> Self {
         Self {
             routes: RoutesArgs::from_routes(opened.map(|opened| &opened.routes)),
@@ -261,7 +261,7 @@ impl Syntax for Route {
     }
 }
 
-/// New connections per second, or `None` for 0, which is no bound.
+/// New connections per second, or `None` for 0, which means no limit.
 #[derive(Debug, Clone)]
 struct NewConnections;
 

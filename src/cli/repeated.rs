@@ -4,7 +4,7 @@ use super::given::{Given, Syntax};
 
 /// A flag, or a group of flags, before and after a subcommand.
 pub(super) trait Repeated {
-    /// This flag, given after the subcommand, if it was typed; or else the one before.
+    /// This flag, which was given after the subcommand, if it was typed; otherwise the one given before.
     fn over(self, before: Self) -> Self;
 }
 
@@ -32,7 +32,7 @@ impl Repeated for bool {
     }
 }
 
-/// Defines a group of flags that is [`Repeated`] flag by flag.
+/// Defines a group of flags, each of which is [`Repeated`] separately.
 macro_rules! repeated {
     ($(#[$group:meta])* $vis:vis struct $name:ident { $($(#[$flag:meta])* $field_vis:vis $field:ident: $type:ty,)+ }) => {
         $(#[$group])*

@@ -167,7 +167,7 @@ pub(super) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// The configuration, if there are no mistakes. `given`: where the values come from.
+    /// The configuration, if there are no mistakes. `given` has the sources of the values.
     pub(super) fn resolve(self, given: &ArgMatches, mistakes: &mut Mistakes) -> Option<Config> {
         effect::check(given, mistakes);
         let addrs = mistakes.list(self.addr);

@@ -43,7 +43,7 @@ impl StartupTaintArgs {
         if node.is_nameless() {
             mistakes.add("--startup-taint requires --node-name (or NODE_NAME), the name of this node".to_owned());
         }
-        // A node may not change its own taints, so the account acts as itself.
+        // A node may not change its own taints, so the account does not act as its node.
         let cluster = node.resolve(Some(Acting::AsItself), mistakes);
         Some(StartupTaint { key, cluster: cluster?, admin: admin? })
     }

@@ -24,7 +24,7 @@ pub(super) struct StatusArgs {
 }
 
 impl StatusArgs {
-    /// The address holds where it is given, before or after the command.
+    /// The address may be given before or after the subcommand.
     pub(super) fn resolve(self, before: AdminArgs, mistakes: &mut Mistakes) -> Option<Command> {
         let admin = self.admin.over(before).resolve(mistakes);
         let format = mistakes.value(self.format)?;

@@ -74,7 +74,7 @@ impl Syntax for OnOff {
 }
 
 impl Mistakes {
-    /// Whether a switch is on. A variable that is empty counts as not set, and so as off.
+    /// Whether a switch is on. An empty variable counts as not set, and so as off.
     pub(super) fn switch(&mut self, given: Switch) -> bool {
         self.optional(Some(given)).unwrap_or_default()
     }
@@ -149,18 +149,18 @@ impl Syntax for Upstream {
     }
 }
 
-/// Where the metadata server is.
+/// The metadata server's URL, or none.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     Server(Target),
-    /// There is none.
+    /// No metadata server.
     Nowhere,
 }
 
-/// Nothing, in place of something.
+/// The value for no server or provider.
 pub(super) const NONE: &str = "none";
 
-/// A value as a metadata server has it: one word.
+/// A metadata value of one word.
 #[derive(Debug, Clone)]
 pub(super) struct Word;
 
@@ -232,7 +232,8 @@ impl Plain for Levels {
     }
 }
 
-/// A duration with one unit. Not humantime's, which also takes hours and years, and several units at once.
+/// A duration with one unit. humantime's syntax is not used, because it also accepts hours, years, and several units at
+/// once.
 #[derive(Debug, Clone)]
 pub(super) struct Time;
 

@@ -1,23 +1,23 @@
-//! The text of usage errors: what is wrong, what was perhaps meant, and whose help says more.
+//! The text of usage errors: the mistake, a suggestion, and the command whose help to read.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command, Error};
 
-/// What clap knows of a word that resembles the one that was typed.
+/// clap's suggestions for a mistyped word.
 const SUGGESTIONS: [ContextKind; 3] =
     [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
 
-/// The command that arguments name: the program itself, or one of its subcommands.
+/// The command that the arguments name: the program itself, or one of its subcommands.
 pub(super) struct Called {
-    /// Its words, without the program's name.
+    /// The words of the subcommand, without the program's name.
     words: Vec<String>,
     command: Command,
 }
 
 impl Called {
-    /// Reads the arguments as far as they can be read. The first is the program's name.
+    /// Reads as many arguments as possible. The first is the program's name.
     pub(super) fn by(args: &[OsString], program: Command) -> Self {
         let read = program.clone().ignore_errors(true).try_get_matches_from(args).unwrap_or_default();
         let mut called = Self { words: Vec::new(), command: program };
@@ -30,14 +30,14 @@ impl Called {
         called
     }
 
-    /// All mistakes, and where to find help.
+    /// All mistakes, and a hint where to find help.
     pub(super) fn text(&self, mistakes: &[String]) -> String {
         let lines: Vec<String> = mistakes.iter().map(|mistake| format!("gce-metadata-proxy: {mistake}")).collect();
         let name = [&["gce-metadata-proxy".to_owned()], &self.words[..]].concat().join(" ");
         format!("{}\nTry '{name} --help'.\n", lines.join("\n"))
     }
 
-    /// What clap says is wrong, in one line.
+    /// clap's error message, in one line.
     pub(super) fn sentence(&self, error: &Error) -> String {
         let name = self.words.join(" ");
         if error.kind() == ErrorKind::MissingRequiredArgument {
@@ -47,7 +47,7 @@ impl Called {
             let commands: Vec<String> = self.command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
             return format!("{name} needs a command: {}", any_of(&commands));
         }
-        // The first paragraph says what is wrong. Suggestions and the usage follow.
+        // The first paragraph is the message. Suggestions and the usage follow.
         let text = error.render().to_string();
         let words: Vec<&str> = text.split("\n\n").next().unwrap_or_default().split_whitespace().collect();
         let sentence = words.join(" ").trim_start_matches("error: ").to_owned();
@@ -60,7 +60,7 @@ impl Called {
     }
 }
 
-/// Whether the command that was called has subcommands, and none follows.
+/// Whether the command has subcommands and none was given.
 pub(super) fn lacks_subcommand(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand)
 }

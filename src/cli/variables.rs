@@ -1,17 +1,18 @@
-//! Environment variables that look like a flag's and are none: nobody reads them, so nobody would notice a misspelling.
+//! Environment variables that resemble those of flags but are unknown. Nothing reads them, so a misspelling would go
+//! unnoticed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use clap::Command;
 
-/// How the variables of all flags but `--node-name` begin.
+/// Prefix of the variables of all flags except `--node-name`.
 const PREFIX: &str = "METADATA_PROXY_";
 
-/// How similar a name must be to be suggested, between 0 and 1. clap takes the same for flags.
+/// Minimum similarity of a suggested name, between 0 and 1. clap uses the same for flags.
 const SIMILAR: f64 = 0.7;
 
-/// A sentence for each of these variables that looks like a flag's and is none, in their order.
+/// A sentence for each of these variables that resembles those of flags but is unknown, in their order.
 pub(super) fn unknown(names: impl Iterator<Item = OsString>, program: &Command) -> Vec<String> {
     let known = of(program);
     let names = names.filter_map(|name| name.into_string().ok());
@@ -19,14 +20,14 @@ pub(super) fn unknown(names: impl Iterator<Item = OsString>, program: &Command) 
     strangers.map(|name| sentence(&name, &known)).collect()
 }
 
-/// The variables of a command and of those below it.
+/// The variables of a command and its subcommands.
 fn of(command: &Command) -> BTreeSet<String> {
     let own = command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned()));
     own.chain(command.get_subcommands().flat_map(of)).collect()
 }
 
-/// Kubernetes gives a container variables of each Service of its namespace, such as `METADATA_PROXY_SERVICE_HOST` and
-/// `METADATA_PROXY_PORT_80_TCP_ADDR` of one that is called `metadata-proxy`.
+/// Kubernetes gives a container variables for each Service in its namespace, such as `METADATA_PROXY_SERVICE_HOST` and
+/// `METADATA_PROXY_PORT_80_TCP_ADDR` for a Service named `metadata-proxy`.
 fn is_of_a_service(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

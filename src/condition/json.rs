@@ -18,12 +18,10 @@ struct Fields {
     r#do: Vec<String>,
 }
 
-/// Writes facts.
 pub fn serialize<S: Serializer>(facts: &[Fact], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(facts.iter().cloned().map(Fields::from))
 }
 
-/// Reads facts.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Fact>, D::Error> {
     Ok(Vec::<Fields>::deserialize(deserializer)?.into_iter().map(Fact::from).collect())
 }

@@ -1,4 +1,4 @@
-//! [`facts`]: what is wrong, from what was seen.
+//! [`facts`]: finds problems in the observations.
 
 use std::time::Duration;
 
@@ -11,43 +11,40 @@ use proxy::policy::A_RESTART_FAILS;
 use telemetry::labels::Label;
 use telemetry::minute::Tally;
 
-/// How long the metadata server may fail before pods are said to get errors: cached tokens are served meanwhile, and a pod
-/// can make a single request fail.
+/// Time after which failures of the metadata server make the condition failing instead of degraded: cached tokens are
+/// served meanwhile, and a pod can make a single request fail.
 const OUTAGE: Duration = Duration::from_secs(60);
 
-/// What was seen of this proxy.
+/// Observations of this proxy.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Whether pods should be sent here.
+    /// Whether the proxy is ready for pods.
     pub state: State,
-    /// What readiness knows to be wrong, in a process that serves.
+    /// Problems that readiness reports in a serving process.
     pub troubles: Vec<Trouble>,
-    /// The policy.
     pub policy: PolicySeen,
-    /// What happened in the last minute.
     pub minute: Tally,
-    /// The client with most requests in the last minute, in words.
+    /// The client with the most requests in the last minute, in words.
     pub busiest: Option<String>,
     /// Why the redirect that this process keeps is not installed.
     pub redirect: Option<String>,
-    /// What the proxy's own credential for the API server allows.
+    /// Rights of the proxy's own credential for the API server.
     pub credential: Option<CredentialStatus>,
 }
 
-/// What was seen of the policy.
+/// Observations of the policy.
 #[derive(Debug, Clone)]
 pub struct PolicySeen {
-    /// Its file, or the name of a built-in policy.
+    /// The policy's file, or the name of a built-in policy.
     pub source: String,
-    /// Whether it is enforced.
     pub mode: Mode,
-    /// Requests since the start that it conceals and that were answered, in audit mode.
+    /// Requests since the start that the policy conceals but that were answered, in audit mode.
     pub served: u64,
-    /// Why the file's present content is not in force, and for how long.
+    /// Why the file's current content is not in force, and for how long.
     pub rejected: Option<(String, Duration)>,
 }
 
-/// What is not as it should be, the worst first.
+/// The problems, the worst first.
 pub fn facts(seen: &Seen) -> Vec<Fact> {
     let mut facts: Vec<Fact> = of_state(&seen.state)
         .into_iter()

@@ -1,7 +1,7 @@
-//! [`Condition`]: whether this proxy is well, and the [`Fact`]s that say why not.
+//! [`Condition`]: whether this proxy is healthy, and the [`Fact`]s that say why not.
 //!
-//! The only place that decides it. [`facts`] is a pure function of what was [`Seen`]; `/readyz?verbose`, `/statusz` and the
-//! command `status` show what it returns.
+//! Only this module decides it. [`facts`] is a pure function of the observations in [`Seen`]; `/readyz?verbose`,
+//! `/statusz` and the command `status` show its result.
 
 pub mod json;
 mod judge;
@@ -12,7 +12,7 @@ use operator::finding::{self, Finding};
 
 pub use judge::{PolicySeen, Seen, facts};
 
-/// Whether the proxy is well. A greater one is worse.
+/// Whether the proxy is healthy. A greater value is worse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -20,13 +20,13 @@ pub enum Condition {
     /// Pods get what they should, and nothing else.
     #[default]
     Ok,
-    /// Some pods may not, or will not after a restart; or secrets are served.
+    /// Some pods may not get it, or will not after a restart; or secrets are served.
     Degraded,
     /// Pods get errors now.
     Failing,
 }
 
-/// What a fact is about: a name for scripts.
+/// The subject of a fact: a name for scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
@@ -38,7 +38,7 @@ pub enum Topic {
     MetadataServer,
     /// Whether pods can be identified.
     Identity,
-    /// Requests of which it is not known which pod sent them.
+    /// Requests whose pod is not known.
     Unidentified,
     /// Pods' own tokens.
     Tokens,
@@ -46,23 +46,23 @@ pub enum Topic {
     PolicyMode,
     /// The policy file.
     PolicyFile,
-    /// What is refused or closed under overload.
+    /// Requests and connections that are shed.
     Overload,
-    /// The rules that bring pods' requests here.
+    /// The rules that redirect pods' requests to the proxy.
     Redirect,
     /// The rights of the proxy's own credential for the API server.
     Credential,
-    /// Defects of the proxy.
+    /// Bugs in the proxy.
     Panics,
-    /// Values that pods ask for first.
+    /// The values that pods request first.
     Warmup,
 }
 
-/// Something that is not as it should be: what, how bad, one line, and what to do.
+/// A problem: its topic, severity, description and fix.
 pub type Fact = Finding<Topic, Condition>;
 
 impl Condition {
-    /// The worst of these facts.
+    /// The worst condition of these facts.
     pub fn of(facts: &[Fact]) -> Self {
         facts.iter().map(|fact| fact.verdict).max().unwrap_or_default()
     }
@@ -78,7 +78,7 @@ impl finding::Verdict for Condition {
     }
 }
 
-/// A fact without what names clients or quotes a file: pods may read it.
+/// A fact without texts that name clients or quote a file, because pods may read it.
 pub fn for_anybody(fact: Fact) -> Fact {
     Fact { said: None, ..fact }
 }

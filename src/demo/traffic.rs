@@ -1,4 +1,4 @@
-//! The traffic of `demo --traffic`: pods, each with an address of the loopback network, and what each of them gets.
+//! The traffic of `demo --traffic`: pods, each with a loopback address, and the responses that they get.
 
 use std::fmt::Write as _;
 use std::io;
@@ -17,13 +17,13 @@ const DEFAULT_TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/defau
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token?scopes=storage-ro";
 const SECRET: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 
-/// Not kept by the proxy, so each request needs the metadata server.
+/// Not cached by the proxy, so each request needs the metadata server.
 const VALUE: &str = "/computeMetadata/v1/instance/cpu-platform";
 
-/// Pods that start at the same moment, as many as a node may have.
+/// Number of pods that start at the same moment: as many as a node may have.
 const PODS: u8 = 110;
 
-/// Connections that the flooding pod keeps opening, and for how long.
+/// Number of connections that the flooding pod keeps opening, and the duration of the flood.
 const FLOOD_CONNECTIONS: usize = 1_200;
 const FLOOD_TIME: Duration = Duration::from_secs(5);
 
@@ -34,10 +34,10 @@ const HEALTHY_INTERVAL: Duration = Duration::from_millis(40);
 const FLOODING_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 const HEALTHY_POD: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 2);
 
-/// Longer than the proxy makes anybody wait.
+/// Longer than the proxy makes any client wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends the traffic once, and prints what came of it as it goes.
+/// Sends the traffic once, and prints the results as they arrive.
 pub(super) async fn run(proxy: SocketAddr, mock: &Handle) {
     println!("Traffic of pods:\n");
     println!("{}", start(proxy, mock).await);
@@ -49,7 +49,7 @@ pub(super) async fn run(proxy: SocketAddr, mock: &Handle) {
 
 /// All pods request the same new token at once.
 async fn start(proxy: SocketAddr, mock: &Handle) -> String {
-    // Once the default token is there, its own requests are not counted.
+    // When the default token is cached, its own requests are not counted.
     let _ = get(Ipv4Addr::LOCALHOST, proxy, DEFAULT_TOKEN).await;
     mock.reset_counters();
     let mut pods = JoinSet::new();
@@ -77,7 +77,7 @@ async fn flood(proxy: SocketAddr) -> String {
     for _ in 0..FLOOD_CONNECTIONS {
         flood.spawn(timeout(FLOOD_TIME, async move {
             loop {
-                // Whatever becomes of it, the next one follows.
+                // The next request follows, whatever the result.
                 let _ = get(FLOODING_POD, proxy, VALUE).await;
                 sleep(Duration::from_millis(100)).await;
             }
@@ -110,7 +110,7 @@ struct Answer {
     body: String,
 }
 
-/// Sends a request on a connection of its own, from this address.
+/// Sends a request from this address on a new connection.
 async fn get(from: Ipv4Addr, proxy: SocketAddr, target: &str) -> io::Result<Answer> {
     timeout(ANSWER_TIMEOUT, async {
         let mut stream = connect(from, proxy).await?;

@@ -1,4 +1,4 @@
-//! [`Identified`]: how pods are identified, and where tokens come from.
+//! [`Identified`]: the identification of pods, and the sources of tokens.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use proxy::tokens::MetadataServer;
 use proxy::upstream::{Named, Upstream};
 use telemetry::Registry;
 
-/// How pods are identified, and where their tokens come from.
+/// The parts that identify pods and issue their tokens.
 #[derive(Debug)]
 pub struct Identifying {
-    /// What the kernel says.
+    /// Scans of the node's processes.
     pub scans: Scans,
-    /// Who exchanges tokens. `None` if pods have none.
+    /// The clients that exchange tokens. `None` if pods have no tokens.
     pub exchange: Option<(Cluster, Google)>,
 }
 
-/// How pods are identified, and what their tokens come from.
+/// The identification of pods, and the parts that their tokens come from.
 #[derive(Default)]
 pub(super) struct Identified {
     identity: Option<Arc<Identity>>,
@@ -34,7 +34,7 @@ pub(super) struct Identified {
 }
 
 impl Identified {
-    /// Identifies pods, if that is configured.
+    /// Sets up the identification of pods, if configured.
     pub(super) fn new(
         config: &Config,
         identifying: Option<Identifying>,
@@ -61,7 +61,7 @@ impl Identified {
         Self { identity: Some(identity), exchange: identifying.exchange, kept }
     }
 
-    /// The sources of tokens: the node's, and that of workloads if they have one.
+    /// The sources of tokens: the node's, and the workloads' if they have one.
     pub(super) fn sources(self, node: MetadataServer, registry: &Registry) -> (Option<Arc<Identity>>, Sources) {
         let sources = Sources::of_node(node);
         if let (Some(identity), Some((cluster, google))) = (&self.identity, self.exchange)
@@ -81,7 +81,7 @@ impl Identified {
     }
 }
 
-/// Passes on the number of the project, which is part of accounts' principals.
+/// Passes on the project number, which is part of accounts' principals.
 fn know_project(identity: &Identity, named: &Named) {
     if let (Some(names), Some(id), Some(number)) =
         (identity.workloads().names(), &named.project_id, named.numeric_project_id)

@@ -1,4 +1,4 @@
-//! [`Limits`]: how much clients may use: memory, connections, seats and watches.
+//! [`Limits`]: the limits on clients' use of memory, connections, seats and watches.
 
 use std::sync::Arc;
 
@@ -11,16 +11,13 @@ use proxy::server::Connections;
 use telemetry::shedding::Shedding;
 use telemetry::{Registry, table};
 
-/// How much clients may use.
+/// The limits on clients' use of resources.
 #[derive(Debug)]
 pub struct Limits {
     /// The memory limit.
     pub pressure: Arc<Pressure>,
-    /// Connections of clients.
     pub connections: Arc<Connections>,
-    /// Requests in flight.
     pub seats: Arc<Seats>,
-    /// Hanging requests.
     pub watches: Arc<Watches>,
     /// Memory for large responses.
     pub(super) room: Arc<Room>,
@@ -48,7 +45,7 @@ impl Limits {
         limits
     }
 
-    /// Registers gauges whose values are kept elsewhere.
+    /// Registers gauges for values that are stored elsewhere.
     fn observe(&self, registry: &Registry) {
         self.seats.observe(registry);
         let watches = Arc::clone(&self.watches);
@@ -80,7 +77,7 @@ fn budget(config: &Config, pressure: &Pressure) -> Budget {
     budget
 }
 
-/// Cuts the connections of these clients that do not read their responses.
+/// Cuts the connections of those clients among these that do not read their responses.
 fn cut_unread(connections: &Arc<Connections>) -> CutUnread {
     let connections = Arc::clone(connections);
     CutUnread::new(Arc::new(move |peers| connections.cut_unread_of(peers)))

@@ -1,4 +1,4 @@
-//! [`Measures`]: what is counted and measured of requests, beside the parts that count for themselves.
+//! [`Measures`]: counters and measurements of requests that do not belong to a part with its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,15 @@ use telemetry::minute::{Minute, Tally};
 use telemetry::requests::Requests;
 use telemetry::shedding::Shedding;
 
-/// What is counted and measured of requests.
+/// Counters and measurements of requests.
 #[derive(Debug)]
 pub struct Measures {
-    /// Where measurements of requests go.
+    /// The instruments that the request path writes to.
     pub instruments: Instruments,
     /// Counts responses.
     pub requests: Arc<Requests>,
-    /// Counts what is refused or closed under overload.
+    /// Counts requests and connections that are refused or closed under overload.
     pub shedding: Arc<Shedding>,
-    /// Durations of the last minutes.
     pub history: History,
     minute: Minute,
 }
@@ -35,7 +34,7 @@ impl Measures {
         Self { instruments, requests, shedding, history: History::default(), minute: Minute::default() }
     }
 
-    /// Keeps what the status page shows of the last minutes, and logs the end of overloads. Never returns.
+    /// Records the last minutes for the status page, and logs the end of overloads. Never returns.
     pub async fn run(&self) {
         let mut tick = interval(history::INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -47,7 +46,7 @@ impl Measures {
         }
     }
 
-    /// What happened in the last minute, and how long that was.
+    /// The events of the last minute, and the length of that period.
     pub fn last_minute(&self) -> (Duration, Tally) {
         self.minute.since_oldest(Instant::now(), self.tally())
     }

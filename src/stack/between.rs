@@ -1,4 +1,4 @@
-//! [`Between`]: what stands between two layers. In a test it is middleware that the test chose.
+//! [`Between`]: a layer between two others: nothing here, and in a test the middleware that the test chose.
 
 use std::marker::PhantomData;
 

@@ -1,5 +1,5 @@
-//! The fixture `tests/fixtures/verdicts.tsv`, as far as a path and a query decide: the built-in policies are asked without
-//! a network. `tests/it/concealment.rs` asks the binary, and whoever a header decides about.
+//! The fixture `tests/fixtures/verdicts.tsv`, for verdicts that depend only on a path and a query: the built-in policies
+//! judge them without a network. `tests/it/concealment.rs` tests the binary, and the verdicts that depend on a header.
 
 #[path = "../../tests/fixtures/verdicts.rs"]
 #[allow(unreachable_pub, dead_code, reason = "the integration test needs more of it")]
@@ -45,7 +45,7 @@ fn no_attack_is_left_out() {
     }
 }
 
-/// Every id of the protocol notes' list of attacks; the gaps are the list's.
+/// Every ID in the protocol notes' list of attacks, with the gaps of that list.
 const ATTACKS: &str = "
     A01 A02 A03 A04 A05 A06 A07 A08 A09 A10 A12 A13 A14 A15 A16 A17 A18 A19 A21 A23 A24 A26 A27 A28 A29 A30 A31 A32 A34
     A35 A36 A37 A38 A39 A40 A44 A45 A46 A48 A50 A51 A52 A55 A56 A57 A59 A60 A61 A62 A63 A64 A66 A67 A69";
@@ -73,12 +73,12 @@ fn read(target: &str) -> Result<Box<Request>, Error> {
     Ok(Request::parse(head, false, None, &AllowedHosts::default())?)
 }
 
-/// What the metadata server would answer is not known here: a status only where the proxy chooses one.
+/// The metadata server's answer is not known here: there is a status only where the proxy chooses one.
 fn agree(expected: Verdict, found: Verdict) -> bool {
     let by_the_server = |verdict: Verdict| matches!(verdict.fate, Fate::Serve | Fate::Open);
     match found.fate {
         Fate::Serve => by_the_server(expected),
-        // The server may answer a directory that is not there; then there is nothing to cut.
+        // The directory may not exist on the server; then there is nothing to cut.
         Fate::Cut => {
             matches!(expected.fate, Fate::Cut | Fate::Part)
                 || (expected.fate == Fate::Serve && expected.status != Some(200))

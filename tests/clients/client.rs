@@ -22,72 +22,73 @@ use crate::weather::Weather;
 /// One client library or tool.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// Its name in tests and expectations.
+    /// Name in tests and expectations.
     pub(crate) name: &'static str,
-    /// Its name in the table.
+    /// Name in the table.
     pub(crate) library: &'static str,
-    /// What it is written for.
+    /// The language that the client is written for.
     pub(crate) language: &'static str,
     program: Program,
-    /// What its application does in a session.
+    /// The steps of its application in a session.
     pub(crate) steps: &'static [Step],
-    /// The most connections that its session makes: fewer than its requests, if it keeps them. Go's libraries make one more
-    /// where the next request comes before the last connection is back in the pool.
+    /// Maximum number of connections in its session: fewer than its requests, if it keeps connections open. Go's
+    /// libraries open one more if the next request comes before the last connection is back in the pool.
     pub(crate) connections: u64,
-    /// Refusals after which it asks again.
+    /// Refusals after which it retries.
     pub(crate) retries: &'static [Refusal],
-    /// Names of the weathers it is not sent into, because they would show nothing about it.
+    /// Names of the weathers that it does not run in, because they would show nothing about it.
     left_out: &'static [&'static str],
 }
 
-/// All of them.
+/// All clients.
 pub(crate) fn clients() -> impl Iterator<Item = &'static Client> {
     LIBRARIES.iter().chain(PROGRAMS)
 }
 
-/// What a client's program is to do.
+/// A task for a client's program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Task<'a> {
     /// These steps, once.
     Session(&'a [Step]),
-    /// One token.
+    /// A single token.
     Token,
-    /// So many tokens at once.
+    /// This many tokens at once.
     Many(usize),
     /// Token after token, until this file exists.
     Stay(&'a Path),
 }
 
-/// A program that hangs fails its test instead of stopping it. Longer than all that a client's own time-outs come to.
+/// Timeout of a program, so that one that hangs fails its test instead of blocking it. Longer than the sum of any
+/// client's own timeouts.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 impl Client {
-    /// What it cannot run without: names of rows in `tests/needs.tsv`.
+    /// Needs of the client: names of rows in `tests/needs.tsv`.
     pub(crate) fn needs(&self) -> &'static [&'static str] {
         self.program.needs()
     }
 
-    /// What this machine does not have of that.
+    /// Needs that this machine does not meet.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         needs::missing(self.needs())
     }
 
-    /// Whether it is sent into a weather.
+    /// Whether the client runs in a weather.
     pub(crate) fn meets(&self, weather: &Weather) -> bool {
         !self.left_out.contains(&weather.name)
     }
 
-    /// Whether it gets tokens by rules of its own.
+    /// Whether the client gets tokens by its own rules, and not with a library that is itself in the list.
     pub(crate) fn gets_tokens(&self) -> bool {
         !self.left_out.contains(&"250 at once, reset")
     }
 
-    /// Installs it, unless that has been done.
+    /// Installs the client, unless that has been done.
     pub(crate) async fn install(&self) -> Result<(), String> {
         self.program.install().await
     }
 
-    /// Runs it against a proxy, and returns what it tells.
+    /// Runs the client against a proxy, and returns its report.
     pub(crate) async fn run(&self, proxy: SocketAddr, task: Task<'_>) -> Result<Told, String> {
         let mut command = self.program.command();
         match task {
@@ -97,7 +98,7 @@ impl Client {
             Task::Stay(until) => command.arg("stay").arg(until),
         };
         let addr = proxy.to_string();
-        // Not at home, where other credentials may be, and without a proxy for the proxy.
+        // Without a home, which may contain other credentials, and without a proxy for requests to the proxy.
         command
             .env("HOME", "/nonexistent")
             .env_remove("GOOGLE_APPLICATION_CREDENTIALS")

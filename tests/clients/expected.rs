@@ -3,18 +3,18 @@
 use crate::client::Client;
 use crate::weather::{Cell, Weather};
 
-/// A client that cannot do well in a weather, whatever the proxy does.
+/// Clients that must fail in a weather, whatever the proxy does.
 #[derive(Debug)]
 pub(crate) struct Exception {
     clients: &'static [&'static str],
     weathers: &'static [&'static str],
-    /// Part of what goes wrong; any other failure is not the expected one.
+    /// Part of the error; with any other error, the exception does not apply.
     error: &'static str,
-    /// Why, and what helps.
+    /// The cause, and the remedy.
     pub(crate) reason: &'static str,
 }
 
-/// Every exception there is.
+/// All exceptions.
 pub(crate) static EXCEPTIONS: &[Exception] = &[];
 
 /// The exception for a client in a weather.
@@ -22,7 +22,7 @@ pub(crate) fn exception(client: &Client, weather: &Weather) -> Option<&'static E
     EXCEPTIONS.iter().find(|exception| exception.is_for(client, weather))
 }
 
-/// Compares what came of a client with what was expected; an error when they differ.
+/// Compares the result of a client with the expectation; an error if they differ.
 pub(crate) fn judge(client: &Client, weather: &Weather, cell: &Cell) -> Result<(), String> {
     match (&cell.result, exception(client, weather)) {
         (Ok(()), None) => Ok(()),

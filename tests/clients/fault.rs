@@ -15,29 +15,29 @@ use crate::client::{Client, clients};
 use crate::play;
 use crate::weather::{WEATHERS, Weather};
 
-/// What is wrong with every answer.
+/// The fault in every response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoil {
     /// No `Metadata-Flavor`.
     DropFlavor,
-    /// The `ETag` in quotes, as HTTP wants it and the metadata server does not have it.
+    /// The `ETag` in quotes, as HTTP requires and the metadata server does not send it.
     QuoteEtag,
-    /// The connection is closed behind it, unannounced.
+    /// The connection is closed after the response, unannounced.
     CloseAfter,
 }
 
-/// A fault, the weather in which it shows, and the clients that must notice.
+/// A fault, the weather in which it shows, and the clients that must fail because of it.
 #[derive(Debug)]
 pub(crate) struct SpoiledAnswers {
-    /// Its name as a test.
+    /// The fault's name in tests.
     pub(crate) name: &'static str,
     pub(crate) spoil: Spoil,
     weather: &'static str,
-    /// These, and no others, fail where they otherwise would not.
+    /// Only these clients fail where they otherwise would not.
     noticed_by: &'static [&'static str],
 }
 
-/// Every fault.
+/// All faults.
 pub(crate) const FAULTS: &[SpoiledAnswers] = &[
     SpoiledAnswers {
         name: "answers without Metadata-Flavor",
@@ -105,25 +105,25 @@ pub(crate) const FAULTS: &[SpoiledAnswers] = &[
     },
 ];
 
-/// Clients at once, over all faults. Libraries for Node give the server 3 s, in which many that start at once do not all get a
-/// processor.
+/// Maximum clients at once, over all faults. Libraries for Node give the server 3 s, in which not all of many processes
+/// that start at once get a processor.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
 impl SpoiledAnswers {
-    /// What the clients need that must notice.
+    /// Needs of the clients that must fail.
     pub(crate) fn needs(&self) -> Vec<&'static str> {
         let clients = clients().filter(|client| self.is_noticed_by(client));
         let needs: BTreeSet<_> = clients.flat_map(Client::needs).copied().collect();
         needs.into_iter().collect()
     }
 
-    /// Whether this client must notice.
+    /// Whether this client must fail.
     pub(crate) fn is_noticed_by(&self, client: &Client) -> bool {
         self.noticed_by.contains(&client.name)
     }
 
-    /// Sends every client that can run into the weather with spoiled responses. An error names those that should have
-    /// noticed and did not, and those that should not have.
+    /// Runs every client that can run in the weather with spoiled responses. The error names the clients that should have
+    /// failed and did not, and those that should not have failed.
     pub(crate) async fn check(&'static self) -> Result<(), String> {
         let weather: &'static Weather =
             WEATHERS.iter().find(|weather| weather.name == self.weather).expect("one of the weathers");
@@ -150,11 +150,11 @@ impl SpoiledAnswers {
     }
 }
 
-/// The middleman.
+/// The relay that spoils responses.
 pub(crate) struct Spoiler;
 
 impl Spoiler {
-    /// Stands before a proxy until the runtime's end; returns where.
+    /// Starts a relay in front of a proxy, until the end of the runtime. Returns its address.
     pub(crate) async fn start(proxy: SocketAddr, spoil: Spoil) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port on loopback");
         let addr = listener.local_addr().expect("bound");
@@ -162,7 +162,7 @@ impl Spoiler {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(async move {
                     if let Ok(proxy) = TcpStream::connect(proxy).await {
-                        // Whoever ends the connection ends it for both.
+                        // If either side ends the connection, it ends for both.
                         let _ = relay(client, proxy, spoil).await;
                     }
                 });
@@ -172,7 +172,7 @@ impl Spoiler {
     }
 }
 
-/// Passes on requests as they are and answers as they should not be, until either side ends.
+/// Passes on requests unchanged and responses with the fault, until either side ends.
 async fn relay(client: TcpStream, proxy: TcpStream, spoil: Spoil) -> std::io::Result<()> {
     let (mut requests, mut to_client) = client.into_split();
     let (answers, mut to_proxy) = proxy.into_split();
@@ -196,7 +196,7 @@ async fn relay(client: TcpStream, proxy: TcpStream, spoil: Spoil) -> std::io::Re
     }
 }
 
-/// An answer's head, and the length of its body; nothing at the end of the connection.
+/// A response's head, and the length of its body; `None` at the end of the connection.
 async fn head(answers: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<Option<(String, usize)>> {
     let (mut head, mut length) = (String::new(), 0);
     loop {

@@ -7,10 +7,11 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// What opens a gate.
+/// Opens a gate.
 type Opener = oneshot::Sender<()>;
 
-/// Stands before a proxy until the runtime's end. Returns where, and the gate's opener once the first client has come.
+/// Starts a gate in front of a proxy, until the end of the runtime. Returns its address, and its opener once the first
+/// client has connected.
 pub(crate) async fn gate(proxy: SocketAddr) -> (SocketAddr, oneshot::Receiver<Opener>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port on loopback");
     let addr = listener.local_addr().expect("bound");
@@ -33,7 +34,7 @@ pub(crate) async fn gate(proxy: SocketAddr) -> (SocketAddr, oneshot::Receiver<Op
     (addr, arrival)
 }
 
-/// Passes everything on until either side ends. The client sees a reset of the proxy as a reset.
+/// Passes everything on until either side ends. The client sees the proxy's resets as resets.
 async fn relay(client: TcpStream, proxy: TcpStream) {
     let (mut requests, mut to_client) = client.into_split();
     let (mut answers, mut to_proxy) = proxy.into_split();

@@ -1,7 +1,7 @@
 //! The client libraries in use, as real processes against the real binary, in good and bad weather.
 //!
 //! Most problems with metadata proxies come from client libraries that the proxy's authors never tested. Here
-//! each of them does what an application does ([`client`]), in each weather ([`weather`]), and the outcome is
+//! each of them acts as in an application ([`client`]), in each weather ([`weather`]), and the outcome is
 //! compared with the expectation ([`expected`]). A client that fails because of its own rules is expected to
 //! fail, for a documented reason; any other failure, or unexpected success, fails the test. [`refusal`] counts
 //! how often each client asks when it is refused. [`fault`] checks the tests themselves: it spoils responses
@@ -42,14 +42,15 @@ use refusal::Refusal;
 use table::Table;
 use weather::{WEATHERS, Weather};
 
-/// Tests at once, unless the command line says otherwise. Most of them wait most of the time; those that do not take turns.
+/// Number of concurrent tests, unless the command line sets it. Most of them wait most of the time; the others take
+/// turns.
 const AT_ONCE: usize = 8;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     support::open_many_files();
-    // As the clients run.
+    // At the niceness of the clients.
     stall::watch(10);
 
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
@@ -85,11 +86,11 @@ fn test_of(client: &'static Client, weather: &'static Weather, runtime: &Arc<Run
     })
 }
 
-/// How often a client is sent into a weather, if the computer stands still meanwhile.
+/// Maximum times that a client is run in a weather, if the machine stalls meanwhile.
 const MAX_PLAYS: usize = 3;
 
-/// Sends a client into a weather, and judges what came of it. A failure, expected or not, does not count if the computer stood
-/// still meanwhile.
+/// Runs a client in a weather, and judges the result. A failure, expected or not, does not count if the machine stalled
+/// meanwhile.
 pub(crate) async fn play(
     client: &'static Client,
     weather: &'static Weather,

@@ -1,7 +1,7 @@
-//! What a client does when it is refused: whether it asks again, how often, and for how long.
+//! Behaviour of a client when it is refused: whether it retries, how often, and for how long.
 //!
-//! By this `--overload` is chosen. The proxy refuses a token only if a pod asks for too many different ones, so a server that
-//! refuses every request stands in for it.
+//! The choice of `--overload` is based on these results. The proxy refuses a token only if a pod requests too many
+//! different ones, so a server that refuses every request stands in for it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,41 +15,41 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::{Client, Task};
 
-/// How a request is refused.
+/// Kind of refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
     /// With `--overload reset`.
     Reset,
     /// With `--overload unavailable`, and always if the metadata server fails.
     Unavailable,
-    /// As other proxies refuse; this one never does.
+    /// As other proxies refuse; this proxy never does.
     BadGateway,
 }
 
-/// What came of a client that was refused.
+/// The attempts of a client that was refused.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempts {
     requests: u32,
-    /// From the first request until the client ended; nothing if it was still asking after [`WATCHED`].
+    /// Time from the first request until the client ended; `None` if it was still retrying after [`WATCHED`].
     given_up_after: Option<Duration>,
 }
 
-/// What a server was asked.
+/// The requests to a server.
 #[derive(Debug)]
 struct Requests {
     count: AtomicU32,
-    /// When the first request came.
+    /// Time of the first request.
     first: watch::Sender<Option<Instant>>,
 }
 
-/// How long a client is watched after its first request, however long it takes to start.
+/// Time for which a client is watched after its first request, however long it takes to start.
 const WATCHED: Duration = Duration::from_secs(25);
 
 impl Refusal {
-    /// Every kind, in the order of the table's columns.
+    /// All kinds, in the order of the table's columns.
     pub(crate) const ALL: [Self; 3] = [Self::Reset, Self::Unavailable, Self::BadGateway];
 
-    /// Its name in tests and at the head of a column.
+    /// The name in tests and in the head of a column.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reset => "reset",
@@ -58,7 +58,7 @@ impl Refusal {
         }
     }
 
-    /// Lets a client ask for a token, and refuses it.
+    /// Runs a client that requests a token, and refuses it.
     pub(crate) async fn meet(self, client: &'static Client) -> Result<Attempts, String> {
         client.install().await?;
         let (came, first) = watch::channel(None);
@@ -79,7 +79,7 @@ impl Refusal {
         Ok(Attempts { requests: requests.count.load(Ordering::Relaxed), given_up_after })
     }
 
-    /// Starts a server that lives until the runtime's end, and counts its requests.
+    /// Starts a server that runs until the end of the runtime, and counts its requests.
     async fn serve(self, requests: Arc<Requests>) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port on loopback");
         let addr = listener.local_addr().expect("bound");
@@ -87,7 +87,7 @@ impl Refusal {
             while let Ok((client, _)) = listener.accept().await {
                 let requests = Arc::clone(&requests);
                 tokio::spawn(async move {
-                    // A client that goes away ends only its connection.
+                    // A client that disconnects ends only its own connection.
                     let _ = self.refuse(client, &requests).await;
                 });
             }
@@ -110,7 +110,7 @@ impl Refusal {
         Ok(())
     }
 
-    /// The proxy's own answer; 502 only in its first line.
+    /// The proxy's own response; with 502 only the status line differs.
     fn answer(self) -> Option<String> {
         let status = match self {
             Self::Reset => return None,
@@ -125,7 +125,7 @@ impl Refusal {
 }
 
 impl Attempts {
-    /// Compares it with what the client is known to do.
+    /// Compares the attempts with the known behaviour of the client.
     pub(crate) fn judge(self, client: &Client, refusal: Refusal) -> Result<(), String> {
         let expected = client.retries.contains(&refusal);
         match self.requests {

@@ -6,32 +6,31 @@ use mock::Handle;
 
 use crate::support::{Binary, get, upstream};
 
-/// One proxy, and its upstream.
+/// A proxy and its upstream.
 pub(crate) struct Stage {
-    /// The upstream.
     pub(crate) mock: Handle,
     /// The proxy's process.
     pub(crate) proxy: Binary,
-    /// Where the proxy serves pods.
+    /// The proxy's address for pods.
     pub(crate) pods: SocketAddr,
     operators: SocketAddr,
 }
 
-/// What was counted so far.
+/// Counts so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// Requests of clients, those that were reset among them.
+    /// Requests of clients, including those that were reset.
     pub(crate) requests: u64,
     /// Connections of clients.
     pub(crate) connections: u64,
-    /// Requests that were refused for want of a seat.
+    /// Requests that were refused for lack of a seat.
     pub(crate) sheds: u64,
     /// Requests to the upstream.
     pub(crate) upstream: u64,
 }
 
 impl Stage {
-    /// A proxy that has just begun to listen, and knows nothing yet.
+    /// A proxy that has just begun to listen, with empty caches.
     pub(crate) async fn cold(mock: Handle, args: &[&str]) -> Self {
         let (proxy, pods, operators) = start(&mock, "127.0.0.1:0", args).await;
         Self { mock, proxy, pods, operators }
@@ -48,7 +47,7 @@ impl Stage {
         self.proxy.stderr_line("cache warmed up: the default token and common values are cached").await;
     }
 
-    /// A second proxy on the same address, which is ready.
+    /// A second proxy on the same address, ready.
     pub(crate) async fn successor(&self, args: &[&str]) -> Self {
         let (proxy, pods, operators) = start(&self.mock, &self.pods.to_string(), args).await;
         let mut successor = Self { mock: self.mock.clone(), proxy, pods, operators };
@@ -56,10 +55,10 @@ impl Stage {
         successor
     }
 
-    /// What was counted so far.
+    /// Counts so far.
     pub(crate) async fn counts(&self) -> Counts {
         let page = get(self.operators, "/metrics").await.body;
-        // Of every label, or of the one that is part of the name.
+        // Summed over all labels, or only for the label that is part of the name.
         let sum = |series: &str| -> u64 {
             let values = page.lines().filter_map(|line| line.strip_prefix(series)?.rsplit(' ').next());
             values.filter_map(|value| value.parse::<u64>().ok()).sum()
@@ -84,7 +83,7 @@ async fn start(mock: &Handle, addr: &str, args: &[&str]) -> (Binary, SocketAddr,
 }
 
 impl Counts {
-    /// What was counted since another count.
+    /// Differences from an earlier count.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             requests: self.requests - before.requests,

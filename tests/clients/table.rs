@@ -9,29 +9,29 @@ use crate::expected::{EXCEPTIONS, exception};
 use crate::refusal::{Attempts, Refusal};
 use crate::weather::{Cell, WEATHERS, Weather};
 
-/// Where the table is written, as Markdown.
+/// Environment variable for the file that the table is written to, as Markdown.
 const FILE: &str = "METADATA_PROXY_CLIENTS_TABLE";
 
-/// What is known so far, by client and weather.
+/// Results so far, by client and weather.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     cells: Mutex<Cells>,
-    /// What clients did when they were refused.
+    /// Attempts of refused clients.
     refused: Mutex<Refused>,
 }
 
 impl Table {
-    /// Notes what came of a client in a weather.
+    /// Records the result of a client in a weather.
     pub(crate) fn note(&self, client: &Client, weather: &Weather, cell: Cell) {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner).insert((client.name, weather.name), cell);
     }
 
-    /// Notes what a client did when it was refused.
+    /// Records the attempts of a refused client.
     pub(crate) fn note_refused(&self, client: &Client, refusal: Refusal, attempts: Attempts) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert((client.name, refusal), attempts);
     }
 
-    /// Prints it, if anything was run, and writes it where the environment says.
+    /// Prints the table, if anything was run, and writes it to the file that the environment names.
     pub(crate) fn print(&self) {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,13 +84,13 @@ fn markdown(cells: &Cells) -> String {
     text
 }
 
-/// The client's version, if it lived to tell it in any weather.
+/// The client's version, if it reported it in any weather.
 fn version<'a>(client: &Client, cells: &'a Cells) -> &'a str {
     let known = WEATHERS.iter().find_map(|weather| cells.get(&(client.name, weather.name))?.version.as_deref());
     known.unwrap_or_default()
 }
 
-/// Attempts for one token, by refusal.
+/// Attempts for one token, by kind of refusal.
 fn markdown_of_refused(refused: &Refused, cells: &Cells) -> String {
     let heads = Refusal::ALL.map(Refusal::name).join(" | ");
     let mut text = format!("\n| client | version | {heads} |\n|---|---|{}", "---|".repeat(Refusal::ALL.len()));
@@ -107,7 +107,7 @@ fn markdown_of_refused(refused: &Refused, cells: &Cells) -> String {
     text
 }
 
-/// Requests of the client, requests to the upstream, and the time from its start to its end.
+/// Requests of the client, requests to the upstream, and the time from the client's start to its end.
 fn show(client: &Client, weather: &Weather, cell: &Cell) -> String {
     let word = match (&cell.result, exception(client, weather)) {
         (Ok(()), _) => "ok".to_owned(),

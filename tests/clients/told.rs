@@ -6,18 +6,18 @@ use mock::DEFAULT_ACCOUNT;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The line.
+/// The output line.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Told {
-    /// The library's version, as it is installed.
+    /// The installed version of the library.
     pub(crate) version: String,
-    /// What became of each step of a session.
+    /// The outcome of each step of a session.
     #[serde(default)]
     steps: BTreeMap<String, Outcome>,
-    /// Tokens that were got, when tokens were asked for over and over.
+    /// Tokens received, if tokens were requested repeatedly.
     #[serde(default)]
     tokens: Vec<Value>,
-    /// Why the other tokens were not got.
+    /// Errors of the other token requests.
     #[serde(default)]
     errors: Vec<String>,
 }
@@ -29,45 +29,45 @@ enum Outcome {
     Error(String),
 }
 
-/// One thing that an application does.
+/// A step of an application.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
-    /// Finds out whether there is a metadata server.
+    /// Detects whether there is a metadata server.
     Detect,
-    /// Asks which project this is.
+    /// Requests the project.
     Project,
     /// Gets a token.
     Token,
-    /// Asks whose token that is.
+    /// Requests the account of that token.
     Account,
     /// Gets a token with a scope.
     Scoped,
     /// Gets a token with that scope once more.
     Refresh,
-    /// Asks for an identity token, which is concealed: it is told so, or that there is none.
+    /// Requests an identity token, which is concealed: the response says so, or that there is none.
     Identity,
-    /// Asks for the universe's domain.
+    /// Requests the universe's domain.
     Universe,
-    /// Watches a value that does not change, by its `ETag`, and is kept waiting.
+    /// Watches a value that does not change, by its `ETag`, and has to wait.
     Watch,
-    /// Reads all that is known of the machine, and ends with its id.
+    /// Reads all data about the machine, and ends with its ID.
     Crawl,
-    /// Says what platform this is: GKE, with the cluster's name and place.
+    /// Reports the platform: GKE, with the cluster's name and location.
     Platform,
-    /// Says which machine this is where there is no Kubernetes: its number, name and zone.
+    /// Reports the machine where there is no Kubernetes: its number, name and zone.
     Machine,
-    /// Requests a token that is bound to a certificate, and is told how to do without.
+    /// Requests a token that is bound to a certificate, and is told how to do without one.
     Bound,
 }
 
-/// The id of the mock's instance.
+/// The ID of the mock's instance.
 pub(crate) const INSTANCE_ID: &str = "4520031799277581759";
 
-/// The variable with which a client with a certificate does without bound tokens.
+/// The variable that makes a client with a certificate do without bound tokens.
 const OPT_OUT: &str = "GOOGLE_API_ENABLE_RUNTIME_BOUND_TOKEN=false";
 
-/// How clients say 404 to a request for an identity token: gcloud and libraries for Go, Java and Rust in words of their own, others
-/// in the proxy's.
+/// How clients report 404 for an identity token: gcloud and libraries for Go, Java and Rust with their own text, others
+/// with the proxy's.
 const NO_IDENTITY: [&str; 5] = [
     " not defined",
     "404 Not Found",
@@ -77,17 +77,17 @@ const NO_IDENTITY: [&str; 5] = [
 ];
 
 impl Step {
-    /// Its name for the clients' programs.
+    /// The name in the arguments and output of the clients' programs.
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 
-    /// Whether nothing that the proxy knows can stand in for the upstream.
+    /// Whether the step needs the upstream, because no value in the proxy can replace it.
     pub(crate) fn needs_the_upstream(self) -> bool {
         matches!(self, Self::Watch)
     }
 
-    /// What is wrong with what became of it, if anything.
+    /// The error in the outcome, if any.
     fn fault(self, outcome: Option<&Outcome>) -> Option<String> {
         let Some(outcome) = outcome else { return Some(format!("{self:?}: not done")) };
         let is_right = match (self, outcome) {
@@ -111,19 +111,19 @@ impl Step {
 }
 
 impl Told {
-    /// Reads the line.
+    /// Parses the line.
     pub(crate) fn read(line: &str) -> Result<Self, String> {
         serde_json::from_str(line).map_err(|error| format!("{error} in what it printed: {line:?}"))
     }
 
-    /// Whether every step of a session came to what it should.
+    /// Whether every step of a session had the expected outcome.
     pub(crate) fn session(&self, steps: &[Step]) -> Result<(), String> {
         let outcome = |step: Step| self.steps.get(&step.name());
         let faults: Vec<String> = steps.iter().filter_map(|step| step.fault(outcome(*step))).collect();
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }
 
-    /// Whether it got so many tokens, or any number but none, and nothing but tokens.
+    /// Whether it received this number of tokens, or any number but none, and no errors.
     pub(crate) fn tokens(&self, wanted: Option<usize>) -> Result<(), String> {
         let got = self.tokens.iter().filter(|token| is_token(token) || *token == INSTANCE_ID).count();
         if self.errors.is_empty() && got == self.tokens.len() && wanted.map_or(got > 0, |wanted| got == wanted) {
@@ -134,13 +134,13 @@ impl Told {
     }
 }
 
-/// OpenTelemetry's word for GKE or Cloud Logging's, and the mock's cluster.
+/// OpenTelemetry's or Cloud Logging's name for GKE, and the mock's cluster.
 fn is_gke(platform: &str) -> bool {
     let kind = platform.strip_suffix(" mock-cluster us-central1");
     kind.is_some_and(|kind| ["gcp_kubernetes_engine", "k8s_container"].contains(&kind))
 }
 
-/// The mock's machine.
+/// Whether this is the mock's machine.
 fn is_machine(machine: &str) -> bool {
     machine == format!("{INSTANCE_ID} gke-mock-cluster-default-pool-0a1b2c3d-x1y2 us-central1-a")
 }

@@ -19,10 +19,10 @@ use crate::support::stall::{self, Waits};
 use crate::support::{Outcome, ask, eventually, upstream};
 use crate::told::{Step, Told};
 
-/// One kind of weather.
+/// A kind of weather.
 #[derive(Debug)]
 pub(crate) struct Weather {
-    /// Its name in tests and expectations, and at the head of a column.
+    /// Name in tests and expectations, and in the head of a column.
     pub(crate) name: &'static str,
     kind: Kind,
     /// Arguments of the proxy.
@@ -31,34 +31,34 @@ pub(crate) struct Weather {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// Nothing is the matter.
+    /// No problem.
     Clear,
-    /// Nothing is the matter, and what GKE's own server does not show is not there, as the machine's name.
+    /// No problem, but values that GKE's own server does not show are missing, such as the machine's name.
     Strict,
-    /// So many processes start when the proxy does.
+    /// This many processes start at the same time as the proxy.
     ColdStart(usize),
-    /// The upstream takes this long for every answer, and nothing is known yet.
+    /// The upstream takes this long for every response, and the caches are empty.
     Slow(Duration),
-    /// The upstream is gone, and was there before.
+    /// The upstream has become unreachable.
     Dead,
-    /// The upstream refuses whatever it is asked: 429, then 500, then 503, then 429 again.
+    /// The upstream refuses every request: with 429, then 500, then 503, then 429 again.
     Refusing,
-    /// So many requests at once while others have taken all the seats.
+    /// This many requests at once while others have taken all the seats.
     Crowded(usize),
     /// Another process takes over.
     Handover,
 }
 
-/// What is shipped for agents that report the machine's name and type.
+/// The policy that is shipped for agents that report the machine's name and type.
 const MONITORING: &[&str] = &["--policy=deploy/components/monitoring-policy/policy.yaml"];
 
-/// All of it.
+/// All weathers.
 pub(crate) const WEATHERS: &[Weather] = &[
     Weather { name: "clear", kind: Kind::Clear, args: &[] },
     Weather { name: "policy strict", kind: Kind::Strict, args: &["--policy=strict"] },
     Weather { name: "policy monitoring", kind: Kind::Clear, args: MONITORING },
     Weather { name: "slow by 1 s", kind: Kind::Slow(Duration::from_secs(1)), args: &[] },
-    // Half a second less than the proxy waits for an answer, since both share the processor with the clients.
+    // Half a second less than the proxy waits for a response, because both share the processor with the clients.
     Weather { name: "slow by 2 s", kind: Kind::Slow(Duration::from_secs(2)), args: &[] },
     Weather { name: "upstream dead", kind: Kind::Dead, args: &[] },
     Weather { name: "429, 500, 503", kind: Kind::Refusing, args: &[] },
@@ -68,37 +68,37 @@ pub(crate) const WEATHERS: &[Weather] = &[
     Weather { name: "250 at once, 503", kind: Kind::Crowded(50), args: &["--overload=unavailable"] },
 ];
 
-/// What came of a client in a weather.
+/// The result of a client in a weather.
 #[derive(Debug)]
 pub(crate) struct Cell {
-    /// The library's version, if it lived to tell.
+    /// The library's version, if it was reported.
     pub(crate) version: Option<String>,
-    /// Whether all went well, or what did not.
+    /// The error, if something went wrong.
     pub(crate) result: Result<(), String>,
-    /// What was counted meanwhile, without what the stage did itself.
+    /// Counts meanwhile, without requests of the stage itself.
     pub(crate) counts: Counts,
-    /// How long it took, from the start of the client's process to its end.
+    /// Time from the start of the client's process to its end.
     pub(crate) took: Duration,
 }
 
-/// Those that keep the processor busy take turns, so that none is judged by the time that another took from it.
+/// Tests that keep the processor busy take turns, so that none fails because of the time that another took.
 static PROCESSOR: RwLock<()> = RwLock::const_new(());
 
-/// A value that is not one of those that the proxy knows, so that asking for it takes a seat.
+/// A value that the proxy does not cache, so that a request for it takes a seat.
 const LEAF: &str = "/computeMetadata/v1/instance/cpu-platform";
 
-/// Less than the proxy gives the upstream for an answer.
+/// Less than the proxy gives the upstream for a response.
 const PATIENCE_OF_NEIGHBOURS: Duration = Duration::from_millis(1500);
 
-/// Tokens that a client's processes and the proxy itself may want between them: with scopes and without, by the account's
-/// alias and by its e-mail.
+/// Maximum number of different tokens that a client's processes and the proxy itself request: with scopes and without, by
+/// the account's alias and by its e-mail.
 const TOKENS: usize = 4;
 
-/// Seats at the proxy, as its `--max-in-flight` is unless it is told otherwise.
+/// Seats of the proxy: the default of `--max-in-flight`.
 const SEATS: u64 = 200;
 
 impl Weather {
-    /// Sends a client into it; an error if that could not be done. Answers are spoiled on their way, if wanted.
+    /// Runs a client in the weather; an error if that was not possible. With `spoil`, responses are spoiled on their way.
     pub(crate) async fn meet(&self, client: &'static Client, spoil: Option<Spoil>) -> Result<Cell, String> {
         client.install().await?;
         match self.kind {
@@ -155,7 +155,7 @@ impl Weather {
         scene.end(&stage, told, |told| told.session(client.steps)).await
     }
 
-    /// A session once more, when all that it asks for has been asked for before.
+    /// A second session, when all that it requests has been requested before.
     async fn known(&self, client: &'static Client, spoil: impl AsyncFnOnce(&Stage)) -> Cell {
         let stage = Stage::ready(self.args).await;
         let before =
@@ -189,7 +189,8 @@ impl Weather {
             .await
     }
 
-    /// The neighbours come when the client does, however long it takes to start, and keep the seats until it has its tokens.
+    /// The neighbours arrive when the client does, however long it takes to start, and keep the seats until it has its
+    /// tokens.
     async fn crowded(&self, client: &'static Client, requests: usize, spoil: Option<Spoil>) -> Cell {
         let stage = Stage::ready(self.args).await;
         stage.mock.fault_at(LEAF, Fault::Hang);
@@ -203,7 +204,7 @@ impl Weather {
         let until = Instant::now() + PATIENCE_OF_NEIGHBOURS;
         let neighbours: JoinSet<Outcome> = (0..SEATS).map(|_| ask(stage.pods, LEAF)).collect();
         eventually("the neighbours have all the seats", || stage.mock.in_flight() == SEATS).await;
-        // Neighbours get no answer if the proxy or the upstream, which is in this process, is kept from a processor.
+        // Neighbours get no response if the proxy or the upstream, which is in this process, is kept from a processor.
         let programs = [std::process::id(), stage.proxy.id()];
         let waits = programs.map(Waits::of);
         open.send(()).expect("the gate waits");
@@ -229,7 +230,7 @@ impl Weather {
         cell
     }
 
-    /// The client asks without a pause until the successor has answered it for a while.
+    /// The client sends requests without a pause until the successor has answered it for a while.
     async fn handover(&self, client: &'static Client) -> Cell {
         let mut old = Stage::ready(self.args).await;
         let (pods, over) = (old.pods, over());
@@ -260,7 +261,7 @@ impl Weather {
     }
 }
 
-/// From the start of a client to its end.
+/// The period from the start of a client to its end.
 struct Scene {
     before: Counts,
     began: Instant,
@@ -291,7 +292,7 @@ impl Scene {
     }
 }
 
-/// Refuses more requests than any client makes.
+/// Sets more refusals than any client makes requests.
 fn refuse(mock: &Handle) {
     for _ in 0..100 {
         for status in [429, 500, 503] {
@@ -300,7 +301,7 @@ fn refuse(mock: &Handle) {
     }
 }
 
-/// Where a client is to ask: the proxy, or what spoils its answers.
+/// The address for a client: the proxy's, or that of the relay that spoils its responses.
 async fn through(pods: SocketAddr, spoil: Option<Spoil>) -> SocketAddr {
     match spoil {
         Some(spoil) => Spoiler::start(pods, spoil).await,
@@ -308,7 +309,7 @@ async fn through(pods: SocketAddr, spoil: Option<Spoil>) -> SocketAddr {
     }
 }
 
-/// Waits until so many more requests have come. Says whether they have, in the time that the slowest client needs to start.
+/// Waits for this many more requests. Returns whether they arrived in the time that the slowest client needs to start.
 async fn moved_on(stage: &Stage, before: Counts, requests: u64) -> bool {
     let moved = async {
         while stage.counts().await.since(before).requests < requests {
@@ -318,7 +319,7 @@ async fn moved_on(stage: &Stage, before: Counts, requests: u64) -> bool {
     timeout(Duration::from_secs(20), moved).await.is_ok()
 }
 
-/// A file that is not there yet.
+/// A file that does not exist yet.
 fn over() -> std::path::PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let name = format!("over-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));

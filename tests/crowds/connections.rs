@@ -1,4 +1,4 @@
-//! More connections than there is room for: which give way, and which are refused.
+//! More connections than there is room for: which ones are closed, and which are refused.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::stage::{CONNECTIONS, LEAF, RESETS, TOKEN, all_are_200, fill, sheds, s
 use crate::support::{Connection, get, metric, metric_becomes, request};
 use crate::turn;
 
-/// What other connections do during a test.
+/// Behaviour of other connections during a test.
 #[derive(Debug, Clone, Copy)]
 enum Idle {
-    /// Never sent a byte.
+    /// Never sends a byte.
     Silent,
-    /// Got a response and is idle.
+    /// Gets a response and then is idle.
     Between,
     /// Sends its head one byte at a time.
     Trickling,
 }
 
-/// Opens this many connections that do this, and reopens them when they are closed, until the set is dropped.
+/// Opens this many connections with this behaviour, and reopens them when they are closed, until the set is dropped.
 fn herd(count: u64, addr: SocketAddr, idle: Idle) -> JoinSet<()> {
     let one = move |number: u64| async move {
         loop {
@@ -89,7 +89,7 @@ async fn a_burst_of_newcomers_does_not_push_out_a_request_that_has_arrived() {
     assert!(outcome.is_status(200), "{outcome:?}");
 }
 
-/// A throttled proxy reads nothing. A connection does not become useless by that.
+/// A throttled proxy reads nothing. That does not make a connection useless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_proxy_stands_still_no_connection_becomes_useless() {
     let _turn = turn().await;
@@ -97,7 +97,7 @@ async fn while_the_proxy_stands_still_no_connection_becomes_useless() {
     let mut honest = Connection::open(addr).await;
     metric_becomes(metrics_addr, CONNECTIONS, 1).await;
     binary.signal(Signal::STOP);
-    // The kernel reports them first, so they are accepted before the request is read.
+    // The kernel reports these connections first, so they are accepted before the request is read.
     let mut burst = Vec::new();
     for _ in 0..200 {
         burst.push(Connection::open(addr).await);
@@ -124,7 +124,7 @@ async fn the_connection_that_gives_way_is_closed_and_is_the_one_that_got_nowhere
     let mut fillers = Vec::new();
     for gives_way in [&mut silent, &mut idle] {
         assert_eq!(get(proxy.addr, LEAF).await.status, 200);
-        // Its own place is free again, so the next one needs two.
+        // The request's own place is free again, so the next request needs two.
         let ended = timeout(Duration::from_secs(5), gives_way.rest()).await;
         assert_eq!(ended.expect("it is closed"), b"");
         fillers.push(Connection::open(proxy.addr).await);
@@ -149,7 +149,7 @@ async fn when_every_connection_is_in_flight_the_newcomer_is_reset() {
         assert!(outcome.is_reset(), "{outcome:?}");
     }
     let mut silent = Connection::open(proxy.addr).await;
-    silent.outcome().await.assert_reset(); // even one that asks nothing
+    silent.outcome().await.assert_reset(); // even without a request
     assert_eq!(proxy.metric(&sheds("connections")).await, Some(4.0));
     assert_eq!(proxy.metric(RESETS).await, Some(4.0));
     assert_eq!(get(proxy.metrics_addr, "/healthz").await.status, 200);

@@ -1,7 +1,7 @@
-//! Crowds of clients against the binary as it is shipped: who is served, who is refused, and how.
+//! Crowds of clients against the binary as shipped: which clients are served, which are refused, and how.
 //!
-//! They are apart from the other scenarios, and run one at a time, so that each has the processor for itself. Hostile pods
-//! are in `tests/siege`.
+//! They are separate from the other scenarios, and run one at a time, so that each has the processor to itself. Hostile
+//! pods are in `tests/siege`.
 
 #![allow(unreachable_pub, reason = "everything here is private to this binary")]
 
@@ -17,7 +17,7 @@ mod watches;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Waits until no other test runs: many rely on an answer that takes less than 2.5 s, which crowds beside them delay.
+/// Waits until no other test runs: many require a response in less than 2.5 s, which crowds of other tests would delay.
 async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     support::open_many_files();

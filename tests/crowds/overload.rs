@@ -1,4 +1,4 @@
-//! Requests above the limit: which are refused, how, and which are not.
+//! Requests above the limit: which ones are refused, how, and which are not.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the tests share: a proxy, clients of it, and its metrics.
+//! Shared by the tests: a proxy, its clients, and its metrics.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ pub fn sheds(reason: &str) -> String {
     format!("metadata_proxy_sheds_total{{reason=\"{reason}\"}}")
 }
 
-/// A mock, and a proxy in this process in front of it.
+/// Starts a mock, and a proxy in this process in front of it.
 pub async fn start(change: impl FnOnce(&mut Config)) -> (Handle, Proxy) {
     let mock = upstream().await;
     let mut config = config(mock.addr());
@@ -32,7 +32,7 @@ pub async fn start(change: impl FnOnce(&mut Config)) -> (Handle, Proxy) {
     (mock, proxy)
 }
 
-/// A mock, and the binary in front of it: where it serves pods and operators.
+/// Starts a mock, and the binary in front of it. Also returns the binary's addresses for pods and for operators.
 pub async fn start_binary(args: &[&str]) -> (Handle, Binary, SocketAddr, SocketAddr) {
     let mock = upstream().await;
     let (binary, addr, metrics_addr) = Binary::ready_of(release(), None, mock.addr(), args).await;

@@ -1,4 +1,4 @@
-//! Crowds that want tokens: one upstream request for each.
+//! Crowds that request tokens: one upstream request for each token.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Requests that wait for a change (`wait_for_change`): how many reach the upstream, and which are refused.
+//! Requests that wait for a change (`wait_for_change`): how many reach the upstream, and which ones are refused.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -32,7 +32,7 @@ async fn a_thousand_watchers_of_one_path_are_one_upstream_request() {
     mock.set("instance/attributes/watched", "old");
     let watchers = watchers(1000, addr, &watch(""));
     metric_becomes(metrics_addr, CONNECTIONS, 1000).await;
-    // All are connected; the last request is read well before this has passed.
+    // All are connected; the last request is read well within this time.
     sleep(Duration::from_millis(500)).await;
     assert_eq!((mock.requests(), mock.in_flight()), (1, 1));
     assert_eq!(metric(metrics_addr, HANGING).await, Some(1.0));
@@ -115,7 +115,7 @@ async fn a_watch_above_the_limit_is_refused_with_503_and_its_place_is_free_when_
     let second = watchers(1, proxy.addr, &target("b"));
     eventually("two requests are held", || mock.watchers() == 2).await;
     for _ in 0..3 {
-        // A refusal comes when the client expects an answer.
+        // A refusal arrives when the client expects an answer.
         let target = target("c") + "&timeout_sec=1";
         assert_no_room(&Connection::open(proxy.addr).await.ask(&target).await.answer());
     }
@@ -182,7 +182,7 @@ async fn one_pod_cannot_hold_all_watches() {
     }
     let mut third = Connection::open_from(Ipv4Addr::new(127, 0, 0, 2), proxy.addr).await;
     assert_no_room(&third.ask(&distinct(6)).await.answer());
-    // The ones that gave way may still be counted.
+    // The watches that were ended may still be counted.
     let is_upstream =
         || mock.requests_to("/computeMetadata/v1/instance/attributes/watched") == 6 && mock.watchers() == 4;
     eventually("the others' watches are upstream", is_upstream).await;
@@ -206,7 +206,7 @@ async fn large_answers_to_watches_that_nobody_reads_are_cut_when_others_need_the
         unread.push(slow);
     }
     unread[0].head().await;
-    // Each of the other's requests is answered. On a busy computer the first may find that there is still room.
+    // Each of the other client's requests is answered. On a busy machine the first ones may still find room.
     let waited = Instant::now();
     while proxy.metric(&sheds("unread_answer")).await.expect("it is counted") < 1.0 {
         assert!(waited.elapsed() < Duration::from_secs(20), "nothing was cut");

@@ -1,4 +1,4 @@
-//! The bound on new connections: a pod that opens too many, and others beside it.
+//! The limit on new connections: a pod that opens too many, and others beside it.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -22,25 +22,26 @@ pub const TESTS: &[Test] = tests![
     addresses_that_are_not_a_pod_s_own_take_no_room,
 ];
 
-/// Connections of a flood, where nothing stops it.
+/// Connections of a flood that nothing stops.
 const FLOOD: usize = 300;
 
-/// The least rate: one connection a second.
+/// The lowest rate: one connection per second.
 const LEAST: &str = "--redirect-max-new-connections 1";
 
-/// Connections at once at the least rate.
+/// Connections that may be opened at once at the lowest rate.
 const BURST: usize = 10;
 
-/// Pods on a node, at most.
+/// Maximum pods on a node.
 const PODS: usize = 110;
 
-/// Connections that each of them opens at once.
+/// Connections that each pod opens at once.
 const AT_ONCE: usize = 4;
 
-/// Before the kernel sends a lost packet again, which takes a second.
+/// Shorter than the second after which the kernel sends a lost packet again.
 const LOST: Duration = Duration::from_millis(700);
 
-/// Opens connections one after another, at most so many, until one gets no answer at once. Returns how many were opened.
+/// Opens at most this many connections, one after another, until one is not accepted at once. Returns how many were
+/// opened.
 fn open(pod: &Namespace, most: usize) -> usize {
     let open = move || (0..most).take_while(|_| TcpStream::connect_timeout(&server(), LOST).is_ok()).count();
     pod.spawn(open).join().expect("no panic")
@@ -50,7 +51,7 @@ fn flood(pod: &Namespace) -> usize {
     open(pod, FLOOD)
 }
 
-/// Packets that were dropped, as `redirect check` says.
+/// Number of dropped packets according to `redirect check`.
 fn dropped(node: &Namespace, flags: &str) -> usize {
     let check = redirect(node, &format!("check {flags}"));
     succeeds(&check);
@@ -59,7 +60,7 @@ fn dropped(node: &Namespace, flags: &str) -> usize {
     rest.lines().next().and_then(|packets| packets.parse().ok()).expect("a number")
 }
 
-/// A machine that pauses lets a few more pass.
+/// On a machine that pauses, a few more are opened than the burst.
 fn is_bounded(opened: usize) {
     assert!((BURST..FLOOD).contains(&opened), "{opened} of {FLOOD} were opened");
 }
@@ -73,7 +74,7 @@ fn a_flood_of_one_pod_is_dropped(tool: &str) {
     let [pod, other] = &world.pods;
     is_bounded(flood(pod));
     assert!(dropped(&world.node, &flags) > 0);
-    // A packet of theirs that was dropped would be sent again, later than this waits.
+    // If a packet of theirs were dropped, it would be sent again only after this timeout.
     assert_eq!(open(other, BURST), BURST, "{tool}: another pod");
     assert_eq!(other.curl(&format!("{SERVER}{TOKEN}")).status, 200);
     succeeds(&redirect(&world.node, "remove"));
@@ -89,8 +90,8 @@ fn iptables_drops_a_flood_of_one_pod_alone() {
     a_flood_of_one_pod_is_dropped("iptables");
 }
 
-/// The addresses of one namespace stand for pods: the rules see only addresses. At the least rate, a bound on all pods
-/// together would drop most of it.
+/// The addresses of one namespace stand for pods: the rules see only addresses. At the lowest rate, a limit on all pods
+/// together would drop most of the connections.
 fn pods_that_start_at_once_lose_nothing() {
     let world = World::new();
     let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
@@ -131,14 +132,14 @@ fn a_rate_of_0_is_no_bound() {
     }
 }
 
-/// The value of the metric at this address of the node.
+/// The value of the metric at this address on the node.
 fn metric(node: &Namespace, addr: &str) -> usize {
     let page = node.curl(&format!("http://{addr}/metrics")).text;
     let value = page.lines().find_map(|line| line.strip_prefix("metadata_proxy_redirect_dropped_packets_total "));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no such metric: {page}"))
 }
 
-/// By the proxy with `--redirect`, and by `redirect install --keep`.
+/// Both by the proxy with `--redirect` and by `redirect install --keep`.
 fn what_was_dropped_is_counted_and_logged() {
     const KEEPER: &str = "127.0.0.1:1990";
     let world = World::new();

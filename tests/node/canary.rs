@@ -19,12 +19,12 @@ const PROTECTED: &str = " protected: pods of node-7 ";
 const TROUBLE: &str = " TROUBLE: nothing is exposed unintentionally to pods of node-7";
 const UNPROTECTED: &str = " UNPROTECTED: pods of node-7 ";
 
-/// A canary that checks this often.
+/// Starts a canary that checks at this interval.
 pub fn canary(pod: &Namespace, interval: &str) -> Process {
     Process::start(pod, &["check", &format!("--interval={interval}"), "--node-name=node-7", ADMIN])
 }
 
-/// What its readiness probe says.
+/// The answer of its readiness probe.
 fn last(pod: &Namespace) -> Ended {
     Process::run(pod, &["check", "--last", ADMIN])
 }

@@ -1,4 +1,4 @@
-//! A redirect that cannot be installed: pods are closed until it can.
+//! A redirect that cannot be installed: pods are closed until it can be.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -29,14 +29,14 @@ pub const TESTS: &[Test] = tests![
 
 const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
 
-/// As containers have /proc/sys unless they are privileged. `ip netns exec` has mounts of its own.
+/// Makes /proc/sys read-only, as in unprivileged containers. `ip netns exec` has its own mounts.
 const READ_ONLY: &str = "mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys; exec";
 
 fn switch(node: &Namespace, value: u8) {
     node.sh(&format!("echo {value} > /proc/sys/net/ipv4/conf/all/route_localnet"));
 }
 
-/// Runs `redirect` in a shell, after these words.
+/// Runs `redirect` with these words, in a shell, after this text.
 pub fn after(place: &Namespace, before: &str, words: &str) -> Ended {
     Ended::of(place.command("sh").args(["-c", &format!("{before} {BINARY} redirect {words}")]))
 }
@@ -47,7 +47,7 @@ fn all_is_closed(pod: &Namespace) {
     }
 }
 
-/// A command that failed, and said this.
+/// Asserts that a command failed with these messages.
 fn fails(ended: &Ended, said: &[&str]) {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     for words in said {
@@ -89,8 +89,8 @@ fn a_switch_that_cannot_be_set_closes_pods() {
     }
 }
 
-/// As `components/route-localnet` has it: `/proc/sys` is read-only, and the file is mounted elsewhere. In a root of its own,
-/// because the machine has no folder `/host`.
+/// As in `components/route-localnet`: `/proc/sys` is read-only, and the file is mounted elsewhere. Uses its own root
+/// file system, because the machine has no folder `/host`.
 fn the_mounted_switch_is_enough() {
     const CONTAINER: &str = "mount -t tmpfs none /mnt; cd /mnt
         for folder in /*; do [ -d $folder ] && [ $folder != /mnt ] && mkdir .$folder && mount --rbind $folder .$folder; done
@@ -170,12 +170,12 @@ impl Picky {
         Self(folder)
     }
 
-    /// How often it has refused something.
+    /// Number of rules that it has refused.
     fn refusals(&self) -> usize {
         fs::read_to_string(self.0.join("nft.refused")).unwrap_or_default().lines().count()
     }
 
-    /// What is said before a command that finds it on its path.
+    /// The assignment before a command that puts this tool first on its path.
     pub fn first(&self) -> String {
         format!("PATH={}:$PATH", self.0.display())
     }
@@ -203,7 +203,7 @@ impl Drop for Picky {
     }
 }
 
-/// The redirect itself, and also what guards loopback; with rules of other settings in place.
+/// A refusal of the redirect itself, and also of the guard of loopback, while rules of other settings are in place.
 fn a_tool_that_refuses_a_rule_closes_pods() {
     for refused in [&["dnat ip to"][..], &["dnat ip to", "ct state"]] {
         let world = World::new();
@@ -216,7 +216,7 @@ fn a_tool_that_refuses_a_rule_closes_pods() {
         fails(&after(&world.node, &picky.first(), "install"), &["not in this kernel", "pods are closed: nft"]);
         all_is_closed(&world.pods[0]);
         assert!(!World::state_of(&world.node).contains("1988"), "rules of other settings stand");
-        // Without the guard nobody else's packets may be routed to loopback.
+        // Without the guard no packets may be routed to loopback.
         let is_guarded = refused.len() == 1;
         assert_eq!(World::route_localnet(&world.node), if is_guarded { "1" } else { "0" }, "{refused:?}");
         fails(&after(&world.node, &picky.first(), "check"), &["pods are closed", "not in this kernel"]);
@@ -284,7 +284,7 @@ fn where_nothing_can_be_installed_it_says_that_pods_are_open() {
     assert_eq!(redirect(&world.node, "check").code, Some(0));
 }
 
-/// It is not even asked whether the proxy is ready.
+/// The proxy is not even asked whether it is ready.
 fn the_startup_taint_stays_while_pods_are_closed() {
     let world = World::new();
     let flags = "--startup-taint=a.b/c --node-name=n --kubeconfig=/nonexistent --metrics-addr=127.0.0.1:1";

@@ -1,4 +1,4 @@
-//! The redirect on a node, for its pods.
+//! The redirect on a node, for the node's pods.
 
 use std::io::ErrorKind;
 use std::process::Command;
@@ -34,7 +34,8 @@ const KUBE_LABELS: &str = "/computeMetadata/v1/instance/attributes/kube-labels";
 
 const ON_LOOPBACK: &str = "--addr=127.0.0.1:988";
 
-/// Rules of others, which say yes to everything, as kube-proxy and Docker have them. They were there first and stay.
+/// Rules of other programs that accept everything, like those of kube-proxy and Docker. They exist before the redirect,
+/// and stay.
 fn have_rules_of_others(node: &Namespace) {
     for rule in [
         "iptables -A FORWARD",
@@ -98,7 +99,7 @@ fn iptables_protects_a_node_from_first_to_last() {
     a_node_is_protected_from_first_to_last("iptables");
 }
 
-/// What others did to the rules of each tool, one by one.
+/// Damage by other programs to the rules of each tool, one by one.
 const DAMAGE: [(&str, [&str; 5]); 2] = [
     (
         "nft",
@@ -159,8 +160,8 @@ fn the_node_s_own_address_is_guarded() {
     }
 }
 
-/// As after a live migration: the other end of a connection is gone and says nothing. It takes the minute that the kernel asks
-/// before it believes that.
+/// As after a live migration: the other end of a connection has vanished without a packet. The kernel needs a minute of
+/// probes to notice this.
 fn a_watch_ends_when_the_server_has_vanished_without_a_word() {
     let world = World::new();
     let _proxy = world.proxy(&[ON_LOOPBACK]);
@@ -184,7 +185,7 @@ fn a_watch_ends_when_the_server_has_vanished_without_a_word() {
     }
 }
 
-/// The status of an answer that takes its time; nothing if it takes longer than the kernel needs.
+/// The status of a slow response; `000` after 100 s, which is longer than the kernel needs.
 fn watched(mut curl: Command, url: &str) -> String {
     let args =
         ["-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "100", "-H", "Metadata-Flavor: Google", url];
@@ -192,7 +193,8 @@ fn watched(mut curl: Command, url: &str) -> String {
     String::from_utf8(output.stdout).expect("a number")
 }
 
-/// Rules of others that lead from a port of the node's address to somewhere, as kube-proxy writes them for a Service.
+/// Adds a rule of another program that leads from a port of the node's address elsewhere, as kube-proxy does for a
+/// Service.
 fn lead(node: &Namespace, port: u16, to: &str) {
     node.sh(&format!("iptables -t nat -I PREROUTING -d {NODE} -p tcp --dport {port} -j DNAT --to-destination {to}"));
 }
@@ -219,8 +221,8 @@ fn rules_of_others_do_not_open_the_proxy_to_the_network() {
     }
 }
 
-/// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node reaches what listens on its loopback
-/// (CVE-2020-8558), the admin port included.
+/// With `route_localnet` on, a neighbour that routes 127.0.0.0/8 to the node could reach listeners on the node's loopback
+/// (CVE-2020-8558), including the admin port.
 fn loopback_stays_the_node_s_own() {
     let world = World::new();
     let _proxy = world.proxy(&[ON_LOOPBACK]);
@@ -309,7 +311,7 @@ fn without_privileges_it_says_what_is_missing() {
     }
 }
 
-/// With everything else taken away, as a container has it.
+/// Drops all other capabilities, as in a container.
 const NET_ADMIN_ALONE: &str = "setpriv --bounding-set -all,+net_admin --inh-caps -all,+net_admin";
 
 fn the_capability_net_admin_is_enough() {

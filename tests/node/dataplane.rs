@@ -9,15 +9,15 @@ use crate::world::{SERVER, World, is_open, is_protected, redirect, succeeds};
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![cilium_is_pointed_out];
 
-/// Those in which tc does what eBPF programs do in Cilium.
+/// The tests in which tc replaces Cilium's eBPF programs.
 pub const WITH_TC: &[Test] = tests![a_network_that_bypasses_netfilter_is_seen_from_a_pod];
 
 fn mac(place: &Namespace) -> String {
     place.sh("cat /sys/class/net/eth0/address").trim().to_owned()
 }
 
-/// Sends the first pod's packets from its interface to the uplink and the answers back, before any hook of netfilter. A frame
-/// keeps its address, so each side knows the other's as that of a gateway.
+/// Sends the first pod's packets from its interface to the uplink, and the responses back, before any hook of netfilter.
+/// A frame keeps its address, so each side knows the other's as that of a gateway.
 fn bypass(world: &World) {
     let pod = &world.pods[0];
     let redirect = |from: &str, matched: &str, to: &str| {
@@ -44,7 +44,7 @@ fn a_network_that_bypasses_netfilter_is_seen_from_a_pod() {
         canary.line(" protected: ");
     }
     bypass(&world);
-    // What `redirect` would have to rely on, did the kernel not skip it.
+    // The rules that `redirect` would have to rely on, if the kernel did not skip them.
     world.node.sh("nft add table netdev seen
         nft add chain netdev seen out '{ type filter hook egress device eth0 priority 0; }'
         nft add rule netdev seen out ip saddr 10.8.1.2 ip daddr 169.254.169.254 counter drop");

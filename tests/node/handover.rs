@@ -11,7 +11,7 @@ use crate::world::{TOKEN, World, eventually, redirect, server, succeeds};
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![pods_do_not_notice_a_rolling_update,];
 
-/// Clients of a pod that keep their connections, and open another when they are told that theirs closes.
+/// A pod's clients, which keep their connections, and open new ones when a response announces a close.
 struct Load {
     clients: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ impl Load {
         Self { clients, stop, answered }
     }
 
-    /// Waits for so many answers more.
+    /// Waits for this many more responses.
     fn go_on(&self, more: u64) {
         let wanted = self.answered.load(Relaxed) + more;
         eventually("the load goes on", || {
@@ -41,7 +41,7 @@ impl Load {
         });
     }
 
-    /// A request that failed has failed the test.
+    /// Ends the load. Fails if a request failed.
     fn end(self) {
         self.stop.store(true, Relaxed);
         for client in self.clients {
@@ -52,7 +52,7 @@ impl Load {
 
 fn ask_until_closed(stop: &AtomicBool, answered: &AtomicU64) {
     let mut connection = Kept::open(server()).expect("somebody listens");
-    // A few at most, so that new connections are opened all the time.
+    // Few requests per connection, so that new connections are opened all the time.
     for _ in 0..20 {
         if stop.load(Relaxed) {
             return;
@@ -68,9 +68,9 @@ fn ask_until_closed(stop: &AtomicBool, answered: &AtomicU64) {
 
 fn pods_do_not_notice_a_rolling_update() {
     let world = World::new();
-    // Else a connection that is being opened while its listener closes is reset, whoever else listens there.
+    // Otherwise a connection that is being opened while its listener closes is reset, whoever else listens there.
     world.node.sh("echo 1 > /proc/sys/net/ipv4/tcp_migrate_req");
-    // The operators' port is each process's own: port 0 takes whatever is free.
+    // Each process has its own port for operators: port 0 picks a free one.
     let start = || world.proxy(&["--addr=127.0.0.1:988", "--metrics-addr=127.0.0.1:0", "--reuse-port", "--redirect"]);
     let mut running = start();
     let load = Load::begin(&world.pods);

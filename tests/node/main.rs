@@ -29,7 +29,7 @@ use libtest_mimic::{Arguments, Trial};
 
 use support::needs;
 
-/// What each of these tests needs (`tests/needs.tsv`).
+/// The needs of each of these tests (`tests/needs.tsv`).
 const NEEDS: [&str; 6] = ["network namespaces", "ip", "nft", "iptables", "curl", "setpriv"];
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! [`Namespace`]: a network namespace, as a pod or a node has.
+//! [`Namespace`]: a network namespace, like that of a pod or a node.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Longer than anything takes that works; what hangs fails the test.
+/// Longer than any successful request, so that a request that hangs fails the test.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was seen of a request made with curl.
+/// The result of a request made with curl.
 #[derive(Debug)]
 pub struct Curl {
-    /// curl's own exit code: 0 for any answer, 7 for a refused connection, 28 for none in time.
+    /// curl's own exit code: 0 for any response, 7 for a refused connection, 28 for a timeout.
     pub code: i32,
-    /// 0 without an answer.
+    /// 0 without a response.
     pub status: u16,
-    /// The answer, head and body.
+    /// The response, head and body.
     pub text: String,
 }
 
-/// A network namespace. It ends with this value.
+/// A network namespace. Removed on drop.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -35,7 +35,7 @@ impl Namespace {
     pub fn new(name: &str) -> Self {
         let namespace = Self { name: name.to_owned() };
         run("ip", &["netns", "add", name]);
-        // What `ip netns exec` shows as /etc/hosts: the name that Google's resolver knows.
+        // The content of /etc/hosts in `ip netns exec`: the name that Google's resolver knows.
         fs::create_dir_all(namespace.etc()).expect("root may write to /etc");
         let hosts = "127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n";
         fs::write(namespace.etc().join("hosts"), hosts).expect("root may write to /etc");
@@ -47,21 +47,21 @@ impl Namespace {
         &self.name
     }
 
-    /// `ip` in here.
+    /// Runs `ip` in this namespace.
     pub fn ip(&self, words: &str) {
         let words: Vec<&str> = ["-n", &self.name].into_iter().chain(words.split(' ')).collect();
         run("ip", &words);
     }
 
-    /// A command that runs in here.
+    /// A command that runs in this namespace.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
     }
 
-    /// A command that runs in this network and sees the machine's file systems. `ip netns exec` hides the control groups, by
-    /// which a process knows its limits.
+    /// A command that runs in this network and sees the machine's file systems. `ip netns exec` hides the control
+    /// groups, from which a process learns its limits.
     #[allow(dead_code, reason = "each test binary uses a part of it")]
     pub fn command_with_groups(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
@@ -69,7 +69,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a shell's line in here to its good end, and returns what it wrote.
+    /// Runs a shell command in this namespace, which must succeed, and returns its output.
     pub fn sh(&self, line: &str) -> String {
         let output = self.command("sh").args(["-c", line]).output().expect("ip is here");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -77,7 +77,7 @@ impl Namespace {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// A request with the header that metadata wants.
+    /// Sends a request with the header that is required for metadata.
     pub fn curl(&self, url: &str) -> Curl {
         let args = ["-s", "-i", "-g", "--max-time", "5", "-H", "Metadata-Flavor: Google", url];
         let output = self.command("curl").args(args).output().expect("ip is here");
@@ -86,7 +86,8 @@ impl Namespace {
         Curl { code: output.status.code().expect("not killed"), status, text }
     }
 
-    /// Does something on a thread that is in here: the sockets that it opens are this namespace's wherever they are used.
+    /// Runs work on a thread in this namespace: the sockets that it opens belong to this namespace wherever they are
+    /// used.
     pub fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = File::open(format!("/run/netns/{}", self.name)).expect("it is there");
         thread::spawn(move || {
@@ -95,7 +96,7 @@ impl Namespace {
         })
     }
 
-    /// A connection that is kept.
+    /// Opens a connection that is kept open.
     pub fn connect(&self, addr: SocketAddr) -> Kept {
         self.spawn(move || Kept::open(addr)).join().expect("no panic").expect("somebody listens")
     }
@@ -114,20 +115,20 @@ impl Drop for Namespace {
     }
 }
 
-/// A connection that is kept, and blocks.
+/// A blocking connection that is kept open.
 pub struct Kept {
     stream: TcpStream,
 }
 
 impl Kept {
-    /// Nothing where nobody listens.
+    /// `None` if nothing listens there.
     pub fn open(addr: SocketAddr) -> Option<Self> {
         let stream = TcpStream::connect_timeout(&addr, REQUEST_TIMEOUT).ok()?;
         stream.set_read_timeout(Some(REQUEST_TIMEOUT)).expect("not zero");
         Some(Self { stream })
     }
 
-    /// The head and the body of the answer, or why there was none.
+    /// The head and the body of the response, or the error.
     pub fn ask(&mut self, target: &str) -> Result<String, ErrorKind> {
         let request = format!("GET {target} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata-Flavor: Google\r\n\r\n");
         self.stream.write_all(request.as_bytes()).map_err(|error| error.kind())?;
@@ -152,7 +153,7 @@ fn whole(answer: &[u8]) -> Option<String> {
     (body.len() == length.unwrap_or(0)).then(|| text.to_owned())
 }
 
-/// Runs a program to its good end.
+/// Runs a program, which must succeed.
 pub fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output();
     let output = output.unwrap_or_else(|error| panic!("{program} cannot be run: {error}"));

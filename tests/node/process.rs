@@ -12,16 +12,16 @@ use super::namespace::Namespace;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_gce-metadata-proxy");
 
-/// Rules are looked at every 30 s, and a debug build on a busy machine takes its time.
+/// Rules are checked every 30 s, and a debug build on a busy machine is slow.
 const LINE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running binary. It ends with this value.
+/// A running binary. Killed on drop.
 pub struct Process {
     child: Child,
     lines: Receiver<String>,
 }
 
-/// What a binary that ended has left.
+/// Exit code and output of a binary that ended.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -30,12 +30,12 @@ pub struct Ended {
 }
 
 impl Process {
-    /// Starts it in a namespace.
+    /// Starts the binary in a namespace.
     pub fn start(namespace: &Namespace, args: &[&str]) -> Self {
         Self::spawn(namespace.command(BINARY).args(args))
     }
 
-    /// Starts a command that becomes it.
+    /// Starts a command that becomes the binary.
     pub fn spawn(command: &mut Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built for this test");
@@ -51,7 +51,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Waits for a line with this. Returns the lines before it.
+    /// Waits for a line with this text. Returns the lines before it.
     pub fn line(&self, wanted: &str) -> Vec<String> {
         let mut seen = Vec::new();
         loop {
@@ -63,50 +63,50 @@ impl Process {
         }
     }
 
-    /// What it wrote since the last line that was waited for.
+    /// The output since the last line that was waited for.
     #[allow(dead_code, reason = "each test binary uses a part of it")]
     pub fn written(&self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
-    /// Its process ID. `ip` becomes the command that it runs.
+    /// The process ID. `ip` becomes the command that it runs.
     #[allow(dead_code, reason = "each test binary uses a part of it")]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it without a word.
+    /// Kills the process without warning.
     pub fn kill(mut self) {
         self.child.kill().expect("still running");
         self.child.wait().expect("it can be waited for");
     }
 
-    /// Ends it as a kubelet does.
+    /// Ends the process as a kubelet does.
     pub fn terminate(mut self) -> ExitStatus {
         self.end()
     }
 
-    /// The same, for one that is a part of something.
+    /// Like [`terminate`](Self::terminate), for a process that is part of another value.
     pub fn end(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it has not been waited for");
         self.child.wait().expect("it can be waited for")
     }
 
-    /// Its exit code, if it has ended.
+    /// The exit code, if the process has ended.
     #[allow(dead_code, reason = "each test binary uses a part of it")]
     pub fn has_ended(&mut self) -> Option<i32> {
         let status = self.child.try_wait().expect("it can be waited for")?;
         Some(status.code().expect("it was not killed"))
     }
 
-    /// Runs it to its end.
+    /// Runs the binary until it ends.
     pub fn run(namespace: &Namespace, args: &[&str]) -> Ended {
         Ended::of(namespace.command(BINARY).args(args))
     }
 }
 
 impl Ended {
-    /// Runs a command to its end.
+    /// Runs a command until it ends.
     pub fn of(command: &mut Command) -> Self {
         let output = command.output().expect("it can be run");
         let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -116,7 +116,7 @@ impl Ended {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has ended already where a test waited for its end.
+        // The process may have ended already, if a test waited for its end.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

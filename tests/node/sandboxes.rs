@@ -1,4 +1,4 @@
-//! What the kernel says about pods: processes in real control groups and network namespaces.
+//! Pods as the kernel reports them: processes in real control groups and network namespaces.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,27 +16,27 @@ use crate::world::eventually;
 pub const TESTS: &[Test] =
     tests![a_sandbox_lives_as_long_as_its_oldest_process, a_network_and_a_group_of_its_own_give_a_process_nothing,];
 
-/// What a test made so far.
+/// Number of objects made by tests so far.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A number that no other test has at this time, on the whole machine.
+/// A number that no other test on the machine has at this time.
 fn unique() -> u64 {
     u64::from(std::process::id()) << 16 | u64::from(NUMBER.fetch_add(1, Relaxed))
 }
 
-/// A UID that nobody else has: `/proc` shows the processes of all tests.
+/// A UID that no other test has: `/proc` shows the processes of all tests.
 fn uid() -> PodUid {
     PodUid::parse(&format!("6f0a9d3e5b1c4c7e{:016x}", unique())).expect("32 digits")
 }
 
-/// The control group of a pod, with others above and below it. Ends with this value.
+/// The control group of a pod, with others above and below it. Removed on drop.
 struct Group {
-    /// In the order in which they were made.
+    /// In the order of their creation.
     dirs: Vec<PathBuf>,
 }
 
 impl Group {
-    /// `kubepods/pod<uid>`, and these groups below it.
+    /// `kubepods/pod<uid>`, with these groups below it.
     fn of_pod(uid: PodUid, below: &[&str]) -> Self {
         let top = format!("metadata-proxy-test-{}", unique());
         let root = Path::new("/sys/fs/cgroup");
@@ -54,7 +54,7 @@ impl Group {
         group
     }
 
-    /// A shell's line that enters the group this many levels above the innermost one.
+    /// A shell command that enters the group this many levels above the innermost one.
     fn enter(&self, above: usize) -> String {
         let is_innermost = |dir: &&PathBuf| !self.dirs.iter().any(|other| other.parent() == Some(dir.as_path()));
         let innermost = self.dirs.iter().filter(is_innermost);
@@ -71,7 +71,7 @@ impl Drop for Group {
     }
 }
 
-/// A process of a pod. Ends with this value.
+/// A process of a pod. Killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -119,7 +119,7 @@ fn a_sandbox_lives_as_long_as_its_oldest_process() {
     assert!(!is_held(&sandboxes, pod, "10.8.7.6"), "an address that was taken away");
 
     pause.0.kill().expect("it runs");
-    // Nobody has waited for it yet, so it still has its ID.
+    // It has not been waited for yet, so it still has its ID.
     eventually("a process that was killed is dead", || !is_held(&sandboxes, pod, "10.8.7.5"));
     pause.0.wait().expect("it was killed");
     assert!(!sandboxes.is_alive(pod));
@@ -140,7 +140,7 @@ fn a_network_and_a_group_of_its_own_give_a_process_nothing() {
     let attacker = Running::start(&format!("{}exec unshare --net sh -c '{claim}'", group.enter(0)));
     let trie = format!("/proc/{}/net/fib_trie", attacker.0.id());
     eventually("the address is claimed", || fs::read_to_string(&trie).is_ok_and(|text| text.contains("10.8.7.99")));
-    // Also as seen by somebody who finds them all at once.
+    // Also for an observer that finds all processes at once.
     for sandboxes in [sandboxes, Sandboxes::open(Path::new("/proc")).expect("a /proc")] {
         sandboxes.scan();
         assert!(!is_held(&sandboxes, pod, "10.8.7.99"), "a claim is believed");

@@ -19,13 +19,13 @@ pub const TESTS: &[Test] = tests![
     a_sidecar_on_a_protected_node_asks_the_node_s_proxy,
 ];
 
-/// What the proxy's container, and no other, has as runAsUser.
+/// The runAsUser of the proxy's container, and of no other.
 const PROXY: u32 = SIDECAR_UID;
 
-/// `nonroot` of distroless images, and `nobody`: users that applications have.
+/// Users of applications, among them `nonroot` of distroless images, and `nobody`.
 const APPLICATIONS: [u32; 3] = [1000, 65532, 65534];
 
-/// A command of somebody's in the pod.
+/// A command that runs in the pod as this user.
 fn as_user(uid: u32, pod: &Namespace, program: &str) -> Command {
     let (mut command, uid) = (pod.command("setpriv"), uid.to_string());
     command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", program]);

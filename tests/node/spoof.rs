@@ -1,4 +1,4 @@
-//! Pods that send from addresses that are not theirs.
+//! Pods that send from addresses of others.
 
 use crate::support::needs::{Test, tests};
 use crate::world::{SERVER, TOKEN, World, is_protected, redirect, succeeds};
@@ -6,19 +6,19 @@ use crate::world::{SERVER, TOKEN, World, is_protected, redirect, succeeds};
 /// The tests of this module.
 pub const TESTS: &[Test] = tests![a_pod_cannot_ask_from_another_pod_s_address];
 
-/// Each tool, and how to take the rule away.
+/// Each tool, and the command that removes the rule.
 const TOOLS: [(&str, &str); 2] = [
     ("nft", "nft flush chain inet gce_metadata_proxy no_spoofing"),
     ("iptables", "iptables -t mangle -F GCE-METADATA-PROXY-SPOOF"),
 ];
 
-/// The answers to a spoofed packet go to the owner of its address, so what arrives is counted instead.
+/// The responses to a spoofed packet go to the owner of its address, so the packets that arrive are counted instead.
 fn a_pod_cannot_ask_from_another_pod_s_address() {
     let world = World::new();
     let _proxy = world.proxy(&["--addr=127.0.0.1:988"]);
     let attacker = &world.pods[1];
     attacker.ip("addr add 10.8.1.2/32 dev eth0");
-    // What the kernel would do by itself, if it were told to.
+    // Turns off the kernel's own check, which may be on.
     world.node.sh("for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $file; done
         nft add table inet seen
         nft add chain inet seen in '{ type filter hook input priority 100; }'");

@@ -11,10 +11,10 @@ use super::process::{Ended, Process};
 pub const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
 pub const KUBE_ENV: &str = "/computeMetadata/v1/instance/attributes/kube-env";
 
-/// Where pods are meant to ask.
+/// The address for pods' requests.
 pub const SERVER: &str = "http://169.254.169.254";
 
-/// The ways round the proxy.
+/// Routes that bypass the proxy.
 pub const WAYS_ROUND: [&str; 4] = [
     "http://169.254.169.254:443",
     "http://169.254.169.254:8081",
@@ -22,20 +22,21 @@ pub const WAYS_ROUND: [&str; 4] = [
     "http://[fd20:ce::254]",
 ];
 
-/// Where the mock listens.
+/// Addresses that the mock listens on.
 const MOCKS: [&str; 5] =
     ["169.254.169.254:80", "169.254.169.254:443", "169.254.169.254:8081", "169.254.169.254:8083", "[fd20:ce::254]:80"];
 
-/// How the proxy is started.
+/// The proxy's arguments.
 pub const AS_A_PROXY: [&str; 2] = ["--upstream=http://169.254.169.254", "--log=info"];
 
 /// The node's own address.
 pub const NODE: &str = "10.128.0.2";
 
-/// Worlds of this process so far.
+/// Number of worlds in this process so far.
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
-/// A node with two pods, and beyond its uplink the metadata server. The order is the order of the end: processes first.
+/// A node with two pods, and the metadata server beyond its uplink. Fields are in the order of their drop: processes
+/// first.
 pub struct World {
     _mocks: Vec<Process>,
     pub pods: [Namespace; 2],
@@ -72,7 +73,7 @@ impl World {
         Self { _mocks: mocks.collect(), pods, node, outside }
     }
 
-    /// The proxy on the node, ready.
+    /// Starts the proxy on the node, and waits until it is ready.
     pub fn proxy(&self, args: &[&str]) -> Process {
         let proxy = Process::start(&self.node, &[&AS_A_PROXY, args].concat());
         proxy.line("cache warmed up");
@@ -87,7 +88,7 @@ impl World {
             cat /proc/sys/net/ipv4/conf/all/route_localnet")
     }
 
-    /// Whether the kernel routes loopback addresses there.
+    /// Whether the kernel routes loopback addresses in this namespace, as the text of its switch.
     pub fn route_localnet(namespace: &Namespace) -> String {
         namespace.sh("cat /proc/sys/net/ipv4/conf/all/route_localnet").trim().to_owned()
     }
@@ -99,7 +100,7 @@ pub fn redirect(namespace: &Namespace, words: &str) -> Ended {
     Process::run(namespace, &args)
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous, and a test may sleep")]
 pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let waiting = Instant::now();
@@ -109,25 +110,25 @@ pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Commands end well, or say why.
+/// Asserts that a command succeeded.
 pub fn succeeds(ended: &Ended) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// A place from where a way leads to the metadata server itself.
+/// Asserts that a route leads from this namespace to the metadata server itself.
 pub fn is_open(place: &Namespace, way: &str) {
     let answer = place.curl(&format!("{way}{KUBE_ENV}"));
     assert_eq!(answer.status, 200, "{way} is closed: {answer:?}");
     assert!(!answer.text.contains("gce-metadata-proxy"), "{way} leads to the proxy: {answer:?}");
 }
 
-/// A place from where a way leads nowhere.
+/// Asserts that a route from this namespace is refused.
 pub fn is_closed(place: &Namespace, way: &str) {
     let answer = place.curl(&format!("{way}{KUBE_ENV}"));
     assert_eq!((answer.code, answer.status), (7, 0), "{way} is not refused: {answer:?}");
 }
 
-/// A place that is served by the proxy, and by nobody else.
+/// Asserts that this namespace is served by the proxy only.
 pub fn is_protected(place: &Namespace) {
     for host in [SERVER, "http://metadata.google.internal"] {
         let token = place.curl(&format!("{host}{TOKEN}"));
@@ -141,7 +142,7 @@ pub fn is_protected(place: &Namespace) {
     }
 }
 
-/// The server's address itself, on port 80.
+/// The metadata server's address on port 80.
 pub fn server() -> SocketAddr {
     ([169, 254, 169, 254], 80).into()
 }
@@ -153,7 +154,7 @@ fn join(one: &Namespace, name: &str, other: &Namespace, peer: &str) {
 fn address(namespace: &Namespace, interface: &str, v4: &str, v6: &str) {
     namespace.ip(&format!("link set {interface} up"));
     namespace.ip(&format!("addr add {v4} dev {interface}"));
-    // Without the second in which the kernel looks whether somebody else has it.
+    // Without duplicate address detection, for which the kernel takes a second.
     namespace.ip(&format!("-6 addr add {v6} dev {interface} nodad"));
 }
 

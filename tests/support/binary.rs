@@ -31,7 +31,7 @@ impl Binary {
     /// Starts a program with these arguments, in a control group if given.
     fn start_in(program: &Path, group: Option<&Cgroup>, args: &[&str]) -> Self {
         let Some(group) = group else { return Self::spawn(Command::new(program).args(args)) };
-        // The shell enters the group and becomes the binary, so no part of its life is outside.
+        // The shell enters the group and becomes the binary, so its whole life is inside the group.
         let enter = r#"binary=$1; shift
             while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done
             shift; exec "$binary" "$@""#;
@@ -53,7 +53,6 @@ impl Binary {
         Self { child, stdout, stderr }
     }
 
-    /// The number of its process.
     pub fn id(&self) -> u32 {
         self.child.id().expect("it has not ended")
     }
@@ -114,12 +113,12 @@ impl Binary {
         text
     }
 
-    /// The next line of standard error that contains this.
+    /// The next line of standard error that contains this text.
     pub async fn stderr_line(&mut self, wanted: &str) -> String {
         next_line(&mut self.stderr, wanted).await
     }
 
-    /// The next line of standard output that contains this.
+    /// The next line of standard output that contains this text.
     pub async fn stdout_line(&mut self, wanted: &str) -> String {
         next_line(&mut self.stdout, wanted).await
     }
@@ -129,7 +128,7 @@ impl Binary {
         self.signal(Signal::TERM);
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         let id = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).expect("still running");
         kill_process(id, signal).expect("it is ours");

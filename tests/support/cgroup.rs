@@ -43,7 +43,7 @@ enum Version {
 pub struct Usage {
     /// Peak memory in bytes.
     pub peak: u64,
-    /// Number of times that the limit was reached and something had to be reclaimed (caches, at first).
+    /// Number of times that the limit was reached and memory had to be reclaimed (at first from caches).
     pub met: u64,
     /// Number of processes killed for lack of memory.
     pub killed: u64,
@@ -75,7 +75,7 @@ impl Cgroup {
         if let Some(bytes) = bounds.memory {
             let dir = self.make(&Path::new(ROOT).join("memory").join(name))?;
             fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
-            // Sockets' buffers are counted only where they have a limit. This one is not meant to be met.
+            // Socket buffers are counted only if they have a limit. This limit is too high to be reached.
             let _ = fs::write(dir.join("memory.kmem.tcp.limit_in_bytes"), (4_u64 << 30).to_string());
             self.memory = Some((dir, Version::One));
         }
@@ -142,7 +142,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         for dir in &self.dirs {
-            // A process that was just killed is in its group for a moment longer.
+            // A process that was just killed remains in its group for a moment.
             let is_gone = (0..200).any(|_| {
                 let removed = fs::remove_dir(dir).is_ok();
                 if !removed {

@@ -35,13 +35,13 @@ pub fn open_many_files() {
 pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let waited = Instant::now();
     while !holds() {
-        // Twice the longest wait that a caller expects.
+        // Twice the longest time that a caller expects.
         assert!(waited.elapsed() < Duration::from_secs(20), "not in time: {what}");
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Asks until the response is as wanted, and returns it.
+/// Repeats a request until the response is as wanted, and returns it.
 pub async fn get_until(addr: SocketAddr, target: &str, is_wanted: impl Fn(&Answer) -> bool) -> Answer {
     let waited = Instant::now();
     loop {
@@ -124,8 +124,8 @@ impl Proxy {
     }
 }
 
-/// Closes the pooled connections to the upstream that the warmup leaves, and resets the mock's counters. A request whose
-/// pooled connection turns out to be dead is sent again.
+/// Closes the pooled connections to the upstream that the warmup leaves, and resets the mock's counters. A request is
+/// sent again if its pooled connection turns out to be dead.
 pub async fn close_pooled(mock: &Handle, proxy: &Proxy) {
     mock.fault(Fault::CloseAfter);
     while mock.open_connections() > 0 {

@@ -1,7 +1,7 @@
-//! What a test needs besides Rust: `tests/needs.tsv`.
+//! The programs and rights that tests need besides Rust: `tests/needs.tsv`.
 //!
-//! A test whose needs are not met is reported as ignored, with the reason. With `METADATA_PROXY_TESTS=all`, or `CI`, it fails
-//! with the same sentence.
+//! A test whose needs are not met is reported as ignored, with the reason. With `METADATA_PROXY_TESTS=all`, or `CI`, it
+//! fails with the same message.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -15,9 +15,9 @@ const TABLE: &str = include_str!("../needs.tsv");
 #[derive(Debug, Clone, Copy)]
 struct Need {
     name: &'static str,
-    /// A shell command that succeeds if it is met.
+    /// A shell command that succeeds if the need is met.
     check: &'static str,
-    /// How to get it.
+    /// How to meet the need.
     remedy: &'static str,
 }
 
@@ -31,7 +31,7 @@ impl Need {
         needs.find(|need| need.name == name).unwrap_or_else(|| panic!("tests/needs.tsv has no row {name}"))
     }
 
-    /// Whether it is met. Checked once per process.
+    /// Whether the need is met. Checked once per process.
     fn is_met(self) -> bool {
         static CHECKED: Mutex<BTreeMap<&str, bool>> = Mutex::new(BTreeMap::new());
         let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,10 +104,10 @@ pub fn trials<'a>(
     })
 }
 
-/// A function that is a test, with its name.
+/// The name of a test, and its function.
 pub type Test = (&'static str, fn());
 
-/// The functions of a module that are tests, with their names. The compiler warns of one that is left out.
+/// The tests of a module, with their names. The compiler warns about a test that is left out.
 #[allow(unused_macros, reason = "each test binary uses a part of it")]
 macro_rules! tests {
     ($($test:ident),+ $(,)?) => {

@@ -1,4 +1,4 @@
-//! The binary as it is shipped.
+//! The binary as shipped.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 pub fn release_build() -> Result<PathBuf, String> {
     let built_for_tests = Path::new(env!("CARGO_BIN_EXE_gce-metadata-proxy"));
     let target = built_for_tests.parent().and_then(Path::parent).ok_or("the binary has no target directory")?;
-    // Not by println!, which the harness keeps to itself: this takes minutes.
+    // Not with println!, whose output the test harness captures: this takes minutes.
     let building = "building the release binary (cargo build --release --locked)";
     let _ = writeln!(std::io::stderr(), "{building}");
     let mut cargo = Command::new(env!("CARGO"));
@@ -22,7 +22,7 @@ pub fn release_build() -> Result<PathBuf, String> {
     }
 }
 
-/// The same, built once per process.
+/// The release binary, built once per process.
 pub fn release() -> &'static Path {
     static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| release_build().expect("it can be built"));
     &RELEASE

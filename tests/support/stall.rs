@@ -1,7 +1,7 @@
-//! Notices when the computer stands still, so that nobody is judged by it.
+//! Detects when the machine stalls, so that no client is judged by it.
 //!
-//! Clients give up after some seconds, and the proxy gives the metadata server 2.5 s. A computer that is shared with others, or
-//! busy, may stand still for as long.
+//! Clients give up after some seconds, and the proxy gives the metadata server 2.5 s. A machine that is shared with
+//! others, or busy, may stall for as long.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -13,22 +13,22 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Time between two looks at the clock.
+/// Interval between wake-ups of the watching thread.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// A thread that wakes up later than this was kept from running. The shortest margin of a scenario is 500 ms.
 const MIN_STALL: Duration = Duration::from_millis(200);
 
-/// A program that has waited so long for a processor may have given up because of that. The shortest time-out of a client is 3 s.
+/// A program that waited this long for a processor may have given up because of that. A client's shortest timeout is 3 s.
 pub const MIN_WAIT: Duration = Duration::from_secs(1);
 
-/// Time between two looks at a program.
+/// Interval between checks of a program.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// When stalls ended, and how long they took.
+/// End and length of each stall.
 static STALLS: LazyLock<Mutex<Vec<(Instant, Duration)>>> = LazyLock::new(Mutex::default);
 
-/// Begins to watch, on a thread of this niceness.
+/// Starts watching on a thread with this niceness.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own may sleep")]
 pub fn watch(niceness: i32) {
     thread::spawn(move || {
@@ -44,8 +44,8 @@ pub fn watch(niceness: i32) {
     });
 }
 
-/// Looks at a program for as long as it is polled: where others take the processors, a program that computes is kept from running
-/// long before a thread that sleeps wakes up late.
+/// Watches a program while polled: if others use the processors, a program that computes is kept from running long
+/// before a thread that sleeps wakes up late.
 pub async fn watch_program(id: Option<u32>) -> Infallible {
     let Some(id) = id else { return pending().await };
     let mut before = Waits::default();
@@ -60,19 +60,19 @@ pub async fn watch_program(id: Option<u32>) -> Infallible {
     }
 }
 
-/// How long each thread of some processes has waited for a processor, by its number.
+/// Time that each thread of some processes has waited for a processor, by thread ID.
 #[derive(Debug, Default)]
 pub struct Waits(HashMap<u32, Duration>);
 
 impl Waits {
-    /// Those of a process.
+    /// The threads of a process.
     pub fn of(process: u32) -> Self {
         let mut waits = Self::default();
         waits.read(process);
         waits
     }
 
-    /// Those of a process and all that it has started.
+    /// The threads of a process and of all processes that it has started.
     pub fn below(process: u32) -> Self {
         let mut started: HashMap<u32, Vec<u32>> = HashMap::new();
         for child in numbers_in("/proc") {
@@ -88,7 +88,7 @@ impl Waits {
         waits
     }
 
-    /// How long that thread has waited since then that has waited longest. One that is new began after that.
+    /// The longest wait of a thread since then. A new thread began after that.
     pub fn longest_since(&self, before: &Self) -> Duration {
         let since = |(thread, waited): (&u32, &Duration)| {
             waited.saturating_sub(before.0.get(thread).copied().unwrap_or_default())
@@ -98,7 +98,7 @@ impl Waits {
 
     fn read(&mut self, process: u32) {
         for thread in numbers_in(&format!("/proc/{process}/task")) {
-            // Time on a processor, time of waiting for one, both in nanoseconds, and the number of turns.
+            // Time on a processor and time waiting for one, both in nanoseconds, and the number of turns.
             let schedstat = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat"));
             let waited = schedstat.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
             self.0.extend(waited.map(|waited| (thread, Duration::from_nanos(waited))));
@@ -106,19 +106,19 @@ impl Waits {
     }
 }
 
-/// The processes, or threads, in a directory of /proc.
+/// The IDs of the processes, or threads, in a directory of /proc.
 fn numbers_in(directory: &str) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// `None` if the process has ended.
+/// The parent of a process. `None` if the process has ended.
 fn parent_of(process: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Notes that a program has waited for a processor, if it was for long enough.
+/// Records that a program has waited for a processor, if the wait was long enough to matter.
 pub fn note_wait(waited: Duration) {
     if waited >= MIN_WAIT {
         note(waited);
@@ -129,7 +129,7 @@ fn note(stall: Duration) {
     STALLS.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), stall));
 }
 
-/// The longest stall since then, if there was one.
+/// The longest stall since then, if any.
 pub fn longest_since(began: Instant) -> Option<Duration> {
     let stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
     stalls.iter().filter(|(ended, _)| *ended >= began).map(|(_, late)| *late).max()

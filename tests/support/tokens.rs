@@ -21,7 +21,7 @@ pub fn secret(answer: &Answer) -> String {
     token["access_token"].as_str().expect("text").to_owned()
 }
 
-/// A client for each target, all at once, each on a connection of its own.
+/// Starts a client for each target, all at once, each on its own connection.
 pub async fn crowd(addr: SocketAddr, targets: impl IntoIterator<Item = String>) -> Vec<Answer> {
     open_many_files();
     let mut crowd = JoinSet::new();

@@ -1,11 +1,11 @@
-//! A mock metadata server on a thread of its own.
+//! A mock metadata server on its own thread.
 
 use std::sync::LazyLock;
 
 use mock::{Handle, Mock};
 use tokio::runtime::{Builder, Runtime};
 
-/// The proxy waits 2.5 s for the upstream. On a thread of its own the mock does not wait for a thousand clients, or for
+/// The proxy waits 2.5 s for the upstream. On its own thread the mock is not delayed by a thousand clients, or by
 /// fifty processes that are being started.
 static UPSTREAMS: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread can be started")

@@ -8,8 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Longer than anything that a test waits for, so that a proxy that hangs fails the test instead of blocking
-/// it.
+/// Longer than any wait in a test, so that a proxy that hangs fails the test instead of blocking it.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A parsed response.
@@ -59,7 +58,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The response.
+    /// The response. Panics if there is none.
     #[track_caller]
     pub fn answer(self) -> Answer {
         match self {
@@ -68,18 +67,18 @@ impl Outcome {
         }
     }
 
-    /// Fails unless it is a reset.
+    /// Panics unless the outcome is a reset.
     #[track_caller]
     pub fn assert_reset(self) {
         assert!(self.is_reset(), "no reset, but {self:?}");
     }
 
-    /// Whether it is a response with this status.
+    /// Whether the outcome is a response with this status.
     pub fn is_status(&self, status: u16) -> bool {
         matches!(self, Self::Answered(answer) if answer.status == status)
     }
 
-    /// Whether it is a reset.
+    /// Whether the outcome is a reset.
     pub fn is_reset(&self) -> bool {
         matches!(self, Self::Reset)
     }
@@ -111,11 +110,11 @@ impl Connection {
     }
 
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // A peer that has already refused may have closed; what it answered is judged, not this.
+        // A peer that refuses may have closed already; its response is judged, not this error.
         let _ = self.stream.write_all(bytes.as_ref()).await;
     }
 
-    /// Sends nothing more.
+    /// Closes the sending side.
     #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub async fn finish(&mut self) {
         let _ = self.stream.shutdown().await;
@@ -192,7 +191,7 @@ impl Connection {
     }
 }
 
-/// Sends bytes and returns all that comes back until the other side closes.
+/// Sends bytes and returns all bytes received until the other side closes.
 pub async fn raw(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let mut connection = Connection::open(addr).await;
     connection.send(bytes).await;

@@ -1,4 +1,4 @@
-//! A test that lacks what it needs is never skipped silently.
+//! A test whose needs are not met is never skipped silently.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ pub(crate) const TESTS: &[Test] = tests![a_test_that_cannot_run_says_why, where_
 
 const SENTENCE: &str = "needs prometheus (apt-get install prometheus)";
 
-/// Runs the tests of this binary whose names contain `real_prometheus`, on a machine without any program. Returns whether
+/// Runs the tests of this binary whose names contain `real_prometheus`, with a `PATH` without programs. Returns whether
 /// they passed, and the output.
 fn without_programs(variables: &[(&str, &str)]) -> (bool, String) {
     let mut tests = Command::new(std::env::current_exe().expect("this binary"));

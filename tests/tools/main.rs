@@ -1,6 +1,6 @@
-//! Tests that need a program or a right that a machine may lack: Prometheus, `ab`, control groups.
+//! Tests that need a program or a right that may be missing on a machine: Prometheus, `ab`, control groups.
 //!
-//! Each says what it needs. Without it, it is reported as ignored with the reason (`tests/support/needs.rs`).
+//! Each lists its needs. If they are not met, it is reported as ignored with the reason (`tests/support/needs.rs`).
 
 mod crowd;
 mod ignored;
@@ -18,7 +18,7 @@ use support::needs::trials;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // A crowd has the processor for itself.
+    // A crowd needs the processor to itself.
     arguments.test_threads = Some(1);
     let trials: Vec<Trial> = trials("crowd", &["ab", "control groups"], crowd::TESTS)
         .chain(trials("ignored", &[], ignored::TESTS))

@@ -32,7 +32,7 @@ const RULES: &str = include_str!("../../deploy/helm/gce-metadata-proxy/alerts/pr
 /// Timeout for Prometheus to answer a query. It starts within a second and scrapes every second.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time between two queries.
+/// Interval between queries.
 const QUERY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A directory for one test. Removed on drop.
@@ -60,7 +60,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs `promtool` in a directory. Returns whether it was satisfied, and what it wrote.
+/// Runs `promtool` in a directory. Returns whether it succeeded, and its output.
 async fn promtool(directory: &Scratch, command: &str) -> (bool, String) {
     let line = format!("promtool {command}");
     let run = Command::new("sh").args(["-c", &line]).current_dir(&directory.0).output().await.expect("a shell");
@@ -71,7 +71,7 @@ async fn promtool(directory: &Scratch, command: &str) -> (bool, String) {
 fn each_alert_fires_on_its_fault_and_none_on_a_healthy_node() {
     let directory = Scratch::new("rules");
     let rules: Value = serde_saphyr::from_str(RULES).expect("a document");
-    // JSON is YAML, too.
+    // JSON is valid YAML.
     directory.write("rules.yaml", &rules["spec"].to_string());
     directory.write("rules.test.yaml", include_str!("../../deploy/observability/rules.test.yaml"));
     block_on(async {
@@ -91,7 +91,7 @@ fn promtool_finds_no_fault_with_the_metrics() {
         get(proxy.addr, LEAF).await;
         directory.write("metrics", &get(proxy.metrics_addr, "/metrics").await.body);
         let (_, said) = promtool(&directory, "check metrics < metrics").await;
-        // It complains about `request_count`, whose name is k8s-metadata-proxy's and stays.
+        // It complains about `request_count`, a name of k8s-metadata-proxy, which stays.
         let complaints: Vec<&str> = said.lines().filter(|line| !line.starts_with("request_count ")).collect();
         assert!(complaints.is_empty(), "{complaints:?}");
         proxy.stop().await;
@@ -129,7 +129,7 @@ impl Prometheus {
         Self { addr, _process: process, _directory: directory }
     }
 
-    /// What it says to a query; null while it starts.
+    /// The answer to a query; null while Prometheus starts.
     async fn say(&self, query: &str) -> Value {
         let query: String = byte_serialize(query.as_bytes()).collect();
         let Outcome::Answered(answer) = ask(self.addr, &format!("/api/v1/query?query={query}")).await else {
@@ -169,7 +169,7 @@ fn a_real_prometheus_answers_the_question_what_each_filter_costs() {
                 if Filter::without_identity().all(is_answered) {
                     return answer;
                 }
-                // Between two looks at another process, which has no way to announce that it has scraped.
+                // Wait between queries: another process cannot announce that it has scraped.
                 sleep(QUERY_INTERVAL).await;
             }
         });
@@ -196,7 +196,7 @@ fn the_dashboard_has_an_answer_while_two_pods_are_on_a_node() {
         let proxy = Proxy::start(mock.addr()).await;
         let prometheus = Prometheus::start(proxy.metrics_addr, &["old", "new"]);
         let scraped = timeout(SCRAPE_TIMEOUT, async {
-            // Twice each, so that there are rates.
+            // Two scrapes of each pod, so that there are rates.
             while prometheus.ask("count_over_time(metadata_proxy_build_info[1m]) > 1", "pod").await.len() < 2 {
                 sleep(QUERY_INTERVAL).await;
             }
@@ -210,7 +210,7 @@ fn the_dashboard_has_an_answer_while_two_pods_are_on_a_node() {
             }
         }
         assert!(refused.is_empty(), "{}", refused.join("\n"));
-        // The parts that are joined with others, not only without an error.
+        // Joined queries must return results, not only succeed.
         for joined in queries.iter().filter(|query| query.contains("on (instance, job)")) {
             let answer = prometheus.say(joined).await;
             assert_ne!(answer["data"]["result"], Value::Array(Vec::new()), "{joined}");

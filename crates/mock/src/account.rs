@@ -58,7 +58,7 @@ pub(super) fn identity(state: &State, node: &str, query: &Query<'_>) -> Result<R
     Ok(Response::ok(HTML, identity::jwt(&claims, &mut Noise::new())))
 }
 
-/// The account's e-mail: `default` and the e-mail have the same tokens.
+/// The account's e-mail. `default` and its e-mail have the same tokens.
 fn email(state: &State, node: &str) -> String {
     let account = node.rsplit_once('/').map_or(node, |(account, _)| account);
     state.tree().value(&format!("{account}/email")).to_owned()

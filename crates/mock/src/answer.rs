@@ -1,6 +1,6 @@
 //! [`Response`]: status, headers and body, and the serialisation of the head.
 //!
-//! The order of the headers is that of the trace of 2019 in opencensus-java#1855.
+//! The headers are in the order of the trace of 2019 in opencensus-java#1855.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -87,7 +87,7 @@ impl Response {
     }
 }
 
-/// The time in seconds since 1970.
+/// The current time in seconds since 1970.
 pub(super) fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -28,8 +28,8 @@ pub(super) enum Next {
     Gone,
 }
 
-/// Writes the response to a request, which is in flight until its last piece is handed to the socket: whoever has the whole
-/// response does not find it in flight, except after [`Fault::HugeBody`].
+/// Writes the response to a request, which is in flight until its last piece is handed to the socket: a client that has
+/// the whole response does not find its request in flight, except after [`Fault::HugeBody`].
 pub(super) async fn deliver(
     wire: &mut Wire,
     request: &Request,

@@ -26,7 +26,6 @@ impl Handle {
         Self { state, alive }
     }
 
-    /// The address that the mock listens on.
     pub fn addr(&self) -> SocketAddr {
         self.state.addr
     }
@@ -52,14 +51,14 @@ impl Handle {
         self.state.journal.open.now()
     }
 
-    /// Number of requests that wait for a change and notice the next one. A request that has just arrived is in flight and may
-    /// still miss it: it has not read the value before the change.
+    /// Number of requests that wait for a change and will notice the next one. A request that has just arrived is in
+    /// flight and may still miss it: it has not read the value before the change.
     pub fn watchers(&self) -> usize {
         self.state.changes.receiver_count()
     }
 
-    /// Number of requests in flight, including those delayed by a fault and those waiting for a change. A response whose last
-    /// piece the client has not read yet is not.
+    /// Number of requests in flight, including those delayed by a fault and those waiting for a change. A request is no
+    /// longer counted when the last piece of its response was sent, even if the client has not read it.
     pub fn in_flight(&self) -> u64 {
         self.state.journal.in_flight.now()
     }

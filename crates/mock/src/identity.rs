@@ -35,7 +35,7 @@ pub(super) struct TokenRequest<'a> {
     pub(super) licenses: bool,
 }
 
-/// The claims of a token issued at this time, in seconds since 1970.
+/// The claims of a token that is issued at this time, in seconds since 1970.
 pub(super) fn claims(tree: &Tree, ask: TokenRequest<'_>, issued: u64) -> Value {
     let number = account_number(ask.account);
     let mut claims = json!({

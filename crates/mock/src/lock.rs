@@ -1,4 +1,4 @@
-//! [`lock`]: how the mock takes locks.
+//! [`lock`]: takes the mock's locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

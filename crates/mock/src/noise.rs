@@ -5,7 +5,7 @@
 pub(super) struct Noise(fastrand::Rng);
 
 impl Noise {
-    /// A sequence that differs from that of any other mock, so that a restarted mock repeats no token.
+    /// A sequence that differs from that of any other mock, so that a restarted mock does not repeat tokens.
     pub(super) fn new() -> Self {
         Self(fastrand::Rng::new())
     }

@@ -57,7 +57,7 @@ async fn change(state: &State, node: &str, query: &Query<'_>) -> Result<Response
         Some(last) => Some(last.to_owned()),
         None => etag(&current()?),
     };
-    // From here on a change is noticed, one before this line included.
+    // A change after this line is noticed, and so is one before it.
     let mut changes = state.changes.subscribe();
     let another = async {
         loop {

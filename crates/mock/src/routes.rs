@@ -88,7 +88,7 @@ enum Resource {
 }
 
 impl Resource {
-    /// Finds it. Disabled directories are refused, whatever they contain.
+    /// Finds the resource. Disabled directories are refused, whatever they contain.
     fn at(tree: &Tree, node: &str) -> Result<Self, Refusal> {
         if node.starts_with(GUEST_ATTRIBUTES) && !guest::is_enabled(tree) {
             return Err(Refusal::GuestAttributesDisabled);

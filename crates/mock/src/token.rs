@@ -19,7 +19,7 @@ const TOKEN_BYTES: usize = 180;
 /// Maximum number of keys. Beyond that all tokens are forgotten; only clients that invent scopes get there.
 const MAX_KEYS: usize = 10_000;
 
-/// When tokens are minted, and their lifetime.
+/// The rules for minting tokens, and their lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenPolicy {
     /// Lifetime of a new token, in whole seconds. Default: 3599 s, the first value that the real server reports

@@ -1,4 +1,4 @@
-//! Asks the proxy that serves operators on this machine. [`AskError`]: why it did not say.
+//! Sends requests to the proxy's listener for operators on this machine. [`AskError`]: why there is no usable answer.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,27 +9,27 @@ use http::StatusCode;
 
 use http_client::{HttpClient, Limits};
 
-/// The proxy answers from memory. Its status has at most some hundred KiB.
+/// The proxy answers from memory. Its status takes some hundred KiB at most.
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(3), max_body_bytes: 2 * 1024 * 1024 };
 
-/// Why the proxy did not say it.
+/// Why the proxy gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nothing answers there.
+    /// Nothing answers at this address.
     #[error("cannot reach the proxy at {0} (--metrics-addr): {1}")]
     Unreachable(SocketAddr, String),
     /// The proxy does not identify pods.
     #[error("{0}")]
     NoIdentity(String),
-    /// It does not answer that here, such as to an address that is not loopback.
+    /// The proxy refuses to answer here, such as on an address that is not loopback.
     #[error("it refuses to say: {0}")]
     Refused(String),
-    /// The answer has another form.
+    /// The response has another format.
     #[error("its answer has another form; the proxy is of another version")]
     Unclear,
 }
 
-/// The page at this path, with its query.
+/// Fetches the page at this path, with its query.
 pub async fn get(admin: SocketAddr, target: &str) -> Result<String, AskError> {
     let unreachable = |error: &dyn fmt::Display| AskError::Unreachable(admin, error.to_string());
     // A proxy that listens on all addresses listens on loopback, too.

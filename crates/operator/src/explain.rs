@@ -18,7 +18,7 @@ use proxy::layers::conceal::redact;
 use proxy::policy::pattern::Pattern;
 use proxy::policy::{self, Cause, Choice, Concealed, Decision, Difference, LoadError, Policy, Source, Subject};
 
-/// What policies leave out at the beginning of a path.
+/// The prefix that policies omit from paths.
 const V1: &str = "/computeMetadata/v1/";
 
 /// A question about policies. Its answer is text.
@@ -36,7 +36,7 @@ pub enum Question {
     Schema,
 }
 
-/// What a policy is expected to decide about a URL.
+/// A policy's expected decision about a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Expected {
@@ -49,7 +49,7 @@ pub enum Expected {
 /// The answer to a question.
 #[derive(Debug)]
 pub struct Answer {
-    /// What to print.
+    /// The text to print.
     pub text: String,
     /// Whether it is what was expected, if anything was.
     pub is_as_expected: bool,
@@ -80,14 +80,14 @@ impl Question {
     }
 }
 
-/// What the policy decides about a GET of a URL. `None` if the URL is invalid, so that a misspelt one meets no expectation.
+/// The policy's decision about a GET of a URL. `None` if the URL is invalid, so that a misspelt one meets no expectation.
 fn decides(policy: &Policy, url: &str) -> Option<Expected> {
     let request = parse(url).ok()?;
     let is_concealed = matches!(policy.judge(&request), Decision::Conceal(_));
     Some(if is_concealed { Expected::Conceal } else { Expected::Allow })
 }
 
-/// Explains what the policy decides about a GET of a URL, or of a path and query. The answer has several
+/// Explains the policy's decision about a GET of a URL, or of a path and query. The answer has several
 /// lines, each with a label.
 pub fn explain(policy: &Policy, url: &str) -> String {
     let mut explanation = Explanation(String::new());
@@ -116,12 +116,12 @@ pub fn explain(policy: &Policy, url: &str) -> String {
     explanation.0
 }
 
-/// Asks the proxy that serves operators at this address whom it takes a pod for.
+/// Asks the proxy at this address for operators how it identifies a pod.
 pub async fn pod(admin: SocketAddr, pod: &str) -> Result<String, AskError> {
     ask(admin, &[("pod", pod)]).await
 }
 
-/// Like [`pod`], for a program.
+/// Like [`pod`], with a machine-readable answer.
 pub async fn whois(admin: SocketAddr, pod: &str) -> Result<Whois, AskError> {
     let answer = ask(admin, &[("pod", pod), ("format", "json")]).await?;
     serde_json::from_str(&answer).map_err(|_| AskError::Unclear)
@@ -132,7 +132,7 @@ async fn ask(admin: SocketAddr, query: &[(&str, &str)]) -> Result<String, AskErr
     ask::get(admin, &format!("/whois?{query}")).await
 }
 
-/// A table of requests and what each policy decides.
+/// A table of requests and each policy's decision.
 fn compare(policies: [&Policy; 2]) -> String {
     let names = policies.map(Policy::name);
     let differences = policy::differences(policies);
@@ -207,7 +207,7 @@ fn parse(url: &str) -> Result<Box<Request>, RequestError> {
     Request::parse(head, false, None, &AllowedHosts::default())
 }
 
-/// The path that is meant by one that was copied from a policy, or that lacks its first slash.
+/// The intended path, if the given one was copied from a policy or lacks its first slash.
 fn meant(url: &str) -> Option<String> {
     let path = url.split_once('?').map_or(url, |(path, _)| path);
     let is_as_in_a_policy = path.parse::<Pattern>().is_ok();

@@ -1,4 +1,4 @@
-//! [`Finding`]: what a command for operators found about one topic, and what to do. [`Format`] renders a report of findings.
+//! [`Finding`]: an operator command's finding about one topic, and its fix. [`Format`] renders a report of findings.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,32 +6,31 @@ use std::time::Duration;
 use serde::Serialize;
 use strum::{Display, EnumString, VariantNames};
 
-/// What was found about one topic. Texts have no control characters, which could come from an annotation or a server.
+/// A finding about one topic. Its texts have no control characters, which could come from an annotation or a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding<T, V> {
     /// A name for scripts.
     pub topic: T,
-    /// What it means.
     pub verdict: V,
-    /// What was tried.
+    /// The action that was tried.
     pub tried: String,
-    /// What was observed, in plain words.
+    /// The observation, in plain words.
     pub seen: String,
     /// The message of the server that refused.
     pub said: Option<String>,
-    /// What to do, if it needs an explanation.
+    /// The fix, if it needs an explanation.
     pub advice: Option<String>,
-    /// The commands that show more. They change nothing in the cluster, on the node and at Google.
+    /// Commands that show more. They change nothing in the cluster, on the node or at Google.
     pub looks: Vec<String>,
-    /// The commands that fix it, in order.
+    /// Commands that fix the problem, in order.
     pub commands: Vec<String>,
-    /// Time until the response. `None` without one, and if it does not matter.
+    /// Time until the response. `None` if there was no response or the time does not matter.
     pub took: Option<Duration>,
 }
 
 /// The meaning of a finding. A greater one is worse.
 pub trait Verdict: Copy + Ord {
-    /// What the finding's line begins with: a word, and blanks after it.
+    /// The beginning of a finding's line: a word, padded with blanks.
     fn mark(self) -> &'static str;
 }
 
@@ -51,26 +50,26 @@ impl<T, V> Finding<T, V> {
         }
     }
 
-    /// With a server's message.
+    /// Adds a server's message.
     #[must_use]
     pub fn saying(self, said: impl AsRef<str>) -> Self {
         Self { said: Some(clean(said.as_ref())), ..self }
     }
 
-    /// With an explanation of what to do.
+    /// Adds an explanation of the fix.
     #[must_use]
     pub fn advising(self, advice: impl AsRef<str>) -> Self {
         Self { advice: Some(clean(advice.as_ref())), ..self }
     }
 
-    /// With one more command that shows what is wrong, and changes nothing.
+    /// Adds a command that shows the problem and changes nothing.
     #[must_use]
     pub fn looking(mut self, command: impl AsRef<str>) -> Self {
         self.looks.push(clean(command.as_ref()));
         self
     }
 
-    /// With one more command that fixes it.
+    /// Adds a command that fixes the problem.
     #[must_use]
     pub fn running(mut self, command: impl AsRef<str>) -> Self {
         self.commands.push(clean(command.as_ref()));
@@ -78,10 +77,10 @@ impl<T, V> Finding<T, V> {
     }
 }
 
-/// Maximum characters of a text: a server's message, or what it publishes, can be long.
+/// Maximum characters of a text: a server's message or document can be long.
 const MAX_TEXT: usize = 4000;
 
-/// What could move a terminal's cursor, or change the order of what it shows, becomes visible.
+/// Makes characters visible that could move a terminal's cursor or change the display order, and cuts long texts.
 pub fn clean(text: &str) -> String {
     let is_hidden = |char: char| {
         char.is_control() || matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
@@ -90,7 +89,7 @@ pub fn clean(text: &str) -> String {
     text.trim_end().chars().take(MAX_TEXT).map(visible).collect()
 }
 
-/// One line, and others for a server's message and for what to do.
+/// One line, followed by lines for a server's message, commands and advice.
 impl<T, V: Verdict> fmt::Display for Finding<T, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}: {}", self.verdict.mark(), self.tried, self.seen)?;

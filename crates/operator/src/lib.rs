@@ -1,4 +1,4 @@
-//! Commands that tell an operator whether pods are protected, and what to do if they are not.
+//! Commands that tell an operator whether pods are protected, and how to fix it if they are not.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Pages for operators of a command that keeps running and is not the proxy: `check --interval`, `redirect install --keep`.
+//! Pages for operators in long-running commands other than the proxy: `check --interval`, `redirect install --keep`.
 
 use std::future::ready;
 use std::io;
@@ -14,10 +14,10 @@ use proxy::reply::PLAIN_TEXT;
 use proxy::server::{self, Arrival, Connections, Door, Drain, Payload, Server, TIMEOUTS};
 use telemetry::Registry;
 
-/// Maximum connections on the admin listener. Its clients are few: a scraper, the kubelet and operators.
+/// Maximum connections to the listener for operators. Its clients are few: a scraper, the kubelet and operators.
 pub const MAX_ADMIN_CONNECTIONS: usize = 32;
 
-/// The address for operators cannot be listened on.
+/// The address for operators cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr} ({flag}): {error}; choose another address")]
 pub struct ListenError {
@@ -26,8 +26,8 @@ pub struct ListenError {
     error: io::Error,
 }
 
-/// Listens on the address that this flag specifies. `share`: another process may listen there too, as in a rolling update on
-/// the node's network.
+/// Listens on the address that this flag specifies. `share`: another process may listen on it too, as in a rolling update
+/// on the node's network.
 pub fn bind(addr: SocketAddr, share: bool, flag: &'static str) -> Result<Door, ListenError> {
     server::bind(addr, share).map_err(|error| ListenError { addr, flag, error })
 }
@@ -54,12 +54,10 @@ pub async fn serve_metrics(door: Door, registry: Registry) {
     .await;
 }
 
-/// The metrics of this process.
 pub fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
     page(StatusCode::OK, Registry::CONTENT_TYPE, registry.render().trim_end())
 }
 
-/// A page with this text.
 pub fn page(status: StatusCode, content_type: HeaderValue, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(format!("{text}\n").into()));
     *response.status_mut() = status;

@@ -9,13 +9,13 @@ use super::export::{Exported, Labels, Value};
 use super::latency::RequestOutcome;
 use super::table;
 
-/// Values of the label `filter_result`: the request was refused, or not.
+/// Values of the label `filter_result`, for refused and other requests.
 const RESULTS: [&str; 2] = ["filter_result_blocked", "filter_result_proxied"];
 
 /// Number of status codes, from 100 to 999.
 const CODES: usize = 900;
 
-/// Requests by filter result and status code. The 7 KiB for a result are allocated at its first request.
+/// Requests by filter result and status code. The 7 KiB of each result are allocated at its first request.
 #[derive(Debug, Default)]
 pub(super) struct RequestCount {
     counts: [OnceLock<Box<[AtomicU64; CODES]>>; RESULTS.len()],
@@ -28,7 +28,6 @@ impl RequestCount {
         counts[usize::from(status.as_u16() - 100)].fetch_add(1, Relaxed);
     }
 
-    /// The metric, for a registry.
     pub(super) fn exported(self: &Arc<Self>) -> Exported {
         let counts = Arc::clone(self);
         Exported::new(&[&table::REQUEST_COUNT], move || vec![(&table::REQUEST_COUNT, counts.series())])

@@ -21,10 +21,8 @@ pub(super) struct Exported {
 /// A metric and its series.
 pub(super) type Family = (&'static Row, Vec<(Labels, Value)>);
 
-/// Label names and values.
 pub(super) type Labels = Vec<(&'static str, Cow<'static, str>)>;
 
-/// The value of a series.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Counter(f64),
@@ -33,7 +31,7 @@ pub(super) enum Value {
 }
 
 impl Exported {
-    /// Exports these metrics. The function reads them.
+    /// Exports these metrics, read by the function.
     pub(super) fn new(rows: &[&Row], read: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> Self {
         let desc = |row: &&Row| {
             let labels = row.labels.iter().map(ToString::to_string).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::moment::nanos;
 
-/// Bucket bounds of the time that a filter works, in nanoseconds: those of Kubernetes'
+/// Bucket bounds of a filter's working time, in nanoseconds: those of Kubernetes'
 /// `request_filter_duration_seconds` from 100 us, and smaller ones for decisions in memory.
 pub const WORK_BOUNDS: [u64; 19] = [
     100,
@@ -65,7 +65,7 @@ pub struct Histogram<const N: usize> {
     nanoseconds: AtomicU64,
 }
 
-/// The state of a histogram at one time.
+/// The state of a histogram at a point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// Upper bounds, in nanoseconds.
@@ -77,7 +77,6 @@ pub struct Snapshot {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Creates an empty histogram.
     pub const fn new(bounds: &'static [u64; N]) -> Self {
         Self {
             bounds,
@@ -99,7 +98,6 @@ impl<const N: usize> Histogram<N> {
         self.nanoseconds.fetch_add(nanoseconds, Relaxed);
     }
 
-    /// The current state.
     pub fn snapshot(&self) -> Snapshot {
         let counts = self.counts.iter().chain([&self.beyond]).map(|count| count.load(Relaxed)).collect();
         Snapshot { bounds: self.bounds, counts, nanoseconds: self.nanoseconds.load(Relaxed) }

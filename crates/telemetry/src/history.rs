@@ -1,4 +1,4 @@
-//! [`History`]: filter durations of the last minutes, for use without Prometheus.
+//! [`History`]: filter durations over the last minutes, for use without Prometheus.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,16 +39,15 @@ struct Point {
     wait: [[u32; TIME_BOUNDS.len() + 1]; Filter::ALL.len()],
 }
 
-/// One filter over the last minutes.
+/// One filter's durations over the last minutes.
 #[derive(Debug)]
 pub struct Course {
-    /// The filter.
     pub filter: Filter,
-    /// Time that it worked on requests, since the oldest point.
+    /// Working time on requests, since the oldest point.
     pub work: Snapshot,
-    /// Time that requests waited in it, since the oldest point.
+    /// Waiting time of requests, since the oldest point.
     pub wait: Snapshot,
-    /// Work in each interval, the oldest first. The last element is the time since the last point.
+    /// Working time in each interval, the oldest first. The last element is the time since the last point.
     pub points: Vec<Snapshot>,
 }
 
@@ -68,7 +67,7 @@ impl History {
         Filter::ALL.map(course).into()
     }
 
-    /// Takes a point. To be called every [`INTERVAL`].
+    /// Takes a point. Must be called every [`INTERVAL`].
     pub fn take_point(&self, latency: &Latency) {
         let now = Totals::now(latency);
         let mut state = self.lock();

@@ -1,6 +1,5 @@
 //! `labels!`: defines metric label values as an enum, so that no other value is possible.
 
-/// A value of a label.
 pub trait Label: Copy + 'static {
     /// All values, in the order of the enum.
     const VALUES: &'static [Self];

@@ -40,26 +40,25 @@ labels! {
 }
 
 impl Filter {
-    /// The filters of a proxy whose pods have no identities, in order.
+    /// The filters of a proxy that does not identify pods, in order.
     pub fn without_identity() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|filter| !matches!(filter, Self::Identify | Self::Accounts))
     }
 }
 
 labels! {
-    /// The result of a filter.
     FilterOutcome {
-        /// It passed the request on.
+        /// The filter passed the request on.
         Passed = "passed",
-        /// It answered.
+        /// The filter answered.
         Answered = "answered",
-        /// It returned an error: a refusal, or a failure of the metadata server.
+        /// The filter returned an error: a refusal, or a failure of the metadata server.
         Refused = "refused",
     }
 }
 
 labels! {
-    /// The kind of a request, by its path alone.
+    /// The kind of a request, determined by its path alone.
     EndpointClass {
         /// `/`.
         Root = "root",
@@ -85,9 +84,8 @@ labels! {
 }
 
 labels! {
-    /// The outcome of a request.
     RequestOutcome {
-        /// The proxy answered itself.
+        /// The proxy itself answered.
         Answered = "answered",
         /// A response of the metadata server was passed on, whatever its status, or served from memory.
         Passed = "passed",
@@ -103,19 +101,14 @@ labels! {
 }
 
 labels! {
-    /// The outcome of an upstream request.
     UpstreamOutcome {
-        /// A success.
         Success = "2xx",
-        /// A redirect.
         Redirect = "3xx",
-        /// A refusal.
         Refusal = "4xx",
-        /// A server error.
         Error = "5xx",
         /// No response, or an incomplete one.
         Failed = "failed",
-        /// No client waited for it any more.
+        /// No client was waiting for it any more.
         Abandoned = "abandoned",
     }
 }
@@ -146,10 +139,8 @@ pub struct Latency {
     pub upstream: Exchanges<UpstreamOutcome>,
 }
 
-/// Durations in one filter.
 #[derive(Debug)]
 pub struct FilterTimes {
-    /// The filter.
     pub filter: Filter,
     work: [Histogram<{ WORK_BOUNDS.len() }>; FilterOutcome::ALL.len()],
     wait: Histogram<{ TIME_BOUNDS.len() }>,
@@ -172,12 +163,12 @@ pub struct ByEndpoint<O> {
     outcomes: PhantomData<O>,
 }
 
-/// The labels and state of one histogram.
+/// Labels and state of one histogram.
 pub type Series = (Vec<(&'static str, &'static str)>, Snapshot);
 
 type Read = fn(&Latency) -> Vec<Series>;
 
-/// The metrics of this file, and how each is read.
+/// The metrics of this file, and how to read each.
 const FAMILIES: [(&Row, Read); 6] = [
     (&table::REQUEST_DURATION, |latency| latency.requests.last_byte.series()),
     (&table::REQUEST_FIRST_BYTE, |latency| latency.requests.first_byte.series()),
@@ -195,8 +186,8 @@ impl Latency {
         latency
     }
 
-    /// For a registry. Series without observations are left out: most combinations of an endpoint and an outcome never
-    /// occur.
+    /// The metrics, for a registry. Series without observations are left out: most combinations of an endpoint and an
+    /// outcome never occur.
     fn exported(self: &Arc<Self>) -> Exported {
         let latency = Arc::clone(self);
         Exported::new(&FAMILIES.map(|(row, _)| row), move || {
@@ -211,12 +202,11 @@ impl Latency {
         })
     }
 
-    /// The durations in one filter.
     pub fn filter(&self, filter: Filter) -> &FilterTimes {
         &self.filters[filter.index()]
     }
 
-    /// Time that each filter works, by outcome.
+    /// Working time of each filter, by outcome.
     pub fn work(&self) -> Vec<Series> {
         let of_filter = |filter: Filter| {
             FilterOutcome::ALL.map(|outcome| {
@@ -227,7 +217,7 @@ impl Latency {
         Filter::ALL.into_iter().flat_map(of_filter).collect()
     }
 
-    /// Time that requests are suspended in each filter.
+    /// Time that requests spend suspended in each filter.
     pub fn waits(&self) -> Vec<Series> {
         let of_filter = |filter: Filter| (vec![("filter", filter.label())], self.filter(filter).wait.snapshot());
         Filter::ALL.map(of_filter).into()
@@ -247,17 +237,18 @@ impl FilterTimes {
         Self { filter, work: array::from_fn(|_| Histogram::new(&WORK_BOUNDS)), wait: Histogram::new(&TIME_BOUNDS) }
     }
 
-    /// A request left the filter with this outcome, after this much work of the filter itself, in nanoseconds.
+    /// Records that a request left the filter with this outcome, after this much work of the filter itself, in
+    /// nanoseconds.
     pub fn worked(&self, outcome: FilterOutcome, nanoseconds: u64) {
         self.work[outcome.index()].record_nanos(nanoseconds);
     }
 
-    /// A request was suspended in the filter for this long in total, in nanoseconds.
+    /// Records that a request was suspended in the filter for this long in total, in nanoseconds.
     pub fn waited(&self, nanoseconds: u64) {
         self.wait.record_nanos(nanoseconds);
     }
 
-    /// Time that the filter works, over all outcomes, and time that requests wait in it.
+    /// Working time over all outcomes, and waiting time.
     pub fn snapshots(&self) -> (Snapshot, Snapshot) {
         let mut work = Snapshot::empty(&WORK_BOUNDS);
         for outcome in &self.work {
@@ -279,7 +270,6 @@ impl<O: Label> ByEndpoint<O> {
         Self { histograms, outcomes: PhantomData }
     }
 
-    /// Records a duration.
     pub fn record(&self, endpoint: EndpointClass, outcome: O, duration: Duration) {
         let histogram = &self.histograms[endpoint.index() * O::VALUES.len() + outcome.index()];
         histogram.get_or_init(|| Box::new(Histogram::new(&TIME_BOUNDS))).record(duration);

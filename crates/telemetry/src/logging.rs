@@ -32,11 +32,10 @@ pub enum Format {
     Json,
 }
 
-/// Which lines are written, in tracing's syntax: `info,gce_metadata_proxy=debug`.
+/// The lines to write, in tracing's syntax: `info,gce_metadata_proxy=debug`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Levels(Targets);
 
-/// Invalid log levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected {}", LevelsError::EXPECTED)]
 pub struct LevelsError;
@@ -93,13 +92,13 @@ pub fn start(format: Format, levels: &Levels) {
     }
 }
 
-/// Interval between reports of panics at one place.
+/// Interval between reports of panics at one code location.
 const PANIC_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Maximum places whose panics are reported by themselves.
+/// Maximum locations whose panics are reported separately.
 const MAX_PANIC_PLACES: usize = 16;
 
-/// Limits how often a panic at one place is reported to standard error: a pod that finds one repeats it.
+/// Limits how often a panic at one location is reported to standard error: a pod that can cause one repeats it.
 pub fn limit_panics() {
     let report = panic::take_hook();
     let places = SampledBy::new(PANIC_INTERVAL, MAX_PANIC_PLACES);
@@ -137,11 +136,11 @@ impl InForce {
 /// Target of the log lines about issued tokens, which are written at level info regardless of the levels.
 pub const AUDIT_TARGET: &str = "gce_metadata_proxy::audit";
 
-/// The proxy's own crates, which are `gce_metadata_proxy` to an operator.
+/// The proxy's own crates, which operators know as `gce_metadata_proxy`.
 const CRATES: [&str; 8] = ["base", "http_client", "identity", "operator", "protocol", "proxy", "redirect", "telemetry"];
 
-/// The level of the program holds for its crates, unless they have levels of their own. Adds the lines that are always written:
-/// audit lines, which have their own flag, and changes of the levels.
+/// The program's level applies to its crates, unless they have levels of their own. Adds the lines that are always
+/// written: audit lines, which have their own flag, and changes of the levels.
 fn with_fixed(levels: &Levels) -> Targets {
     let given = |name: &str| levels.0.iter().find(|(target, _)| *target == name).map(|(_, level)| level);
     let of_program = given("gce_metadata_proxy");

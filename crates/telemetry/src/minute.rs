@@ -1,6 +1,6 @@
-//! [`Minute`]: what happened in the last minute, from counters that only grow.
+//! [`Minute`]: events of the last minute, computed from counters that only grow.
 //!
-//! A sample of the counters is kept every ten seconds, six in all, in 1 KiB. Counting itself costs nothing here.
+//! A sample of the counters is kept every ten seconds, six in all, in 1 KiB. Counting itself costs nothing extra.
 
 use std::collections::VecDeque;
 use std::ops::Sub;
@@ -13,23 +13,23 @@ use super::labels::Label;
 use super::requests::Requests;
 use super::shedding::{Shed, Shedding};
 
-/// Samples that are kept: the oldest one is 50 to 60 s old.
+/// Number of samples kept: the oldest one is 50 to 60 s old.
 const MAX_SAMPLES: usize = 6;
 
-/// How often something happened.
+/// Numbers of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests that were answered, with whatever status.
+    /// Requests that were answered, with any status.
     pub requests: u64,
-    /// Requests that were refused or failed here, without those that were shed.
+    /// Requests that the proxy refused or failed, without those that were shed.
     pub refused: u64,
-    /// Requests of which it was not known which pod sent them.
+    /// Requests whose pod was not known.
     pub unidentified: u64,
     /// Requests for pods' own tokens that failed.
     pub no_token: u64,
     /// Requests that panicked.
     pub panics: u64,
-    /// What was shed, in the order of [`Shed::ALL`].
+    /// Sheds, in the order of [`Shed::ALL`].
     pub by_shed: [u64; Shed::ALL.len()],
 }
 
@@ -41,7 +41,7 @@ pub struct Minute {
 }
 
 impl Tally {
-    /// Everything since the start.
+    /// All events since the start.
     pub fn of(requests: &Requests, shedding: &Shedding) -> Self {
         let refusals = requests.refusals();
         let sum = |is_meant: &dyn Fn(&str) -> bool| {
@@ -57,7 +57,7 @@ impl Tally {
         }
     }
 
-    /// What was shed, by reason, the most frequent first.
+    /// Sheds by reason, the most frequent first.
     pub fn sheds(&self) -> Vec<(Shed, u64)> {
         let mut sheds: Vec<_> = Shed::ALL.into_iter().zip(self.by_shed).filter(|(_, count)| *count > 0).collect();
         sheds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -81,7 +81,7 @@ impl Sub for Tally {
 }
 
 impl Minute {
-    /// Keeps a sample. To be called every ten seconds.
+    /// Keeps a sample. Must be called every ten seconds.
     pub fn sample(&self, now: Instant, tally: Tally) {
         // Samples are added whole, so the list is valid even after a panic.
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ impl Minute {
         }
     }
 
-    /// What happened since the oldest sample, or since the start, and how long ago that was.
+    /// The events since the oldest sample, or since the start, and the time since then.
     pub fn since_oldest(&self, now: Instant, tally: Tally) -> (Duration, Tally) {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let is_whole = samples.len() == MAX_SAMPLES;

@@ -1,7 +1,7 @@
 //! Process metrics (CPU, memory, files), under the names that Prometheus' client libraries use.
 //!
-//! Read from `/proc`. The prometheus crate's own collector is not used, because it counts CPU time in whole seconds, of
-//! which this proxy uses few.
+//! Read from `/proc`. The prometheus crate's own collector is not used, because it counts CPU time in whole seconds, and
+//! this proxy uses few.
 
 use std::{fs, io};
 
@@ -54,10 +54,10 @@ impl ResourceUsage {
     }
 
     /// Parses `/proc/self/stat` and `/proc/stat`, see proc(5). The fields follow the process's name, which is in
-    /// parentheses and may contain some.
+    /// parentheses and may itself contain parentheses.
     fn parse(stat: &str, booted: &str, ticks: f64, page: f64, files: (f64, f64)) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        // The first one after the name is field 3.
+        // The first field after the name is number 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let booted: f64 = booted.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
         Some(Self {

@@ -1,9 +1,9 @@
 //! [`Refusals`]: the last refusals, for an operator without logs.
 //!
-//! One entry for each client and reason, with a count, in a table of fixed size. When it is full, the client with the most
-//! entries gives way, so a client that is refused for every reason there is hides no other. A client that invents addresses has
-//! one entry for each: an entry therefore stays for at least [`HOLD`], and what finds no place is only counted
-//! ([`Refusals::without_place`]). All of it takes at most 10 KiB.
+//! One entry for each client and reason, with a count, in a table of fixed size. When it is full, the client with the
+//! most entries gives one up, so a client that is refused for every possible reason hides no other. A client that
+//! invents addresses has one entry for each. Therefore an entry stays for at least [`HOLD`], and a refusal that finds no
+//! place is only counted ([`Refusals::without_place`]). The table takes at most 10 KiB.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,48 +18,44 @@ use protocol::metadata::CallingPod;
 /// Maximum number of entries.
 pub const MAX_REFUSALS: usize = 20;
 
-/// How long an entry stays at least, unless its client has others.
+/// Minimum time that an entry stays, unless its client has others.
 pub const HOLD: Duration = Duration::from_secs(60);
 
-/// Maximum bytes kept of a path. Those of tokens have 60.
+/// Maximum bytes kept of a path. Token paths have about 60.
 const MAX_PATH: usize = 120;
 
-/// The pod that has an address now, if that is known.
+/// The pod that has an address now, if known.
 pub type NamePod = Hook<dyn Fn(IpAddr) -> Option<Arc<CallingPod>> + Send + Sync>;
 
-/// Why a request was refused.
+/// The cause of a refusal.
 #[derive(Debug, Clone, Copy)]
 pub struct Cause<'a> {
     /// A label from a fixed set.
     pub reason: &'static str,
-    /// The status of the response.
     pub status: StatusCode,
-    /// The path, without a query, or what kind of path it is.
+    /// The path without its query, or the kind of path.
     pub path: &'a str,
 }
 
 /// Refusals of one client for one reason.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// Its address. An IPv4-mapped IPv6 address is shown as IPv4.
+    /// An IPv4-mapped IPv6 address is shown as IPv4.
     pub client: IpAddr,
     /// The pod that had the address at the last refusal.
     pub pod: Option<Arc<CallingPod>>,
     /// A label from a fixed set.
     pub reason: &'static str,
-    /// The status of the last response.
+    /// Status of the last response.
     pub status: StatusCode,
-    /// The last path.
     pub path: Box<str>,
-    /// How many there were since the first.
+    /// Number of refusals since the first.
     pub count: u64,
-    /// The first one.
     pub first: Instant,
-    /// The last one.
     pub last: Instant,
 }
 
-/// The table.
+/// The table of refusals.
 #[derive(Debug)]
 pub struct Refusals {
     name_pod: NamePod,
@@ -73,12 +69,12 @@ struct Table {
 }
 
 impl Refusals {
-    /// An empty table. Pods are named by this.
+    /// Creates an empty table. `name_pod` names the pods.
     pub fn new(name_pod: NamePod) -> Self {
         Self { name_pod, table: Mutex::default() }
     }
 
-    /// Records a refusal. Not if another thread is recording one: the request path must not wait here.
+    /// Records a refusal, unless another thread is recording one: the request path must not wait here.
     pub fn note(&self, client: IpAddr, cause: Cause<'_>, now: Instant) {
         let client = client.to_canonical();
         let pod = (self.name_pod)(client);
@@ -90,7 +86,7 @@ impl Refusals {
         table.note(client, pod, cause, now);
     }
 
-    /// The entries, the last refusal first.
+    /// The entries, the most recent refusal first.
     pub fn last(&self) -> Vec<Refusal> {
         let mut entries = self.lock().entries.clone();
         entries.sort_by_key(|refusal| std::cmp::Reverse(refusal.last));
@@ -108,7 +104,7 @@ impl Refusals {
     }
 }
 
-/// Knows no pods.
+/// A table that knows no pods.
 impl Default for Refusals {
     fn default() -> Self {
         Self::new(NamePod::new(Arc::new(|_| None)))
@@ -142,7 +138,8 @@ impl Table {
         self.entries.push(Refusal { client, pod, reason, status, path: path.into(), count: 1, first: now, last: now });
     }
 
-    /// The entry that gives way to one of this client: the oldest of the client with the most, or one that was held long enough.
+    /// The entry to replace with one of this client: the oldest of the client with the most, or one that was held long
+    /// enough.
     fn gives_way(&self, newcomer: IpAddr, now: Instant) -> Option<usize> {
         let held = |client: IpAddr| self.entries.iter().filter(|entry| entry.client == client).count();
         let most = self.entries.iter().map(|entry| held(entry.client)).max().unwrap_or(0);
@@ -158,7 +155,7 @@ impl Table {
     }
 }
 
-/// At most [`MAX_PATH`] bytes.
+/// The first [`MAX_PATH`] bytes at most.
 fn shortened(path: &str) -> &str {
     let end = (0..=MAX_PATH.min(path.len())).rev().find(|end| path.is_char_boundary(*end));
     &path[..end.unwrap_or_default()]

@@ -40,7 +40,7 @@ pub struct CounterGrid<A, B> {
 }
 
 impl Registry {
-    /// The type of what [`render`](Self::render) returns.
+    /// Content type of the output of [`render`](Self::render).
     pub const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
     /// Creates a registry with the process's own metrics: its version and resource usage.
@@ -127,7 +127,6 @@ impl<L: Label> Counters<L> {
         Self { counters: L::VALUES.iter().map(|value| counter(*value)).collect(), label: PhantomData }
     }
 
-    /// The counter of this value.
     pub fn of(&self, value: L) -> &IntCounter {
         &self.counters[value.index()]
     }
@@ -139,7 +138,6 @@ impl<L: Label> Counters<L> {
 }
 
 impl<A: Label, B: Label> CounterGrid<A, B> {
-    /// The counter of these values.
     pub fn of(&self, a: A, b: B) -> &IntCounter {
         self.rows[a.index()].of(b)
     }

@@ -20,11 +20,11 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// Interval between log lines about refusals of a client for one reason, and about panics.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Maximum pairs of a reason and a client that have log lines of their own. A client that is refused for each reason
-/// there is takes half of them.
+/// Maximum pairs of a reason and a client that have log lines of their own. A client that is refused for every possible
+/// reason takes half of them.
 const MAX_PAIRS: usize = 32;
 
-/// There are fewer reasons.
+/// More than the number of reasons.
 const MAX_REASONS: usize = 64;
 
 /// Counts responses to clients.
@@ -34,7 +34,7 @@ pub struct Requests {
     by_status: Arc<RequestCount>,
     refusals: IntCounterVec,
     refusal_log: SampledBy<(&'static str, IpAddr)>,
-    /// For the clients without a place in `refusal_log`: whatever clients do, each reason is logged.
+    /// For the clients without a place in `refusal_log`: each reason is logged, whatever clients do.
     crowd_log: SampledBy<&'static str>,
     panics: IntCounter,
     panic_log: Sampled,
@@ -64,7 +64,7 @@ impl Requests {
         self.by_class[class - 1].inc();
     }
 
-    /// Responses so far.
+    /// Number of responses so far.
     pub fn count(&self) -> u64 {
         self.by_class.iter().map(IntCounter::get).sum()
     }
@@ -74,8 +74,8 @@ impl Requests {
         self.refusals.with_label_values(&[reason]).inc();
     }
 
-    /// Counts a refusal of a client for the log. If a log line is due, returns the number of refusals since the last one:
-    /// those of this client for this reason, or of all clients that have no lines of their own.
+    /// Counts a refusal of a client for the log. If a log line is due, returns the number of refusals since the last
+    /// one: those of this client for this reason, or those of all clients without lines of their own.
     pub fn refusal_line_due(&self, reason: &'static str, client: IpAddr, now: Instant) -> Option<u64> {
         let own = self.refusal_log.due_by_itself((reason, client), now);
         own.unwrap_or_else(|Full| self.crowd_log.due(reason, now))
@@ -87,7 +87,7 @@ impl Requests {
         self.panic_log.due(Instant::now())
     }
 
-    /// The number of requests that panicked so far.
+    /// Number of requests that panicked so far.
     pub fn panics(&self) -> u64 {
         self.panics.get()
     }

@@ -1,4 +1,5 @@
-//! [`Sampled`] and [`SampledBy`]: limit how often a frequent event is logged. [`Brief`]: limits how much of a text is.
+//! [`Sampled`] and [`SampledBy`]: limit how often a frequent event is logged. [`Brief`]: limits the length of a logged
+//! text.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -19,12 +20,11 @@ pub struct Sampled {
 #[derive(Debug, Default)]
 struct State {
     last_logged: Option<Instant>,
-    /// Events since then.
+    /// Events since the last line.
     unlogged: u64,
 }
 
 impl Sampled {
-    /// Logs at most once in an interval.
     pub fn new(interval: Duration) -> Self {
         Self { interval, state: Mutex::default() }
     }
@@ -50,13 +50,13 @@ impl State {
     }
 }
 
-/// Decides when the next log line of each kind of event is due. Remembers a limited number of kinds, and counts all
+/// Decides when the next log line for each kind of event is due. Remembers a limited number of kinds, and counts all
 /// others as one, so that inventing kinds causes neither more lines nor more memory.
 #[derive(Debug)]
 pub struct SampledBy<K> {
-    /// Minimum interval between lines of one kind.
+    /// Minimum interval between lines for one kind.
     interval: Duration,
-    /// Maximum kinds that are remembered.
+    /// Maximum number of kinds remembered.
     limit: usize,
     states: Mutex<States<K>>,
     others: Sampled,
@@ -65,11 +65,11 @@ pub struct SampledBy<K> {
 #[derive(Debug)]
 struct States<K> {
     by_kind: HashMap<K, State>,
-    /// No kind gives way before this time.
+    /// No kind gives up its place before this time.
     full_until: Option<Instant>,
 }
 
-/// The maximum number of kinds is remembered, and this is another one.
+/// The maximum number of kinds is already remembered.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -85,7 +85,7 @@ impl<K: Eq + Hash> SampledBy<K> {
         self.due_by_itself(kind, now).unwrap_or_else(|Full| self.others.due(now))
     }
 
-    /// Like [`due`](Self::due), where the caller counts what has no place of its own.
+    /// Like [`due`](Self::due), but the caller counts kinds that have no place.
     pub fn due_by_itself(&self, kind: K, now: Instant) -> Result<Option<u64>, Full> {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         if !states.by_kind.contains_key(&kind) && !states.has_place(self.interval, self.limit, now) {
@@ -96,7 +96,7 @@ impl<K: Eq + Hash> SampledBy<K> {
 }
 
 impl<K: Eq + Hash> States<K> {
-    /// Whether one more kind can be remembered. Those that were not logged for long give way.
+    /// Whether one more kind can be remembered. Makes room by forgetting the kinds that were not logged for an interval.
     fn has_place(&mut self, interval: Duration, limit: usize, now: Instant) -> bool {
         if self.by_kind.len() < limit {
             return true;
@@ -111,10 +111,10 @@ impl<K: Eq + Hash> States<K> {
     }
 }
 
-/// Maximum characters of a text that a client chose in a log line.
+/// Maximum logged characters of a text from a client or a server.
 const MAX_TEXT: usize = 240;
 
-/// Shows the beginning of a text that a client or a server chose, so that a log line is never long.
+/// Shows the beginning of a text from a client or a server, so that log lines stay short.
 #[derive(Debug)]
 pub struct Brief<T>(pub T);
 
@@ -122,14 +122,14 @@ impl<T: fmt::Display> fmt::Display for Brief<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut beginning = Beginning { to: f, left: MAX_TEXT };
         match write!(beginning, "{}", self.0) {
-            // What is left out is no failure.
+            // Cutting the text is not an error.
             Err(fmt::Error) if beginning.left == 0 => f.write_str("..."),
             result => result,
         }
     }
 }
 
-/// Takes this many characters more, and fails at the next one.
+/// Writes up to this many more characters, and fails at the next one.
 struct Beginning<'f, 'a> {
     to: &'f mut fmt::Formatter<'a>,
     left: usize,
@@ -171,7 +171,7 @@ mod tests {
         let lines = |now| (0..100).filter_map(|kind| sampled.due(kind, now)).collect::<Vec<_>>();
         assert_eq!(lines(start), [1, 1, 1]);
         assert_eq!(lines(start + second / 2), [0; 0]);
-        // Those that were remembered, and the others again.
+        // The remembered kinds, and the others again.
         assert_eq!(lines(start + second), [2, 2, 196]);
         assert_eq!(sampled.states.lock().expect("no panic").by_kind.len(), 2);
         assert_eq!(sampled.due(7, start + 3 * second), Some(1), "what was not seen for long gives way");

@@ -16,7 +16,7 @@ use super::talkers::{Talker, Talkers};
 use crate::labels;
 
 labels! {
-    /// Why something was refused or closed.
+    /// The reason for a refusal or closure.
     Shed {
         /// A request was refused, because all seats are taken.
         InFlight = "in_flight",
@@ -24,17 +24,17 @@ labels! {
         Hanging = "hanging",
         /// A connection was dropped, because its client had gone before it was accepted.
         Door = "door",
-        /// A connection waited for over 100 ms, because its client uses more than its share of the processor.
+        /// A connection was made to wait for over 100 ms, because its client uses more than its share of the processor.
         CpuShare = "cpu_share",
-        /// A new connection was refused, because no other could give way.
+        /// A new connection was refused, because no other could be closed for it.
         Connections = "connections",
-        /// A connection that made no progress gave way to another.
+        /// A connection that made no progress was closed for another.
         IdleConnection = "idle_connection",
-        /// A request in flight of the client that holds most was cut for another client.
+        /// A request in flight of the client with the most was cut for another client.
         FairShare = "fair_share",
-        /// A response that its client did not read was cut.
+        /// A response was cut because its client did not read it.
         UnreadAnswer = "unread_answer",
-        /// A request with a large response was refused, because the memory for them is in use.
+        /// A request with a large response was refused, because the memory for large responses is in use.
         LargeAnswers = "large_answers",
         /// A token request was refused, because its client requests too many different tokens.
         Tokens = "tokens",
@@ -43,20 +43,20 @@ labels! {
     }
 }
 
-/// Interval between log lines about overload of one kind. An overload is over when nothing was shed for as long.
+/// Interval between log lines about one kind of overload. An overload ends when nothing was shed for this long.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Clients shown in a log line.
+/// Number of clients shown in a log line.
 const LOGGED_TALKERS: usize = 3;
 
-/// An overload of one kind, from what is shed first to a minute without any.
+/// An overload of one kind, from the first shed to a minute without any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Overload {
     began: Instant,
-    /// When something was shed last.
+    /// Time of the last shed.
     last: Instant,
     logged: Instant,
-    /// What was shed since it was logged.
+    /// Sheds since the last log line.
     unlogged: u64,
     total: u64,
 }
@@ -81,12 +81,12 @@ impl Shedding {
         }
     }
 
-    /// Counts what was shed, and logs it at most once a minute for each reason.
+    /// Counts a shed, and logs it at most once a minute for each reason.
     pub fn shed(&self, reason: Shed, peer: Option<SocketAddr>) {
         self.shed_all(reason, 1, peer);
     }
 
-    /// Counts the turns for which connections waited because their client uses more than its share of the processor.
+    /// Counts the turns that connections waited because their client uses more than its share of the processor.
     pub fn delayed(&self, turns: u64) {
         if turns > 0 {
             self.shed_all(Shed::CpuShare, turns, None);
@@ -111,7 +111,7 @@ impl Shedding {
         );
     }
 
-    /// Logs the overloads that are over. To be called every few seconds.
+    /// Logs the overloads that are over. Must be called every few seconds.
     pub fn end_overloads(&self, now: Instant) {
         let over = Shed::ALL.map(|reason| Overload::ends(&mut self.overloads()[reason.index()], now));
         for (reason, overload) in Shed::ALL.into_iter().zip(over) {
@@ -127,31 +127,31 @@ impl Shedding {
         self.overloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection that is reset instead of being answered.
+    /// Counts a connection that was reset instead of answered.
     pub fn reset(&self) {
         self.resets.inc();
     }
 
-    /// Counts a newcomer that is reset, because no other connection can give way.
+    /// Counts a new connection that was reset, because no other connection could be closed for it.
     pub fn reset_newcomer(&self, peer: SocketAddr) {
         self.reset();
         self.talkers.note(peer.ip(), RequestOutcome::Shed, Moment::now());
         self.shed(Shed::Connections, Some(peer));
     }
 
-    /// What was shed so far for this reason.
+    /// Number of sheds so far for this reason.
     pub fn count(&self, reason: Shed) -> u64 {
         self.sheds.of(reason).get()
     }
 
-    /// What was shed so far, by reason.
+    /// Numbers of sheds so far, by reason.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.sheds.all()
     }
 }
 
 impl Overload {
-    /// Takes in what was shed. If a log line is due, returns what was shed since the last one.
+    /// Records sheds. If a log line is due, returns the number of sheds since the last one.
     fn goes_on(overload: &mut Option<Self>, number: u64, now: Instant) -> Option<u64> {
         let Some(known) = overload else {
             *overload = Some(Self { began: now, last: now, logged: now, unlogged: 0, total: number });
@@ -167,7 +167,7 @@ impl Overload {
         Some(std::mem::take(&mut known.unlogged))
     }
 
-    /// The overload, if it is over now.
+    /// Takes the overload if it is over now.
     fn ends(overload: &mut Option<Self>, now: Instant) -> Option<Self> {
         overload.take_if(|known| now >= known.last + LOG_INTERVAL)
     }

@@ -1,29 +1,28 @@
 //! Type, name, labels and help of every metric. A test compares the table in docs/metrics.md with this one and prints
-//! what it should be.
+//! the expected table.
 //!
-//! A metric belongs to the part of the proxy that counts: it takes the row and a [`Registry`](super::Registry) when it is
-//! made. That is once per process, so never in the stack's closure, which runs for each connection.
+//! A metric belongs to the part of the proxy that counts it, which takes the row and a [`Registry`](super::Registry) when
+//! it is created. That is once per process, so never in the stack's closure, which runs for each connection.
 
 use strum::Display;
 
-/// Type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
-    /// Only grows.
+    /// Only increases.
     Counter,
-    /// Any value.
+    /// Can take any value.
     Gauge,
-    /// Durations by size.
+    /// Durations in buckets.
     Histogram,
 }
 
 /// One metric.
 #[derive(Debug)]
 pub struct Row {
-    /// Its type. The part that counts must register it as such.
+    /// The part that counts must register the metric with this type.
     pub kind: Kind,
-    /// Prometheus name, with its unit.
+    /// Prometheus name, including the unit.
     pub name: &'static str,
     /// Label names. Each label has a fixed set of values.
     pub labels: &'static [&'static str],

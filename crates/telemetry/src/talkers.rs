@@ -2,8 +2,8 @@
 //!
 //! During an overload operators want to know which pod causes it, but an address must not be a metric label. So the
 //! busiest addresses are kept in a sketch of fixed size (the *space-saving* algorithm of Metwally, Agrawal and El
-//! Abbadi): each of [`MAX_TALKERS`] places has an address and its counts. An address without a place takes that of
-//! the address with the fewest requests, and inherits their number. So an address with more than a 64th of all
+//! Abbadi): each of [`MAX_TALKERS`] places has an address and its counts. An address without a place takes the place
+//! with the fewest requests, and inherits their number. So an address with more than a 64th of all
 //! requests is always included, and a count is too high by at most the inherited number. With at most 64 active pods,
 //! which is typical of a node, all counts are exact.
 //!
@@ -29,9 +29,9 @@ const SLICE: Duration = Duration::from_secs(10);
 /// An address and its requests in the last minute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Talker {
-    /// The address. An IPv4-mapped IPv6 address is shown as IPv4.
+    /// An IPv4-mapped IPv6 address is shown as IPv4.
     pub address: IpAddr,
-    /// All requests, and connections that were reset because there was no room.
+    /// All requests, plus connections that were reset for lack of room.
     pub requests: u64,
     /// Maximum by which `requests` is too high.
     pub inherited: u64,
@@ -41,7 +41,7 @@ pub struct Talker {
     pub refusals: u64,
 }
 
-/// The sketch.
+/// The state of [`Talkers`].
 #[derive(Debug)]
 pub struct Talkers {
     began: Moment,
@@ -50,7 +50,7 @@ pub struct Talkers {
 
 #[derive(Debug, Default)]
 struct Sketch {
-    /// Number of the current slice since the beginning.
+    /// Number of the current slice, counted from the beginning.
     slice: u64,
     /// Addresses as IPv6, because one instruction compares two of them.
     addresses: Vec<u128>,
@@ -72,7 +72,7 @@ impl Default for Talkers {
 }
 
 impl Talkers {
-    /// Counts a request of an address, by its outcome.
+    /// Counts a request from an address, by its outcome.
     pub fn note(&self, address: IpAddr, outcome: RequestOutcome, now: Moment) {
         let mut sketch = match self.sketch.try_lock() {
             Ok(sketch) => sketch,

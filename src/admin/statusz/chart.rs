@@ -8,28 +8,28 @@ use super::data::Quantiles;
 use crate::units::time;
 use telemetry::history::MAX_POINTS;
 
-/// Size of the drawing, in its own units; it is scaled to the width that there is.
+/// Size of the drawing, in its own units; it is scaled to the available width.
 const WIDTH: f64 = 320.0;
 const HEIGHT: f64 = 120.0;
 
-/// Room for the names of the lines of the scale, and below the last of them.
+/// Space for the labels of the scale, and below the lowest line.
 const LEFT: f64 = 50.0;
 const MARGIN: f64 = 6.0;
 
 type Pick = fn(&Quantiles) -> f64;
 
-/// What is drawn, by its class in the style sheet; the last lies on top.
+/// The lines to draw, by class in the style sheet; the last is on top.
 const LINES: [(&str, Pick); 3] = [("p99", |q| q.p99), ("p90", |q| q.p90), ("p50", |q| q.p50)];
 
 /// The scale: the same for all filters, so that they can be compared by eye.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Scale {
-    /// Powers of ten of a second, from the lowest line to the highest.
+    /// Powers of ten of a second, for the lowest and the highest line.
     decades: (i32, i32),
 }
 
 impl Scale {
-    /// Holds all of these; at least from 0.001 ms to 0.1 ms. Filters should be at the lower end, or below.
+    /// A scale that covers all of these, and at least 0.001 ms to 0.1 ms. Filters should be at the lower end, or below.
     pub(super) fn over<'a>(all: impl Iterator<Item = &'a Quantiles>) -> Self {
         let most = all.map(|quantiles| quantiles.p99).fold(1e-4, f64::max);
         #[expect(clippy::cast_possible_truncation, reason = "a time has few decades")]
@@ -43,7 +43,7 @@ impl Scale {
     }
 }
 
-/// Draws a course. The newest point is at the right edge.
+/// Draws a filter's quantiles over time. The newest point is at the right edge.
 pub(super) fn draw(name: &str, course: &[Option<Quantiles>], scale: Scale) -> Markup {
     html! {
         svg viewBox=(format_args!("0 0 {WIDTH} {HEIGHT}")) role="img"
@@ -65,7 +65,7 @@ pub(super) fn draw(name: &str, course: &[Option<Quantiles>], scale: Scale) -> Ma
     }
 }
 
-/// A line through the points that there are, with a gap where there is none.
+/// A line through the existing points, with a gap for each missing one.
 fn path(course: &[Option<Quantiles>], y: impl Fn(&Quantiles) -> f64) -> String {
     let mut path = String::new();
     let mut is_drawing = false;
@@ -80,7 +80,7 @@ fn path(course: &[Option<Quantiles>], y: impl Fn(&Quantiles) -> f64) -> String {
             continue;
         };
         let (command, dot) = if is_drawing { ('L', "") } else { ('M', "h0") };
-        // A point between two gaps is a line of no length, which has round ends.
+        // A point between two gaps is a line of zero length with round ends.
         let _ = write!(path, "{command}{:.1} {:.1}{dot}", x(at), y(quantiles));
         is_drawing = true;
     }

@@ -1,6 +1,6 @@
 //! [`Status`]: the data of the status page.
 //!
-//! `?format=json` returns it as it is here.
+//! `?format=json` returns it in this form.
 
 use std::fmt;
 
@@ -9,70 +9,68 @@ use serde::Serialize;
 use super::overview::{Count, Overview};
 use identity::{CallerRow, CredentialStatus, Summary};
 
-/// All of it. Durations are in seconds, as in the metrics.
+/// All data. Durations are in seconds, as in the metrics.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// What is wrong, and who asks and is refused.
+    /// The condition, and the busiest and refused clients.
     #[serde(flatten)]
     pub overview: Overview,
-    /// Each flag with its value in force.
+    /// Each flag with its current value.
     pub flags: Vec<Flag>,
-    /// What there is room for.
+    /// Limited resources and their use.
     pub room: Vec<Room>,
-    /// How near the process is to its memory limit.
+    /// The process's use of its memory limit.
     pub memory: Memory,
-    /// What there was no room for since the process began.
+    /// Sheds since the process began.
     pub sheds: Vec<Count>,
-    /// What was refused, or failed here, since the process began.
+    /// Refusals and failures since the process began.
     pub refusals: Vec<Count>,
-    /// The time that the filters' numbers cover.
+    /// The period that the filters' numbers cover.
     pub window_seconds: u64,
-    /// The time between two points of their charts.
+    /// Interval between the points of the filters' charts.
     pub point_seconds: u64,
-    /// What each filter costs.
+    /// Durations of each filter.
     pub filters: Vec<FilterStatus>,
-    /// What became of requests since the process began.
+    /// Requests by outcome since the process began.
     pub requests: Vec<Exchange>,
-    /// The metadata server.
     pub upstream: Upstream,
-    /// What the token cache holds: the entries that were asked for most often. Never a token.
+    /// The most requested entries of the token cache. Never a token.
     pub tokens: Vec<TokenStatus>,
-    /// How many other entries there are.
+    /// Number of other entries.
     pub tokens_not_shown: usize,
-    /// Values that are answered from memory.
+    /// Values that are served from memory.
     pub values: Vec<ValueStatus>,
-    /// The pods that were identified. `None` without Workload Identity.
+    /// The identified pods. `None` without Workload Identity.
     pub pods: Option<PodsStatus>,
 }
 
-/// A flag.
 #[derive(Debug, Serialize)]
 pub struct Flag {
-    /// With its dashes.
+    /// Includes the dashes.
     pub name: String,
-    /// As it would be typed.
+    /// The value as on the command line.
     pub value: String,
 }
 
-/// Something of which there is only so much.
+/// A limited resource.
 #[derive(Debug, Serialize)]
 pub struct Room {
-    /// What.
+    /// Name of the resource.
     pub of: &'static str,
-    /// How much is in use.
+    /// Amount in use.
     pub used: u64,
-    /// How much there is.
+    /// Maximum amount.
     pub limit: u64,
 }
 
 /// Memory, in bytes.
 #[derive(Debug, Serialize)]
 pub struct Memory {
-    /// The step of shedding that is in force.
+    /// The current step of memory shedding.
     pub level: &'static str,
-    /// What the control group uses; nothing without a limit.
+    /// Usage of the control group; `None` without a limit.
     pub usage_bytes: Option<u64>,
-    /// What it may use; nothing without a limit.
+    /// Limit of the control group; `None` without a limit.
     pub limit_bytes: Option<u64>,
 }
 
@@ -87,96 +85,88 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Estimates from a histogram; nothing where nothing was counted.
+/// Estimates from a histogram, in seconds. `None` instead if nothing was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Half of all took no longer.
     pub p50: f64,
-    /// Nine of ten.
     pub p90: f64,
-    /// 99 of a hundred.
     pub p99: f64,
 }
 
 /// One filter over the last minutes.
 #[derive(Debug, Serialize)]
 pub struct FilterStatus {
-    /// Its name.
     pub filter: &'static str,
-    /// Requests that came to it and left it.
+    /// Requests that entered and left the filter.
     pub requests: u64,
-    /// What it did itself.
+    /// Working time of the filter itself.
     pub work: Option<Quantiles>,
-    /// Requests that had to wait in it.
+    /// Requests that waited in the filter.
     pub waited: u64,
-    /// How long.
+    /// Waiting time of those requests.
     pub wait: Option<Quantiles>,
-    /// What it did itself, point by point, the oldest first.
+    /// Working time of the filter itself in each interval, the oldest first.
     pub course: Vec<Option<Quantiles>>,
 }
 
 /// Requests of one kind with one outcome.
 #[derive(Debug, Serialize)]
 pub struct Exchange {
-    /// What was asked for.
+    /// The class of the requested path.
     pub endpoint: &'static str,
-    /// What became of it.
     pub outcome: &'static str,
-    /// How many there were.
+    /// Number of these requests.
     pub count: u64,
-    /// To the last byte.
+    /// Time to the last byte.
     pub duration: Option<Quantiles>,
 }
 
-/// The metadata server.
 #[derive(Debug, Serialize)]
 pub struct Upstream {
-    /// Where it is.
     pub address: String,
-    /// Why it failed when it was last asked; nothing while it answers.
+    /// Error of the last request; `None` if it succeeded.
     pub failure: Option<String>,
-    /// What came of requests to it since the process began.
+    /// Requests by outcome since the process began.
     pub outcomes: Vec<Count>,
-    /// How long they took.
+    /// Duration of these requests.
     pub duration: Option<Quantiles>,
 }
 
 /// An entry of the token cache.
 #[derive(Debug, Serialize)]
 pub struct TokenStatus {
-    /// Whose token, cut to 100 characters.
+    /// The token's account, cut to 100 characters.
     pub account: String,
     /// `access` or `identity`.
     pub kind: &'static str,
-    /// Scopes, audience and the like, cut to 100 characters.
+    /// Scopes, audience and similar parameters, cut to 100 characters.
     pub parameters: String,
-    /// For how long the token has been known; nothing while there is none.
+    /// Time since the token was received; `None` without a token.
     pub age_seconds: Option<u64>,
-    /// What it has left.
+    /// Remaining lifetime of the token.
     pub expires_in_seconds: Option<u32>,
-    /// How often it was asked for.
+    /// Number of requests for this entry.
     pub requests: u64,
 }
 
-/// A value that is answered from memory.
+/// A value that is served from memory.
 #[derive(Debug, Serialize)]
 pub struct ValueStatus {
-    /// Its path and query.
     pub path: String,
     /// 200, or 404 if the metadata server does not have it.
     pub status: u16,
-    /// Seconds since the metadata server was asked.
+    /// Seconds since the value was requested from the metadata server.
     pub age_seconds: u64,
 }
 
-/// What is known about pods.
+/// The identification of pods.
 #[derive(Debug, Serialize)]
 pub struct PodsStatus {
-    /// In numbers.
+    /// Summary in numbers.
     #[serde(flatten)]
     pub summary: Summary,
-    /// What the proxy's own credential for the API server allows.
+    /// Rights of the proxy's own credential for the API server.
     pub credential: CredentialStatus,
-    /// The pods that sent requests and still run.
+    /// The pods that have sent requests and are still running.
     pub callers: Vec<CallerRow>,
 }

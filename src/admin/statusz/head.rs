@@ -1,4 +1,4 @@
-//! The head of the page: the [`Overview`], what is wrong first.
+//! The head of the page: the [`Overview`], the problems first.
 
 use maud::{Markup, html};
 
@@ -42,7 +42,7 @@ fn banner(fact: &Fact) -> Markup {
     }
 }
 
-/// What the proxy works with, and the last minute.
+/// The proxy's surroundings, and the last minute.
 pub(super) fn overview(overview: &Overview) -> Markup {
     let Surroundings { metadata_server, identity, redirect, canary } = &overview.surroundings;
     let rows = [

@@ -1,8 +1,7 @@
-//! `/statusz`: all that an operator wants to know of one proxy, on one page, when there is no time to set anything up.
+//! `/statusz`: all that an operator needs to know about one proxy, on one page, without any set-up.
 //!
-//! [`Status`] is the data (`?format=json`), [`html`] makes a page of it. Its head, the [`Overview`], is also what the command
-//! `status` prints. The page needs nothing from anywhere: no script, no
-//! style sheet, no image.
+//! [`Status`] is the data (`?format=json`), [`html`] renders it as a page. Its head, the [`Overview`], is also the
+//! output of the command `status`. The page is self-contained: no script, no external style sheet, no external image.
 
 mod chart;
 mod data;

@@ -1,4 +1,5 @@
-//! [`Overview`]: how this proxy is doing, in a screenful: the head of `/statusz`, and all that the command `status` prints.
+//! [`Overview`]: the state of this proxy in a screenful: the head of `/statusz`, and the whole output of the command
+//! `status`.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -11,54 +12,52 @@ use crate::units::span;
 use operator::finding::{Verdict, clean};
 use telemetry::talkers::Talker;
 
-/// How this proxy is doing.
+/// The state of this proxy.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Overview {
-    /// Whether it is well.
     pub condition: Condition,
-    /// Why not, the worst first.
+    /// The problems, the worst first.
     #[serde(with = "condition::json")]
     pub facts: Vec<Fact>,
-    /// Of the running binary.
+    /// Version of the running binary.
     pub version: String,
     /// The node's name, or the host's.
     pub node: String,
-    /// When this was seen, in UTC.
+    /// Time of this overview, in UTC.
     pub time: String,
-    /// Since the process began.
+    /// Time since the process began.
     pub uptime_seconds: u64,
-    /// Whether pods should be sent here, and what is amiss.
+    /// Whether the proxy is ready for pods, and the reason if it is not, or is degraded.
     pub readiness: readiness::State,
-    /// By which rules secrets are concealed.
+    /// The policy that conceals secrets.
     pub policy: Policy,
-    /// What the proxy works with, in words.
+    /// The proxy's surroundings, in words.
     pub surroundings: Surroundings,
-    /// The last minute.
     pub last_minute: LastMinute,
-    /// The last refusals by client and reason, the last one first.
+    /// The last refusals by client and reason, the most recent first.
     pub last_refusals: Vec<RefusalStatus>,
-    /// Other refusals since the start, of clients for which there was no place.
+    /// Refusals since the start of clients that found no place in the list.
     pub refusals_not_shown: u64,
-    /// The clients with most requests in the last minute.
+    /// The clients with the most requests in the last minute.
     pub talkers: Vec<TalkerStatus>,
 }
 
-/// The rules in force.
+/// The policy in force.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Policy {
-    /// What it calls itself.
+    /// The policy's own name.
     pub name: String,
-    /// The version that it gives itself.
+    /// The policy's own version.
     pub version: String,
-    /// The beginning of its file's SHA-256.
+    /// The first digits of the file's SHA-256.
     pub hash: String,
-    /// Where it comes from: built in, or a path.
+    /// The policy's origin: built in, or a path.
     pub source: String,
-    /// Whether it is carried out (enforce) or only logged (audit).
+    /// Whether the policy is enforced (enforce) or only logged (audit).
     pub mode: String,
-    /// What becomes of recursive reads.
+    /// The handling of recursive reads.
     pub recursive: String,
-    /// Why the file's present content is not in force. Absent if it is.
+    /// Why the file's current content is not in force. Absent if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejected>,
 }
@@ -66,76 +65,70 @@ pub struct Policy {
 /// A policy file that is not in force.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Rejected {
-    /// The mistake, with its place.
+    /// The error, with its position.
     pub error: String,
-    /// Since it was found.
+    /// Time since the file was rejected.
     pub seconds: u64,
-    /// What a restart would do.
+    /// The result of a restart.
     pub a_restart: String,
 }
 
-/// What the proxy works with, in words.
+/// The proxy's surroundings, in words.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Surroundings {
-    /// The metadata server.
     pub metadata_server: String,
-    /// Who pods are.
+    /// The identification of pods.
     pub identity: String,
-    /// The rules that bring pods' requests here.
+    /// The rules that redirect pods' requests to the proxy.
     pub redirect: String,
-    /// The check from a pod's place.
+    /// The check from a pod's network.
     pub canary: String,
 }
 
-/// What happened in the last minute.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LastMinute {
-    /// How long that is: less than a minute after the start.
+    /// Length of the period: less than a minute just after the start.
     pub seconds: u64,
-    /// Requests that were answered.
+    /// Requests that were answered, with any status.
     pub requests: u64,
-    /// Those of them that were refused, or failed here.
+    /// Those of them that the proxy refused or failed.
     pub refused: u64,
     /// Requests and connections that were shed, by reason.
     pub sheds: Vec<Count>,
 }
 
-/// How often something happened.
+/// A number of events.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Count {
-    /// What.
     pub reason: String,
-    /// How often.
     pub count: u64,
 }
 
 /// Refusals of one client for one reason.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RefusalStatus {
-    /// Its address.
     pub client: IpAddr,
-    /// Its pod at that time, as NAMESPACE/NAME.
+    /// The client's pod at that time, as NAMESPACE/NAME.
     pub pod: Option<String>,
-    /// Why.
     pub reason: String,
-    /// The status of the last response.
+    /// Status of the last response.
     pub status: u16,
-    /// The path of the last one without its query, or what kind of path it was.
+    /// The last path without its query, or the kind of path.
     pub path: String,
-    /// How many there were since the first.
+    /// Number of refusals since the first.
     pub count: u64,
-    /// Since the first.
+    /// Time since the first refusal.
     pub first_seconds_ago: u64,
-    /// Since the last.
+    /// Time since the last refusal.
     pub last_seconds_ago: u64,
 }
 
 /// A client and its requests in the last minute.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TalkerStatus {
-    /// The pod that has its address now, as NAMESPACE/NAME.
+    /// The pod that has the client's address now, as NAMESPACE/NAME.
     pub pod: Option<String>,
-    /// Its requests.
+    /// The client's requests.
     #[serde(flatten)]
     pub talker: Talker,
 }
@@ -156,33 +149,33 @@ impl Display for LastMinute {
     }
 }
 
-/// The client, by its pod if that is known.
+/// Names the client, by its pod if known.
 fn named(address: IpAddr, pod: Option<&str>) -> String {
     pod.map_or_else(|| address.to_string(), |pod| format!("{pod} ({address})"))
 }
 
 impl RefusalStatus {
-    /// Who was refused.
+    /// Names the refused client.
     pub fn who(&self) -> String {
         named(self.client, self.pod.as_deref())
     }
 }
 
 impl TalkerStatus {
-    /// Who asks.
+    /// Names the client.
     pub fn who(&self) -> String {
         named(self.talker.address, self.pod.as_deref())
     }
 }
 
 impl Overview {
-    /// Its name, where it runs, and when this was seen.
+    /// The proxy's name, its node, and the time of the overview.
     pub fn title(&self) -> String {
         let Self { version, node, time, uptime_seconds, .. } = self;
         format!("gce-metadata-proxy {version} on {node}, up {}, at {time}", span(*uptime_seconds))
     }
 
-    /// 0 if all is well, otherwise 1.
+    /// 0 if the condition is ok, otherwise 1.
     pub fn exit_code(&self) -> u8 {
         u8::from(self.condition != Condition::Ok)
     }
@@ -221,7 +214,7 @@ impl Display for RefusalStatus {
     }
 }
 
-/// For a terminal. Texts that pods and servers chose cannot move its cursor.
+/// For a terminal. Texts from pods and servers cannot move its cursor.
 impl Display for Overview {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}{}", self.condition.mark(), clean(&self.title()))?;
@@ -236,7 +229,7 @@ pub(super) mod tests {
     use crate::condition::Topic;
     use crate::readiness::State;
 
-    /// An overview in which every text is this.
+    /// An overview in which every text is this one.
     pub(in crate::admin::statusz) fn overview(text: &str) -> Overview {
         let text = || text.to_owned();
         let fact = Fact::new(Topic::Overload, Condition::Degraded, text(), text());

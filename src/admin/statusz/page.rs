@@ -1,6 +1,6 @@
 //! Renders [`Status`] as an HTML page, for any browser width, light and dark.
 //!
-//! maud escapes every value that is inserted, so what pods choose stays text.
+//! maud escapes every inserted value, so that text from pods stays text.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -222,10 +222,10 @@ mod tests {
     use super::super::overview::tests::overview;
     use super::*;
 
-    /// Text of a pod that would be markup, a quote or an entity.
+    /// Text of a pod that contains markup, a quote and an entity.
     const HOSTILE: &str = r#"</td><script>alert(1)</script><a href="'&amp;"#;
 
-    /// A status in which every text is this.
+    /// A status in which every text is this one.
     fn hostile(text: &str) -> Status {
         let text = || text.to_owned();
         let counts = || vec![Count { reason: text(), count: 1 }];
@@ -262,9 +262,9 @@ mod tests {
             assert_eq!(page.matches(markup).count(), harmless.matches(markup).count(), "{markup} in\n{page}");
         }
         let escaped = "&lt;/td&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;a href=&quot;'&amp;amp;";
-        // The node twice, six of a fact, three of the title, readiness, six of the policy, four of the surroundings, three of a
-        // refusal, a reason of what was shed in the last minute; a flag, a reason each of sheds, refusals and outcomes, two of the
-        // upstream, two of a token, one of a value.
+        // The node twice, six texts of a fact, three of the title, readiness, six of the policy, four of the
+        // surroundings, three of a refusal, the reason of a shed in the last minute; a flag, one reason each of sheds,
+        // refusals and outcomes, two of the upstream, two of a token, one of a value.
         assert_eq!(page.matches(escaped).count(), 35, "{page}");
     }
 }

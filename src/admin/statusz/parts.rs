@@ -1,4 +1,4 @@
-//! What the page is made of.
+//! Building blocks of the page.
 
 use maud::{Markup, html};
 
@@ -8,7 +8,7 @@ pub(super) fn section(title: &str, body: &Markup) -> Markup {
     html! { section { h2 { (title) } (body) } }
 }
 
-/// A table that scrolls if it is too wide. Columns whose name begins with `#` are numbers.
+/// A table that scrolls if it is too wide. Columns whose name begins with `#` are numeric.
 pub(super) fn table(columns: &[&str], rows: &Markup) -> Markup {
     html! {
         div class="wide" {

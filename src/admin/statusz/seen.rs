@@ -1,4 +1,4 @@
-//! Collects the [`Overview`] from the parts of the proxy that own it.
+//! Collects the [`Overview`] from the parts of the proxy that own the data.
 
 use std::fs;
 use std::net::IpAddr;
@@ -19,10 +19,10 @@ use telemetry::labels::Label;
 use telemetry::refusals::Refusal;
 use telemetry::talkers::Talker;
 
-/// Maximum clients shown.
+/// Maximum number of clients shown.
 const MAX_TALKERS: usize = 10;
 
-/// What is not as it should be, as of now.
+/// The current problems.
 pub fn facts(shared: &Shared) -> Vec<Fact> {
     condition::facts(&Seen::of(shared))
 }
@@ -61,7 +61,7 @@ fn busiest(asks: &TalkerStatus) -> String {
 }
 
 impl Overview {
-    /// As of now.
+    /// Collects the current state.
     pub(super) fn of(shared: &Shared) -> Self {
         let facts = facts(shared);
         let (lasted, minute) = shared.measures.last_minute();
@@ -89,7 +89,7 @@ impl Overview {
     }
 }
 
-/// The clients with most requests in the last minute.
+/// The clients with the most requests in the last minute.
 fn talkers(shared: &Shared, max: usize) -> Vec<TalkerStatus> {
     let pod_at = |addr: IpAddr| shared.identity.as_ref()?.pod_at(addr);
     let talkers = shared.measures.instruments.talkers.top(max, Moment::now()).into_iter();
@@ -100,7 +100,7 @@ fn name(pod: &CallingPod) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
 
-/// The name that this node has in the cluster if that is configured, or else its host name.
+/// The node's name in the cluster if it is configured, otherwise the host name.
 fn node(shared: &Shared) -> String {
     let configured = shared.config.identity.as_ref().map(|identity| identity.cluster.node.as_str().to_owned());
     let host = || fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned());

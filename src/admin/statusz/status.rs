@@ -1,4 +1,4 @@
-//! Collects the data of the status page from the parts of the proxy that own it.
+//! Collects the data of the status page from the parts of the proxy that own the data.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use telemetry::history::{self, Course};
 use telemetry::labels::Label;
 use telemetry::latency::Latency;
 
-/// Maximum token cache entries shown.
+/// Maximum number of token cache entries shown.
 const MAX_TOKENS: usize = 50;
 
-/// Maximum characters shown of an account and of parameters, which pods choose.
+/// Maximum characters shown of an account and of parameters, which are chosen by pods.
 const MAX_TEXT_CHARS: usize = 100;
 
 impl Status {
-    /// As of now.
+    /// Collects the current state.
     pub fn of(shared: &Shared) -> Self {
         let Shared { config, measures, limits, .. } = shared;
         let instruments = &measures.instruments;
@@ -175,7 +175,7 @@ impl ValueStatus {
     }
 }
 
-/// Text that is cut after [`MAX_TEXT_CHARS`] characters. What is cut off is not even copied.
+/// Text that is cut after [`MAX_TEXT_CHARS`] characters. The rest is not even copied.
 #[derive(Default)]
 struct Cut {
     text: String,

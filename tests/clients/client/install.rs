@@ -1,4 +1,4 @@
-//! Installation, with the versions in the lock files.
+//! Installation of the versions in the lock files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use super::program::{Program, gentle, output, source};
 
 impl Program {
-    /// Installs it once, however many clients in however many tests want it.
+    /// Installs the program once, however many clients and tests need it.
     pub(super) async fn install(self) -> Result<(), String> {
         type Once = Arc<OnceCell<Result<(), String>>>;
         static DONE: LazyLock<Mutex<HashMap<PathBuf, Once>>> = LazyLock::new(Mutex::default);
@@ -35,7 +35,7 @@ impl Program {
                 .await
             }
             Self::Go { module, .. } => {
-                // Go knows best whether there is anything to do.
+                // Go itself checks whether anything has to be built.
                 let mut build = gentle("go");
                 build.args(["build", "-mod=readonly", "-buildvcs=false", "-o"]).arg(folder.join("client")).arg(".");
                 output(build.current_dir(source(&format!("go/{module}")))).await.map(drop)
@@ -53,7 +53,7 @@ impl Program {
                 once_for(&made_from, folder, java(&pom, &jars, &sources, folder)).await
             }
             Self::Rust { .. } => {
-                // Cargo knows best whether there is anything to do.
+                // Cargo itself checks whether anything has to be built.
                 let mut build = gentle("cargo");
                 build.args(["build", "--quiet", "--locked", "--target-dir"]).arg(folder).current_dir(source("rust"));
                 output(&mut build).await.map(drop)
@@ -63,7 +63,7 @@ impl Program {
     }
 }
 
-/// Installs, unless the folder was made from just these lock files.
+/// Installs, unless the folder was made from exactly these lock files.
 async fn once_for(
     locks: &[&Path],
     folder: &Path,
@@ -96,19 +96,19 @@ async fn node(package: &Path, lock: &Path, folder: &Path) -> Result<(), String> 
         fs::copy(file, folder.join(name)).map_err(|error| error.to_string())?;
     }
     let mut npm = gentle("npm");
-    // Of what is optional nothing is used here.
+    // No optional package is used here.
     npm.args(["ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error"]);
     output(npm.current_dir(folder)).await.map(drop)
 }
 
-/// The sources that a set of libraries has all the classes for.
+/// The sources whose classes are all in a set of libraries.
 fn java_sources(lock: &str) -> Vec<&'static str> {
     let of_all = ["Application.java", "Asking.java", "Library.java", "WithGoogleAuth.java"];
     let of_today = ["WithHttpClient.java", "WithHttpComponents.java", "WithOpenTelemetry.java", "WithRestClient.java"];
     if lock == "current" { [&of_all[..], &of_today].concat() } else { of_all.to_vec() }
 }
 
-/// Maven resolves and downloads; the files must be those whose sums are committed, since Maven has no lock file.
+/// Maven resolves and downloads. The files must match the committed checksums, because Maven has no lock file.
 async fn java(pom: &Path, jars: &Path, sources: &[PathBuf], folder: &Path) -> Result<(), String> {
     let lib = folder.join("lib");
     let mut maven = gentle("mvn");
@@ -121,7 +121,7 @@ async fn java(pom: &Path, jars: &Path, sources: &[PathBuf], folder: &Path) -> Re
     output(&mut javac).await.map(drop)
 }
 
-/// Unpacks one of Debian's packages, without installing it: it would take part in the machine's next boot.
+/// Unpacks a Debian package without installing it: an installed one would take part in the machine's next boot.
 async fn debian(package: &str, folder: &Path) -> Result<(), String> {
     output(Command::new("apt-get").args(["download", "--quiet", package]).current_dir(folder)).await?;
     let files = fs::read_dir(folder).map_err(|error| error.to_string())?.filter_map(|entry| Some(entry.ok()?.path()));

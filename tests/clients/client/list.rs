@@ -16,10 +16,10 @@ const NONE: &[&str] = &[];
 /// For clients that get no tokens, or get them with a library that is itself in the list.
 const MANY: &[&str] = &["handover", "cold start of 50", "250 at once, reset", "250 at once, 503"];
 
-/// For Java: 50 virtual machines that start on two cores would test these.
+/// For Java clients: with 50 virtual machines that start on two cores, the test would measure these.
 const COLD_START: &[&str] = &["cold start of 50"];
 
-/// All of them.
+/// All libraries.
 pub(super) const LIBRARIES: &[Client] = &[
     Client {
         name: "google-auth",
@@ -187,10 +187,10 @@ pub(super) const LIBRARIES: &[Client] = &[
         name: "gcloud",
         library: "gcloud's credentials, by a script",
         language: "Python",
-        // It has a copy of google-auth; here it needs only Python.
+        // It contains a copy of google-auth; here it needs only Python.
         program: Python { lock: "google-auth", module: "with_gcloud" },
         steps: &[Detect, Universe, Project, Account, Scoped, Refresh, Identity],
-        // One for each request, and for each that it repeats.
+        // One for each request, including repeated ones.
         connections: 20,
         retries: ALL,
         left_out: NONE,
@@ -210,7 +210,7 @@ pub(super) const LIBRARIES: &[Client] = &[
         library: "google-auth-library-oauth2-http",
         language: "Java",
         program: Java { lock: "2020", library: "WithGoogleAuth" },
-        // No identity token: it takes any answer for one, and fails at the first colon of a refusal.
+        // No identity token: it takes any response for one, and fails at the first colon of a refusal.
         steps: &[Detect, Token, Account, Scoped, Refresh],
         connections: 2,
         retries: RESETS,

@@ -1,4 +1,4 @@
-//! The programs: what each needs, and how it is run.
+//! The programs: their needs, and how to run them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use crate::support::stall;
 
-/// What runs, and the folder or file in this test's folder that says of which version.
+/// The program, and the folder or file in this test's folder that specifies its version.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Program {
     Python {
@@ -33,17 +33,17 @@ pub(super) enum Program {
     Shell {
         tool: &'static str,
     },
-    /// The requests of a program that is not installed, by a script.
+    /// A script that sends the requests of a program that is not installed.
     Replay {
         program: &'static str,
     },
-    /// Its package is Debian's, and its Python packages are not.
+    /// The program is in a Debian package, its Python packages are not.
     CloudInit {
         lock: &'static str,
     },
 }
 
-/// Below `target/`, so that `cargo clean` takes it away.
+/// Below `target/`, so that `cargo clean` removes it.
 fn installed() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
 }
@@ -52,23 +52,23 @@ pub(super) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(path)
 }
 
-/// For a program that lives a second: start fast, and be small.
+/// For a program that runs for a second: a fast start and little memory.
 const JVM: [&str; 4] = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx64m"];
 
-/// What `javac` has made, and the libraries.
+/// The classes compiled by `javac`, and the libraries.
 fn class_path(folder: &Path) -> String {
     format!("{0}/classes:{0}/lib/*", folder.display())
 }
 
 impl Program {
-    /// What it cannot run without: names of rows in `tests/needs.tsv`.
+    /// Needs of the program: names of rows in `tests/needs.tsv`.
     pub(super) fn needs(self) -> &'static [&'static str] {
         match self {
             Self::Python { .. } | Self::Replay { .. } => &["python3"],
             Self::Go { .. } => &["go"],
             Self::Node { .. } => &["node"],
             Self::Java { .. } => &["java", "maven"],
-            // A toolchain built this test.
+            // The toolchain that built this test is there.
             Self::Rust { .. } => &[],
             Self::Shell { tool: "curl" } => &["curl"],
             Self::Shell { .. } => &["wget"],
@@ -76,7 +76,7 @@ impl Program {
         }
     }
 
-    /// Where it is installed. Clients with the same packages share them.
+    /// The folder that the program is installed in. Clients with the same packages share it.
     pub(super) fn folder(self) -> PathBuf {
         installed().join(match self {
             Self::Python { lock, .. } | Self::CloudInit { lock } => format!("python-{lock}"),
@@ -131,15 +131,15 @@ impl Program {
     }
 }
 
-/// A program that leaves the processor to the proxy and the upstream when both want it. Their deadlines are real time, and a
-/// dozen clients that start at once, or a compiler, would make them miss those.
+/// A program with low priority, so that the proxy and the upstream get the processor first. Their deadlines are in real
+/// time, and a dozen clients that start at once, or a compiler, would make them miss these.
 pub(super) fn gentle(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "10"]).arg(program);
     command
 }
 
-/// Runs a command, and returns what it printed; an error with all that it said if it fails.
+/// Runs a command, and returns its output; an error with all of its output if it fails.
 pub(super) async fn output(command: &mut Command) -> Result<String, String> {
     let shown = format!("{:?}", command.as_std());
     let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();

@@ -1,4 +1,4 @@
-//! Programs that find out where they run, or get tokens by a library that is itself in the list.
+//! Programs that detect their platform, or get tokens by a library that is itself in the list.
 
 use super::Client;
 use super::program::Program::{Go, Java, Node, Python, Replay};
@@ -10,15 +10,16 @@ const NEVER: &[Refusal] = &[];
 /// For clients that get no tokens, or get them with a library that is itself in the list.
 const MANY: &[&str] = &["handover", "cold start of 50", "250 at once, reset", "250 at once, 503"];
 
-/// For a client that waits half a second for an answer, three times: a slow server is too slow for it without a proxy, too.
+/// For a client that waits half a second for a response, three times: a slow server is too slow for it even without a
+/// proxy.
 const IMPATIENT: &[&str] =
     &["slow by 1 s", "slow by 2 s", "handover", "cold start of 50", "250 at once, reset", "250 at once, 503"];
 
-/// For a client that does nothing but watch: it always needs the metadata server.
+/// For a client that only watches: it always needs the metadata server.
 const ALL_WITHOUT_UPSTREAM: &[&str] =
     &["upstream dead", "429, 500, 503", "handover", "cold start of 50", "250 at once, reset", "250 at once, 503"];
 
-/// All of them.
+/// All programs.
 pub(super) const PROGRAMS: &[Client] = &[
     Client {
         name: "cloud-logging",

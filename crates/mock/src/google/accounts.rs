@@ -1,10 +1,10 @@
-//! [`Accounts`]: Google service accounts, and who may act as them.
+//! [`Accounts`]: Google service accounts, and the principals that may act as them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Workload;
 
-/// Who may act as a Google service account.
+/// An identity that may act as a Google service account.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Principal {
     /// A Kubernetes service account, by its federated token.
@@ -25,18 +25,18 @@ impl From<&str> for Principal {
     }
 }
 
-/// The accounts that exist, each with those who may act as it.
+/// The existing accounts, each with the principals that may act as it.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(BTreeMap<String, BTreeSet<Principal>>);
 
-/// Why somebody may not act as an account.
+/// Why a principal may not act as an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denied {
     /// An account in the chain does not exist.
     Missing,
-    /// A delegate may not be used.
+    /// A delegate in the chain may not be used.
     Delegate,
-    /// The account itself.
+    /// The account itself may not be used.
     Account,
 }
 
@@ -49,7 +49,7 @@ impl Accounts {
         self.0.remove(email);
     }
 
-    /// Lets a principal act as an account, which exists from now on.
+    /// Lets a principal act as an account, and adds the account if it does not exist.
     pub(super) fn bind(&mut self, who: Principal, email: &str) {
         self.0.entry(email.to_owned()).or_default().insert(who);
     }
@@ -60,7 +60,7 @@ impl Accounts {
         }
     }
 
-    /// Whether `who` may act as the account by way of the delegates, of which each must be allowed to act as the next.
+    /// Whether `who` may act as the account through the delegates. Each of the chain must be allowed to act as the next.
     pub(super) fn check(&self, who: Principal, delegates: &[String], email: &str) -> Result<(), Denied> {
         let mut who = who;
         for (step, account) in delegates.iter().map(String::as_str).chain([email]).enumerate() {

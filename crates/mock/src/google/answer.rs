@@ -1,4 +1,4 @@
-//! [`Answer`] and [`Refusal`]: answers in the forms that Google's two services have.
+//! [`Answer`] and [`Refusal`]: responses in the formats of Google's two services.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::Endpoint;
 use super::body::Body;
 
-/// Google's front end, where a service is not even reached.
+/// The page of Google's front end, if the service is not even reached.
 const HTML: &str = "<!DOCTYPE html>\n<html lang=en><title>Error</title><p>The server encountered a temporary error.\n";
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -27,7 +27,7 @@ impl Answer {
         Self::json(StatusCode::OK, body)
     }
 
-    /// 200 with any text, which is called JSON.
+    /// 200 with any text, declared as JSON.
     pub(super) fn raw(body: String) -> Self {
         Self { status: StatusCode::OK, content_type: "application/json; charset=UTF-8", retry_after: None, body }
     }
@@ -41,7 +41,7 @@ impl Answer {
         Self { status, content_type: "text/html; charset=UTF-8", retry_after: None, body: HTML.to_owned() }
     }
 
-    /// The response. A cut one announces its whole body and ends in the middle.
+    /// Makes the response. If `is_cut`, it announces the whole body and ends in the middle.
     pub(super) fn response(self, is_cut: bool) -> Response<Body> {
         let Self { status, content_type, retry_after, body } = self;
         let body = if is_cut { Body::cut(body.into()) } else { Body::whole(body.into()) };
@@ -59,23 +59,22 @@ impl Answer {
     }
 }
 
-/// Why a request is not granted.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// In STS's form, that of OAuth.
+    /// In STS's error format, which is OAuth's.
     Oauth {
-        /// `invalid_grant` and so on.
+        /// The OAuth code, such as `invalid_grant`.
         error: &'static str,
-        /// A sentence.
         description: String,
     },
-    /// In the form of Google's APIs, with a status's own words.
+    /// In the format of Google's APIs, with the status's standard text.
     Status(StatusCode),
-    /// The same with a sentence.
+    /// In the format of Google's APIs, with this text.
     Api(StatusCode, String),
     /// A permission is missing.
     Permission(&'static str),
-    /// No such path.
+    /// The path does not exist.
     Path,
 }
 
@@ -88,7 +87,7 @@ impl Refusal {
         Self::Oauth { error: "invalid_grant", description: description.into() }
     }
 
-    /// An argument that IAM does not understand.
+    /// An argument that IAM does not accept.
     pub(super) fn argument(message: impl Into<String>) -> Self {
         Self::Api(StatusCode::BAD_REQUEST, message.into())
     }
@@ -112,13 +111,13 @@ impl Refusal {
     }
 }
 
-/// An answer in OAuth's form, with status 400.
+/// A response in OAuth's format, with status 400.
 pub(super) fn oauth(error: &str, description: &str) -> Answer {
     let body = json!({ "error": error, "error_description": description }).to_string();
     Answer { status: StatusCode::BAD_REQUEST, ..Answer::raw(body) }
 }
 
-/// The answer of a service that fails with this status.
+/// The response of a service that fails with this status.
 pub(super) fn failure(endpoint: Endpoint, status: StatusCode, retry_after: Option<Duration>) -> Answer {
     let answer = match (status, endpoint.permission()) {
         (StatusCode::BAD_GATEWAY, _) => Answer::html(status),
@@ -141,7 +140,7 @@ pub(super) fn failure(endpoint: Endpoint, status: StatusCode, retry_after: Optio
     Answer { retry_after, ..answer }
 }
 
-/// The answer of a service whose API is not enabled in a project.
+/// The response of a service whose API is not enabled in a project.
 pub(super) fn disabled(endpoint: Endpoint, project: u64) -> Answer {
     let (name, service) = match endpoint {
         Endpoint::Sts => ("Security Token Service API", "sts.googleapis.com"),
@@ -168,7 +167,7 @@ fn error_info(reason: &str, domain: &str, metadata: &Value) -> Value {
     })
 }
 
-/// What Google's APIs call a status.
+/// The name of a status in Google's APIs.
 fn name(code: StatusCode) -> &'static str {
     match code.as_u16() {
         400 => "INVALID_ARGUMENT",

@@ -10,16 +10,16 @@ use super::jwt::Caller;
 use super::state::State;
 use super::sts::Exchange;
 
-/// The header that names the project that is charged for a request to IAM.
+/// The header that names the project to charge for a request to IAM.
 const USER_PROJECT: &str = "x-goog-user-project";
 
 /// A request to one of the two services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) endpoint: Endpoint,
-    /// The Google service account that the path names.
+    /// The Google service account in the path.
     pub(super) account: Option<String>,
-    /// The project that is charged.
+    /// The project to charge.
     pub(super) user_project: Option<String>,
     work: Result<Work, Refusal>,
 }
@@ -44,7 +44,7 @@ impl Ask {
         Some(Self { endpoint, account, user_project, work: Ok(Work::Impersonation(work)) })
     }
 
-    /// Who asks, as far as the request says. The token is not verified.
+    /// The caller, according to the request. The token is not verified.
     pub(super) fn caller(&self, state: &State) -> Option<Caller> {
         match self.work.as_ref().ok()? {
             Work::Exchange(exchange) => exchange.caller(),
@@ -52,7 +52,7 @@ impl Ask {
         }
     }
 
-    /// The answer without faults.
+    /// The response without faults.
     pub(super) fn answer(self, state: &State) -> Answer {
         let answer = self.work.and_then(|work| match work {
             Work::Exchange(exchange) => exchange.answer(state),

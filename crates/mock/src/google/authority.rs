@@ -1,6 +1,6 @@
-//! [`Authority`]: a certificate authority for one fake Google, made at its start.
+//! [`Authority`]: a certificate authority for one fake Google, created at its start.
 //!
-//! The certificates are written here: the few fields take fewer lines than rcgen would add crates.
+//! The certificates are encoded here: the code for the few fields is smaller than the crates that rcgen would add.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,8 @@ use tokio_rustls::rustls::{Error, ServerConfig};
 use super::clock::{Clock, utc_time};
 use super::der;
 
-/// How long a certificate is good, in seconds, and how long before it was made, for clients whose clocks are late.
+/// Validity of a certificate after and before its creation, in seconds. The latter is for clients whose clocks are
+/// behind.
 const LIFE_SECONDS: u64 = 365 * 24 * 60 * 60;
 const BEFORE_SECONDS: u64 = 60 * 60;
 
@@ -37,7 +38,7 @@ const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 const AUTHORITY_NAME: &str = "Fake Google test authority";
 const SERVER_NAME: &str = "Fake Google";
 
-/// A certificate authority. Clones are the same authority; give one to [`Settings`](super::Settings) again to
+/// A certificate authority. Clones are the same authority. Pass it to [`Settings`](super::Settings) again to
 /// restart a fake Google that clients still trust.
 #[derive(Clone)]
 pub struct Authority(Arc<Pair>);
@@ -61,7 +62,7 @@ struct Key {
 }
 
 impl Authority {
-    /// A new authority, with a key of its own.
+    /// A new authority with its own key.
     ///
     /// # Panics
     ///
@@ -80,14 +81,14 @@ impl Authority {
         Self(Arc::new(Pair { key, certificate }))
     }
 
-    /// Its certificate, in PEM.
+    /// The authority's certificate, in PEM.
     pub fn pem(&self) -> String {
         let text = STANDARD.encode(&self.0.certificate);
         let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
         format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
     }
 
-    /// TLS for a server of these names and addresses, with HTTP/1.1 in ALPN.
+    /// A TLS configuration for a server with these names and addresses, with HTTP/1.1 in ALPN.
     pub(super) fn server(&self, names: &[String]) -> Result<ServerConfig, Error> {
         let Pair { key: signer, certificate: root } = &*self.0;
         let key = Key::new();
@@ -125,7 +126,7 @@ impl Key {
         self.pair.public_key().as_ref()
     }
 
-    /// What other certificates call this key (RFC 7093, section 2).
+    /// The key identifier in certificates (RFC 7093, section 2).
     fn id(&self) -> Vec<u8> {
         digest(&SHA256, self.public()).as_ref()[..20].to_vec()
     }
@@ -134,7 +135,7 @@ impl Key {
         self.pair.sign(&self.random, content).expect("the system has random numbers").as_ref().to_vec()
     }
 
-    /// A positive number of 16 digits, for a certificate.
+    /// A positive number of 16 bytes, for a certificate.
     fn serial(&self) -> Vec<u8> {
         let mut serial = [0; 16];
         self.random.fill(&mut serial).expect("the system has random numbers");
@@ -143,7 +144,7 @@ impl Key {
     }
 }
 
-/// A certificate of version 3 for a key.
+/// An X.509 certificate of version 3 for a key.
 fn certificate(signer: &Key, subject: &str, key: &Key, extensions: &[u8]) -> Vec<u8> {
     let now = Clock::new().now();
     let algorithm = der::sequence(&[der::object_id(ECDSA_WITH_SHA256)]);

@@ -1,4 +1,4 @@
-//! [`Body`]: the body of an answer, whole or cut.
+//! [`Body`]: the body of a response, whole or cut.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,16 +6,16 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// The connection ends instead of an answer, or in the middle of one.
+/// The connection ends instead of a response, or in the middle of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the fake Google cuts the connection")]
 pub struct Cut;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(super) struct Body {
     rest: Bytes,
-    /// How many bytes are announced.
+    /// Number of bytes that are announced.
     length: u64,
     end: End,
 }
@@ -24,7 +24,7 @@ pub(super) struct Body {
 enum End {
     Whole,
     Cut,
-    /// Cut, once the bytes before were written.
+    /// Cut when the bytes before the cut are written.
     CutNext,
 }
 
@@ -33,7 +33,7 @@ impl Body {
         Self { length: rest.len() as u64, rest, end: End::Whole }
     }
 
-    /// Announces all bytes, gives half of them, and fails.
+    /// Announces all bytes, returns half of them, and then fails.
     pub(super) fn cut(mut rest: Bytes) -> Self {
         let length = rest.len() as u64;
         rest.truncate(rest.len() / 2);
@@ -52,7 +52,7 @@ impl http_body::Body for Body {
         match self.end {
             End::Whole => Poll::Ready(None),
             End::Cut => {
-                // hyper writes what it has only while a body is not ready.
+                // hyper writes its buffer only when a body is not ready.
                 self.end = End::CutNext;
                 cx.waker().wake_by_ref();
                 Poll::Pending

@@ -1,20 +1,20 @@
-//! [`Clock`]: the fake's time, and how Google writes times.
+//! [`Clock`]: the fake's time, and Google's time formats.
 
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// The system's time at the start, from where tokio's clock goes on: it stands and jumps in tests that pause it.
+/// The system's time at the start, advanced by tokio's clock, which stops and jumps in tests that pause it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
-    /// Since 1970.
+    /// System time at the start, since 1970.
     base: Duration,
     start: Instant,
 }
 
 impl Clock {
     pub(super) fn new() -> Self {
-        // A machine whose clock says a year before 1970 is of no use to a test.
+        // A test is not expected to run on a machine whose clock is before 1970.
         let base = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self { base, start: Instant::now() }
     }
@@ -56,13 +56,13 @@ impl Utc {
     }
 }
 
-/// As JSON has it: `2026-01-31T23:59:59Z`.
+/// The format in JSON: `2026-01-31T23:59:59Z`.
 pub(super) fn rfc3339(seconds: u64) -> String {
     let Utc { year, month, day, hour, minute, second } = Utc::new(seconds);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// As certificates have it: `260131235959Z`. Right until 2049.
+/// The format in certificates: `260131235959Z`. Correct until 2049.
 pub(super) fn utc_time(seconds: u64) -> String {
     let Utc { year, month, day, hour, minute, second } = Utc::new(seconds);
     format!("{:02}{month:02}{day:02}{hour:02}{minute:02}{second:02}Z", year % 100)

@@ -1,10 +1,10 @@
-//! DER, as much of it as a certificate needs.
+//! The subset of DER that a certificate needs.
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
 
-/// A value of this tag.
+/// A value with this tag.
 pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     let length = content.len().to_be_bytes();
@@ -27,7 +27,7 @@ pub(super) fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     value(SEQUENCE, &parts.concat())
 }
 
-/// A SET of one.
+/// A SET with one element.
 pub(super) fn set(part: &[u8]) -> Vec<u8> {
     value(SET, part)
 }
@@ -37,17 +37,17 @@ pub(super) fn object_id(content: &[u8]) -> Vec<u8> {
     value(OBJECT_ID, content)
 }
 
-/// An INTEGER of these digits, of which the first has its highest bit clear.
+/// An INTEGER with these bytes. The highest bit of the first byte must be clear.
 pub(super) fn integer(digits: &[u8]) -> Vec<u8> {
     value(0x02, digits)
 }
 
-/// TRUE.
+/// A BOOLEAN that is true.
 pub(super) fn yes() -> Vec<u8> {
     value(0x01, &[0xff])
 }
 
-/// A BIT STRING whose last byte has so many bits that are not in it.
+/// A BIT STRING with this number of unused bits in its last byte.
 pub(super) fn bits(unused: u8, content: &[u8]) -> Vec<u8> {
     value(0x03, &[&[unused], content].concat())
 }
@@ -67,12 +67,12 @@ pub(super) fn time(content: &str) -> Vec<u8> {
     value(0x17, content.as_bytes())
 }
 
-/// A constructed value of a context's tag.
+/// A constructed value with a context-specific tag.
 pub(super) fn explicit(number: u8, content: &[u8]) -> Vec<u8> {
     value(0xa0 | number, content)
 }
 
-/// A primitive value of a context's tag.
+/// A primitive value with a context-specific tag.
 pub(super) fn implicit(number: u8, content: &[u8]) -> Vec<u8> {
     value(0x80 | number, content)
 }

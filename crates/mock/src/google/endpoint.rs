@@ -1,11 +1,11 @@
-//! [`Endpoint`]: what is asked for, by a request's path.
+//! [`Endpoint`]: the method that a request's path calls.
 
 use percent_encoding::percent_decode_str;
 
 /// The path of the Security Token Service.
 const STS_PATH: &str = "/v1/token";
 
-/// What is before an e-mail in IAM's paths. Google takes no project there either.
+/// The path before an e-mail in IAM. Google accepts no project there either.
 const ACCOUNTS: &str = "/v1/projects/-/serviceAccounts/";
 
 /// A method of one of the two services.
@@ -20,7 +20,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The method of a path, with the e-mail in it. `None` for an unknown path.
+    /// The method for a path, with the e-mail in it. `None` for an unknown path.
     pub(super) fn of(path: &str) -> Option<(Self, Option<String>)> {
         let path = percent_decode_str(path).decode_utf8().ok()?;
         if path == STS_PATH {
@@ -35,7 +35,7 @@ impl Endpoint {
         Some((method, Some(email.to_owned())))
     }
 
-    /// The permission on a Google service account that it needs.
+    /// The permission on a Google service account that the method requires.
     pub(super) fn permission(self) -> Option<&'static str> {
         match self {
             Self::Sts => None,

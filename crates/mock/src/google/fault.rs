@@ -12,37 +12,36 @@ use crate::lock::lock;
 /// A way in which Google fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Answers with this status, in the form and the words of Google's APIs: 403 of IAM is a missing permission, 429
+    /// Responds with this status, in the format and wording of Google's APIs: 403 from IAM is a missing permission, 429
     /// a quota. 502 is a page of Google's front end.
     Status {
-        /// The status.
         status: StatusCode,
         /// Whole seconds for `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// Answers with 400 in STS's form for errors.
+    /// Responds with 400 in STS's error format.
     Oauth {
         /// For example `invalid_target`.
         error: String,
-        /// A sentence.
         description: String,
     },
-    /// Answers with 403: the API is not enabled in this project, by its number.
+    /// Responds with 403: the API is not enabled in the project with this number.
     Disabled(u64),
-    /// Answers 200 with this text instead of JSON.
+    /// Responds with 200 and this text instead of JSON.
     Body(String),
-    /// Answers as usual, this much later.
+    /// Responds as usual, after this delay.
     Slow(Duration),
-    /// Does not answer until the client disconnects, or until [`Handle::heal`](super::Handle::heal); then as usual.
+    /// Does not respond until the client disconnects, or until [`Handle::heal`](super::Handle::heal); then responds as
+    /// usual.
     Hang,
-    /// Closes the connection instead of an answer.
+    /// Closes the connection instead of responding.
     Cut,
-    /// Closes the connection in the middle of the usual answer's body.
+    /// Closes the connection in the middle of the usual response's body.
     CutBody,
 }
 
 impl Fault {
-    /// This status. An invalid one becomes 500.
+    /// Fails with this status. An invalid status becomes 500.
     pub fn status(status: u16) -> Self {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Self::Status { status, retry_after: None }
@@ -57,9 +56,9 @@ impl Fault {
 /// Which requests get a fault. The default is all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
-    /// Only those to this endpoint.
+    /// Only requests to this endpoint.
     pub endpoint: Option<Endpoint>,
-    /// Only those of this Kubernetes service account, as its token says.
+    /// Only requests of this Kubernetes service account, according to their tokens.
     pub workload: Option<Workload>,
 }
 
@@ -74,7 +73,7 @@ impl Target {
             && self.workload.as_ref().is_none_or(|only| workload == Some(only))
     }
 
-    /// A more precise target goes first.
+    /// More precise targets have precedence.
     fn precision(&self) -> u8 {
         u8::from(self.endpoint.is_some()) + 2 * u8::from(self.workload.is_some())
     }
@@ -108,7 +107,7 @@ pub(super) struct Script {
 
 #[derive(Debug, Default)]
 struct Rules {
-    /// In the order given, each for so many more requests.
+    /// In the order of the calls, each with its remaining number of requests.
     next: Vec<(usize, Target, Fault)>,
     /// The most precise first, one for each target.
     standing: Vec<(Target, Fault)>,

@@ -23,18 +23,18 @@ pub struct Handle {
     alive: watch::Receiver<()>,
 }
 
-/// Where it is.
+/// Addresses, certificates and time.
 impl Handle {
     pub(super) fn new(state: Arc<State>, alive: watch::Receiver<()>) -> Self {
         Self { state, alive }
     }
 
-    /// The address that it listens on.
+    /// The address that the fake listens on.
     pub fn addr(&self) -> SocketAddr {
         self.state.addr
     }
 
-    /// Its URL, without a path or a final slash, for both services.
+    /// The URL of both services, without a path or a trailing slash.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.state.tls { "https" } else { "http" }, self.state.addr)
     }
@@ -49,7 +49,7 @@ impl Handle {
         self.state.authority.clone()
     }
 
-    /// Its time, in whole seconds since 1970. It follows tokio's clock, also where that is paused.
+    /// The fake's time, in whole seconds since 1970. It follows tokio's clock, even when that is paused.
     pub fn now(&self) -> u64 {
         self.state.clock.now()
     }
@@ -62,8 +62,8 @@ impl Handle {
         Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
     }
 
-    /// Closes the listener and all connections, and waits until this is done. What it knows is lost; another one can
-    /// be started on its address.
+    /// Closes the listener and all connections, and waits until this is done. The state is lost. Another fake can
+    /// then be started on the same address.
     pub async fn stop(&self) {
         self.state.stop.send_replace(true);
         let mut alive = self.alive.clone();
@@ -71,14 +71,14 @@ impl Handle {
     }
 }
 
-/// What it knows.
+/// Keys, accounts and issued tokens.
 impl Handle {
     /// Replaces the keys that sign service account tokens.
     pub fn set_jwks(&self, keys: Jwks) {
         *lock(&self.state.jwks) = keys;
     }
 
-    /// Adds a Google service account, which nobody may act as yet.
+    /// Adds a Google service account that no principal may act as yet.
     pub fn add_account(&self, email: &str) {
         lock(&self.state.accounts).add(email);
     }
@@ -93,13 +93,13 @@ impl Handle {
         lock(&self.state.accounts).bind(who.into(), email);
     }
 
-    /// Undoes [`Handle::bind`]: IAM answers 403.
+    /// Reverts [`Handle::bind`]: IAM answers 403.
     pub fn unbind(&self, who: impl Into<Principal>, email: &str) {
         lock(&self.state.accounts).unbind(&who.into(), email);
     }
 
-    /// Whose a token is that it gave out: an access token or an identity token, expired or not. Only the last 50,000
-    /// are remembered.
+    /// The subject of an access token or identity token that was issued here, expired or not. Only the last 50,000
+    /// tokens are remembered.
     pub fn subject_of(&self, token: &str) -> Option<Subject> {
         lock(&self.state.tokens).get(token).map(|issued| issued.subject.as_ref().clone())
     }
@@ -119,22 +119,22 @@ impl Handle {
         self.state.script.next(n, target.into(), fault);
     }
 
-    /// Removes the faults that were set for exactly this target. Requests that hang already go on hanging.
+    /// Removes the faults that were set for exactly this target. Requests that already hang continue to hang.
     pub fn clear_fault(&self, target: impl Into<Target>) {
         self.state.script.clear(&target.into());
     }
 
-    /// Removes all faults. Hanging requests get their answers.
+    /// Removes all faults. Hanging requests get their responses.
     pub fn heal(&self) {
         self.state.script.heal();
     }
 
-    /// Closes all connections, whatever they wait for.
+    /// Closes all connections, even with requests in progress.
     pub fn cut_connections(&self) {
         self.state.cut();
     }
 
-    /// Away, it closes all connections, and new ones as soon as they come, until it is back. It forgets nothing.
+    /// While away, closes all connections, and new ones as soon as they arrive. It keeps its state.
     pub fn set_away(&self, is_away: bool) {
         self.state.set_away(is_away);
         if is_away {
@@ -143,9 +143,9 @@ impl Handle {
     }
 }
 
-/// What came, since the start or the last [`Handle::reset_counters`].
+/// Counts and records since the start or the last [`Handle::reset_counters`].
 impl Handle {
-    /// Number of requests to an endpoint, whatever became of them.
+    /// Number of requests to an endpoint, whatever their result.
     pub fn count(&self, endpoint: Endpoint) -> u64 {
         self.state.journal.count(|to, _| to == endpoint)
     }
@@ -160,8 +160,8 @@ impl Handle {
         self.state.journal.calls()
     }
 
-    /// The most requests to an endpoint in any time of this length, among [`Handle::calls`]: at most 6,000 in a minute
-    /// is STS's quota.
+    /// Highest number of requests to an endpoint in any period of this length, among [`Handle::calls`]. STS's quota is
+    /// 6,000 in a minute.
     pub fn busiest(&self, endpoint: Endpoint, window: Duration) -> usize {
         self.state.journal.busiest(endpoint, window)
     }

@@ -1,4 +1,4 @@
-//! The IAM Service Account Credentials API: [`Impersonation`] gives tokens of a Google service account.
+//! The IAM Service Account Credentials API: [`Impersonation`] issues tokens of a Google service account.
 
 use http::StatusCode;
 use http::header::AUTHORIZATION;
@@ -16,15 +16,15 @@ use super::state::State;
 use super::tokens::{Identity, Issued};
 use crate::lock::lock;
 
-/// Lifetime of an access token that asks for none, and the longest, in seconds. Google allows more only where an
-/// organisation's policy does.
+/// Default and maximum lifetime of an access token, in seconds. Google allows longer lifetimes only by an
+/// organisation's policy.
 const DEFAULT_SECONDS: u64 = 3600;
 const MAX_SECONDS: u64 = 3600;
 
 /// A federated token must have one of these scopes.
 const SCOPES: [&str; 2] = ["https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/iam"];
 
-/// What is before the e-mail of a delegate.
+/// The prefix of a delegate's e-mail.
 const DELEGATE: &str = "projects/-/serviceAccounts/";
 
 /// A request to act as a Google service account.
@@ -33,11 +33,11 @@ pub(super) struct Impersonation {
     endpoint: Endpoint,
     email: String,
     bearer: Option<String>,
-    /// Refused only after the token was found to be good.
+    /// An invalid wish is refused only after the token is found to be valid.
     wish: Result<Wish, Refusal>,
 }
 
-/// What is asked for, and by way of whom.
+/// The requested token, and the delegates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wish {
     delegates: Vec<String>,
@@ -69,7 +69,7 @@ struct WrittenIdentity {
     audience: String,
     #[serde(default, alias = "include_email")]
     include_email: bool,
-    // Taken, and without effect.
+    // Accepted, but without effect.
     #[serde(default, alias = "organization_number_included", rename = "organizationNumberIncluded")]
     _organization_number_included: bool,
     #[serde(default, alias = "use_email_azp", rename = "useEmailAzp")]
@@ -83,7 +83,7 @@ impl Impersonation {
         Self { endpoint, email, bearer, wish: Wish::read(endpoint, body) }
     }
 
-    /// Whose token is used.
+    /// The caller that the token was issued for.
     pub(super) fn caller(&self, state: &State) -> Option<Caller> {
         self.issued(state).map(|issued| caller(&issued))
     }
@@ -146,14 +146,14 @@ fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::argument(format!("Invalid JSON payload received. {error}")))
 }
 
-/// E-mails of delegates, which are written with a project of `-`.
+/// E-mails of delegates, which are written with the project `-`.
 fn emails(delegates: &[String]) -> Result<Vec<String>, Refusal> {
     let email = |name: &String| name.strip_prefix(DELEGATE).filter(|email| !email.is_empty()).map(str::to_owned);
     let emails = delegates.iter().map(email).collect::<Option<_>>();
     emails.ok_or_else(|| Refusal::argument(format!("delegates must be of the form {DELEGATE}EMAIL")))
 }
 
-/// A positive number of seconds, at most [`MAX_SECONDS`], as protocol buffers write durations.
+/// Parses a positive number of seconds, at most [`MAX_SECONDS`], in the format of protocol buffers' durations.
 fn duration(text: &str) -> Option<u64> {
     let seconds = text.strip_suffix('s')?.parse().ok()?;
     (1..=MAX_SECONDS).contains(&seconds).then_some(seconds)

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::{Jwks, Workload};
 
-/// Keys that are public, and worth nothing outside a fake Google. ring cannot make RSA keys.
+/// Published keys, which are worthless outside a fake Google. ring cannot generate RSA keys.
 const KEYS: [&[u8]; 2] = [include_bytes!("keys/issuer-1.der"), include_bytes!("keys/issuer-2.der")];
 
-/// An API server's signing key, with the `iss` of its tokens.
+/// An API server's signing key, and the `iss` of its tokens.
 #[derive(Debug)]
 pub struct Issuer {
     url: String,
@@ -24,24 +24,22 @@ pub struct Issuer {
     serial: AtomicU64,
 }
 
-/// A pod, as a token names it.
+/// A pod, as described in a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// Its service account.
+    /// The pod's service account.
     pub workload: Workload,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
 }
 
 impl Issuer {
-    /// An issuer whose key is that of every other one made so.
+    /// An issuer with the same key as all others made by this function.
     pub fn new(url: &str) -> Self {
         Self::with_key(url, KEYS[0])
     }
 
-    /// One with another key, as after a rotation.
+    /// An issuer with another key, as after a rotation.
     pub fn rotated(url: &str) -> Self {
         Self::with_key(url, KEYS[1])
     }
@@ -51,17 +49,17 @@ impl Issuer {
         Self { url: url.to_owned(), key, serial: AtomicU64::new(0) }
     }
 
-    /// The `iss` of its tokens.
+    /// The `iss` of the issuer's tokens.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its public key.
+    /// The issuer's public key.
     pub fn jwks(&self) -> Jwks {
         Jwks::parse(&self.jwks_json()).expect("what is written here can be read")
     }
 
-    /// Its public key, as `/openid/v1/jwks` has it.
+    /// The issuer's public key, in the format of `/openid/v1/jwks`.
     pub fn jwks_json(&self) -> String {
         let PublicKeyComponents::<Vec<u8>> { n, e } = self.key.public().into();
         let [modulus, exponent] = [n, e].map(|digits| URL_SAFE_NO_PAD.encode(digits));
@@ -71,7 +69,7 @@ impl Issuer {
         json!({ "keys": [key] }).to_string()
     }
 
-    /// A token bound to a pod, as `TokenRequest` gives it. `issued` is in seconds since 1970.
+    /// A token bound to a pod, as returned by `TokenRequest`. `issued` is in seconds since 1970.
     pub fn token(&self, pod: &Pod, audience: &str, issued: u64, life: Duration) -> String {
         self.sign(&self.claims(pod, audience, issued, life))
     }
@@ -102,7 +100,7 @@ impl Issuer {
         self.sign_with_header(&json!({ "alg": "RS256", "kid": self.kid() }), claims)
     }
 
-    /// Signs any header and claims, always by RS256, whatever the header says.
+    /// Signs any header and claims, always with RS256, regardless of the header.
     pub(super) fn sign_with_header(&self, header: &Value, claims: &Value) -> String {
         let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
         let content = format!("{header}.{claims}");
@@ -112,7 +110,7 @@ impl Issuer {
         format!("{content}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// Kubernetes hashes the key likewise.
+    /// The key ID, a hash of the key as in Kubernetes.
     fn kid(&self) -> String {
         URL_SAFE_NO_PAD.encode(digest(&SHA256, self.key.public().as_ref()))
     }

@@ -1,4 +1,4 @@
-//! The journal: which requests came, when, from whom.
+//! The journal: requests with their times and callers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -12,25 +12,24 @@ use super::{Endpoint, Workload};
 use crate::journal::{Gauge, GaugeGuard};
 use crate::lock::lock;
 
-/// Maximum number of recorded calls. The oldest are forgotten; counts go on.
+/// Maximum number of recorded calls. The oldest are forgotten, but remain counted.
 const MAX_CALLS: usize = 200_000;
 
 /// A request to one of the endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Where it went.
     pub endpoint: Endpoint,
-    /// When it had come as a whole.
+    /// Time when the whole request had been received.
     pub at: Instant,
-    /// The Kubernetes service account that its token names, verified or not.
+    /// The Kubernetes service account named by the token, verified or not.
     pub workload: Option<Workload>,
-    /// The pod that its token names.
+    /// UID of the pod named by the token.
     pub pod_uid: Option<String>,
-    /// The Google service account that its path names.
+    /// The Google service account named by the path.
     pub account: Option<String>,
-    /// The project that is charged: STS's `userProject`, IAM's `X-Goog-User-Project`.
+    /// The project to charge: STS's `userProject`, IAM's `X-Goog-User-Project`.
     pub user_project: Option<String>,
-    /// The answer's status. `None` while there is no answer, and after a cut.
+    /// Status of the response. `None` while there is no response, and after a cut.
     pub status: Option<StatusCode>,
 }
 
@@ -46,7 +45,7 @@ pub(super) struct Journal {
 #[derive(Debug, Default)]
 struct Book {
     calls: VecDeque<Call>,
-    /// How many calls were before the first in `calls`.
+    /// Number of forgotten calls, which precede the first in `calls`.
     forgotten: u64,
     counts: HashMap<(Endpoint, Option<Workload>), u64>,
 }
@@ -60,7 +59,7 @@ pub(super) struct Underway<'a> {
 }
 
 impl Underway<'_> {
-    /// Notes the answer.
+    /// Records the status of the response.
     pub(super) fn answered(self, status: StatusCode) {
         let mut book = lock(&self.journal.book);
         let place = self.number.checked_sub(book.forgotten).and_then(|place| usize::try_from(place).ok());
@@ -75,12 +74,12 @@ impl Journal {
         self.connections.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request to a path that is none of the endpoints'.
+    /// Counts a request to a path that belongs to no endpoint.
     pub(super) fn stray(&self) {
         self.strays.fetch_add(1, Relaxed);
     }
 
-    /// Records a call, which is in flight until what this returns is dropped.
+    /// Records a call, which is in flight until the returned guard is dropped.
     pub(super) fn begin(&self, call: Call) -> Underway<'_> {
         let mut book = lock(&self.book);
         *book.counts.entry((call.endpoint, call.workload.clone())).or_default() += 1;
@@ -109,7 +108,7 @@ impl Journal {
         self.in_flight.peak()
     }
 
-    /// Number of calls for which this holds.
+    /// Number of calls that meet this condition.
     pub(super) fn count(&self, holds: impl Fn(Endpoint, Option<&Workload>) -> bool) -> u64 {
         let book = lock(&self.book);
         book.counts.iter().filter(|((endpoint, who), _)| holds(*endpoint, who.as_ref())).map(|(_, count)| count).sum()
@@ -119,7 +118,7 @@ impl Journal {
         lock(&self.book).calls.iter().cloned().collect()
     }
 
-    /// The most calls of an endpoint in any time of this length.
+    /// Highest number of calls to an endpoint in any period of this length.
     pub(super) fn busiest(&self, endpoint: Endpoint, window: Duration) -> usize {
         let book = lock(&self.book);
         let mut recent = VecDeque::new();
@@ -134,7 +133,7 @@ impl Journal {
         most
     }
 
-    /// Forgets all calls. Those in flight stay counted as such.
+    /// Forgets all calls. Calls in flight remain counted as such.
     pub(super) fn reset(&self) {
         self.connections.store(0, Relaxed);
         self.strays.store(0, Relaxed);

@@ -1,4 +1,4 @@
-//! Service account tokens: [`Jwks`] verifies their signatures, [`Claims`] is what they say.
+//! Service account tokens: [`Jwks`] verifies their signatures, and [`Claims`] are their contents.
 
 use std::collections::HashMap;
 
@@ -10,31 +10,31 @@ use serde::Deserialize;
 
 use super::{Pool, Workload};
 
-/// Maximum life of a token that Google accepts, in seconds (its document on workload identity federation).
+/// Maximum lifetime of a token that Google accepts, in seconds (its document on workload identity federation).
 const MAX_LIFE_SECONDS: u64 = 24 * 60 * 60;
 
-/// How much later than its issuer's a clock may be, in seconds.
+/// Maximum time by which a clock may be behind the issuer's, in seconds.
 const SKEW_SECONDS: u64 = 60;
 
-/// Public keys that sign service account tokens, by their `kid`. Only those for RS256.
+/// Public keys that sign service account tokens, by their `kid`. Only keys for RS256.
 #[derive(Debug, Clone, Default)]
 pub struct Jwks(HashMap<String, PublicKeyComponents<Vec<u8>>>);
 
-/// A text that is not a set of keys.
+/// The text is not a valid key set.
 #[derive(Debug, thiserror::Error)]
 pub enum JwksError {
-    /// Not what the API server's `/openid/v1/jwks` answers.
+    /// Not the format of the API server's `/openid/v1/jwks`.
     #[error("not a JSON web key set: {0}")]
     Json(#[from] serde_json::Error),
-    /// A key's number is not base64url.
+    /// A number in a key is not base64url.
     #[error("the key {kid} is not in base64url")]
     Number {
-        /// The key's id.
+        /// ID of the key.
         kid: String,
     },
 }
 
-/// A set of keys as it is written.
+/// A key set in JSON.
 #[derive(Deserialize)]
 struct Written {
     keys: Vec<WrittenKey>,
@@ -53,7 +53,7 @@ struct WrittenKey {
 }
 
 impl Jwks {
-    /// Reads what an API server answers at `/openid/v1/jwks`. Keys that are not for RS256 are left out.
+    /// Parses the response of an API server's `/openid/v1/jwks`. Keys that are not for RS256 are left out.
     pub fn parse(json: &str) -> Result<Self, JwksError> {
         let written: Written = serde_json::from_str(json)?;
         let is_rs256 = |key: &WrittenKey| key.kty == "RSA" && key.alg.as_deref().is_none_or(|alg| alg == "RS256");
@@ -64,7 +64,7 @@ impl Jwks {
         Ok(Self(keys.collect::<Result<_, _>>()?))
     }
 
-    /// The claims of a token, if one of the keys has signed it.
+    /// The claims of a token, if one of the keys signed it.
     fn verify(&self, token: &str) -> Result<Claims, TokenError> {
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
@@ -80,7 +80,7 @@ impl Jwks {
     }
 }
 
-/// Big-endian digits without leading zeros.
+/// Decodes big-endian bytes, and removes leading zeros.
 fn number(text: &str) -> Option<Vec<u8>> {
     let digits = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
     let zeros = digits.iter().take_while(|digit| **digit == 0).count();
@@ -97,7 +97,7 @@ struct Header {
     kid: Option<String>,
 }
 
-/// What a service account token says. Times are in seconds since 1970.
+/// The claims of a service account token. Times are in seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Claims {
     iss: String,
@@ -130,7 +130,7 @@ struct Object {
     uid: String,
 }
 
-/// Whose a service account token is.
+/// The caller that a service account token identifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) workload: Workload,
@@ -141,11 +141,11 @@ pub(super) struct Caller {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verified {
     pub(super) caller: Caller,
-    /// When the token ends, in seconds since 1970.
+    /// Expiry of the token, in seconds since 1970.
     pub(super) exp: u64,
 }
 
-/// Why a token is not accepted. Where Google's words are known, they are these.
+/// Why a token is not accepted. Google's wording is used where it is known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TokenError {
     #[error("Unable to parse the ID Token.")]
@@ -173,19 +173,19 @@ pub(super) enum TokenError {
 }
 
 impl Claims {
-    /// What a token says, without any check. `None` if it is not one.
+    /// The claims of a token, without any check. `None` if it is not a token.
     pub(super) fn unverified(token: &str) -> Option<Self> {
         part(token.split('.').nth(1)?)
     }
 
-    /// Whose the token is, if it is bound to a pod.
+    /// The caller, if the token is bound to a pod.
     pub(super) fn caller(&self) -> Option<Caller> {
         let Kubernetes { namespace, pod, serviceaccount } = self.kubernetes.as_ref()?;
         let workload = Workload::new(namespace, &serviceaccount.name);
         Some(Caller { workload, pod_uid: pod.as_ref()?.uid.clone() })
     }
 
-    /// Checks everything but the signature. `now` is in seconds since 1970.
+    /// Checks everything except the signature. `now` is in seconds since 1970.
     fn check(&self, pool: &Pool, now: u64) -> Result<Verified, TokenError> {
         let Self { iss, sub, aud, exp, iat, nbf, kubernetes } = self;
         let audiences = match aud {

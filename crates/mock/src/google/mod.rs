@@ -1,9 +1,8 @@
 //! A fake Google: stands in for the Security Token Service and the IAM Service Account Credentials API.
 //!
-//! It is for the tests, the demo, and operators who try the proxy without a Google project (cargo features `mock`
-//! and `workload-identity`). It shares no code with the proxy. It is strict where Google is, and stricter where
-//! a mistake of the proxy would pass unseen at Google: unknown fields are refused, and a service account token must
-//! be bound to a pod.
+//! It is for tests without a Google project, and shares no code with the proxy. It is as strict as Google, and stricter
+//! where a mistake of the proxy would go unnoticed at Google: unknown fields are refused, and a service account token
+//! must be bound to a pod.
 //!
 //! | request | answer |
 //! |---|---|
@@ -11,11 +10,11 @@
 //! | `POST /v1/projects/-/serviceAccounts/EMAIL:generateAccessToken` | a token of a Google service account |
 //! | `POST /v1/projects/-/serviceAccounts/EMAIL:generateIdToken` | an identity token of one |
 //!
-//! Access tokens name their subject ([`Subject`]), so that any client can tell whose it got. Identity tokens have it
-//! in the claim `fake`.
+//! Access tokens name their subject ([`Subject`]), so that any client can tell whose token it got. Identity tokens
+//! have the subject in the claim `fake`.
 //!
 //! Where to start: `ask` reads requests, `sts` and `iam` answer them, `jwt` verifies service account tokens, `tokens`
-//! mints, `fault` breaks answers, `journal` counts.
+//! mints tokens, `fault` breaks responses, `journal` counts.
 //!
 //! ```no_run
 //! # async fn example() {

@@ -1,4 +1,4 @@
-//! From a request to its answer, with its fault.
+//! Maps a request to its response, including faults.
 
 use http::Response;
 use http::request::Parts;
@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::journal::Call;
 use super::state::State;
 
-/// Answers a request, or fails to.
+/// Responds to a request, or cuts the connection.
 pub(super) async fn answer(state: &State, parts: &Parts, body: &[u8]) -> Result<Response<Body>, Cut> {
     let Some(ask) = Ask::read(parts, body) else {
         state.journal.stray();

@@ -23,7 +23,7 @@ use super::routes;
 use super::state::State;
 use super::{Handle, Settings};
 
-/// Listen backlog. A cold herd opens many connections at once.
+/// Listen backlog. A cold start of many pods opens many connections at once.
 const BACKLOG: u32 = 1024;
 
 /// Pause after an `accept` error, mostly for lack of file descriptors.
@@ -32,13 +32,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum size of a request's body, in bytes.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// A fake Google cannot start.
+/// Why a fake Google cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be bound.
     #[error("the fake Google cannot listen on its address: {0}")]
     Listen(#[from] io::Error),
-    /// A name is none that a certificate can have.
+    /// A name is not valid in a certificate.
     #[error("the fake Google has no certificate: {0}")]
     Certificate(#[from] rustls::Error),
 }
@@ -52,7 +52,7 @@ impl Google {
     ///
     /// # Panics
     ///
-    /// As [`Google::try_start`] fails, which it does not with a free port of the loopback address and usual names.
+    /// Panics if [`Google::try_start`] fails, which does not happen with a free port of the loopback address and valid names.
     pub async fn start(settings: Settings) -> Handle {
         Self::try_start(settings).await.expect("a free port on the loopback address, and names for a certificate")
     }
@@ -85,7 +85,7 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // Before it is checked: a cut in between must not be missed.
+                    // Subscribes before the check, so that a cut in between is not missed.
                     let cuts = state.cuts.subscribe();
                     if !state.is_away() {
                         state.journal.connection();
@@ -105,11 +105,11 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<State>,
 }
 
 async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>, mut cuts: watch::Receiver<u64>) {
-    // Without it answers are late, but whole.
+    // Without this option responses are late, but complete.
     let _ = stream.set_nodelay(true);
     let served = async {
         match tls {
-            // Who does not trust the certificate, or resets, is of no interest.
+            // Clients that do not trust the certificate, or reset the connection, are not reported.
             Some(tls) => match tls.accept(stream).await {
                 Ok(stream) => http(stream, &state).await,
                 Err(error) => tracing::debug!(%error, "a TLS handshake with the fake Google failed"),
@@ -125,7 +125,7 @@ async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, state: Arc<State>, m
 
 async fn http(stream: impl AsyncRead + AsyncWrite + Unpin, state: &State) {
     let service = service_fn(|request| respond(state, request));
-    // No time-out: with tokio's clock paused it would be over at once.
+    // No timeout: with tokio's clock paused it would expire at once.
     let connection = http1::Builder::new().header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the fake Google ended early");

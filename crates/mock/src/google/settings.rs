@@ -1,21 +1,21 @@
-//! [`Settings`]: what a fake Google is started with.
+//! [`Settings`]: the start configuration of a fake Google.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{Authority, Jwks};
 
-/// What a fake Google is started with. Accounts and bindings are set on the [`Handle`](super::Handle).
+/// The start configuration of a fake Google. Accounts and bindings are set on the [`Handle`](super::Handle).
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where it listens. Default: any free port of 127.0.0.1.
+    /// The address to listen on. Default: any free port of 127.0.0.1.
     pub addr: SocketAddr,
-    /// HTTPS rather than HTTP. Default: true.
+    /// Whether to serve HTTPS rather than HTTP. Default: true.
     pub tls: bool,
     /// The authority of the server's certificate. Default: a new one.
     pub authority: Authority,
     /// Names and addresses that the certificate is for. Default: `localhost`, `127.0.0.1`, `::1`.
     pub names: Vec<String>,
-    /// The pools that STS knows.
+    /// The pools that are known to STS.
     pub pools: Vec<Pool>,
     /// Keys that sign service account tokens. Default: none. [`Handle::set_jwks`](super::Handle::set_jwks) replaces them.
     pub jwks: Jwks,
@@ -35,19 +35,20 @@ impl Settings {
     }
 }
 
-/// A workload identity pool with one cluster or provider, and which service account tokens it accepts.
+/// A workload identity pool with one cluster or provider, and conditions for the service account tokens that it accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
     /// The `audience` of requests.
     pub(super) audience: String,
-    /// The `aud` of service account tokens: one of these.
+    /// The accepted values of `aud` in service account tokens.
     pub(super) token_audiences: Vec<String>,
-    /// Their `iss`.
+    /// The `iss` of service account tokens.
     pub(super) issuer: String,
 }
 
 impl Pool {
-    /// A GKE cluster in a pool such as `PROJECT.svc.id.goog`. Tokens are for the pool; the cluster's URI issues them.
+    /// A GKE cluster in a pool such as `PROJECT.svc.id.goog`. The tokens' audience is the pool, their issuer the
+    /// cluster's URI.
     pub fn gke(pool: &str, cluster_uri: &str) -> Self {
         Self {
             audience: format!("identitynamespace:{pool}:{cluster_uri}"),
@@ -56,8 +57,8 @@ impl Pool {
         }
     }
 
-    /// A provider, by its name `//iam.googleapis.com/projects/N/locations/global/workloadIdentityPools/P/providers/X`.
-    /// Tokens are for that name, or for the URL that `https:` makes of it.
+    /// A provider with the name `//iam.googleapis.com/projects/N/locations/global/workloadIdentityPools/P/providers/X`.
+    /// The tokens' audience is that name, or the URL with `https:` before it.
     pub fn provider(name: &str, issuer: &str) -> Self {
         Self {
             audience: name.to_owned(),
@@ -66,13 +67,13 @@ impl Pool {
         }
     }
 
-    /// The same pool, with tokens of another issuer: an API server that calls itself something else.
+    /// The same pool for tokens of another issuer: an API server with another issuer URL.
     #[must_use]
     pub fn issued_by(self, issuer: &str) -> Self {
         Self { issuer: issuer.to_owned(), ..self }
     }
 
-    /// The same pool, with tokens for this audience only: a provider's allowed audience.
+    /// The same pool for tokens with only this audience: a provider's allowed audience.
     #[must_use]
     pub fn for_audience(self, audience: &str) -> Self {
         Self { token_audiences: vec![audience.to_owned()], ..self }

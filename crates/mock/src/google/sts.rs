@@ -1,6 +1,6 @@
-//! The Security Token Service: [`Exchange`] gives a federated token for a service account token.
+//! The Security Token Service: [`Exchange`] issues a federated token for a service account token.
 //!
-//! Follows Google's reference of `v1/token`. Where its words for an error are not known, they are the fake's own.
+//! Follows Google's reference of `v1/token`. The wording of errors is the fake's own where Google's is not known.
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::request::Parts;
@@ -14,7 +14,7 @@ use crate::lock::lock;
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
-/// Google takes both for tokens of an OIDC provider.
+/// Google accepts both for tokens of an OIDC provider.
 const SUBJECT_TOKEN_TYPES: [&str; 2] =
     ["urn:ietf:params:oauth:token-type:jwt", "urn:ietf:params:oauth:token-type:id_token"];
 
@@ -36,11 +36,11 @@ pub(super) struct Exchange {
     audience: String,
     scopes: Vec<String>,
     subject_token: String,
-    /// The project that is charged, from `options`.
+    /// The project to charge, from `options`.
     pub(super) user_project: Option<String>,
 }
 
-/// A request as it is written: names in camelCase or `snake_case`.
+/// A request in JSON or as a form: names in camelCase or `snake_case`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Written {
@@ -65,7 +65,7 @@ struct Options {
 }
 
 impl Exchange {
-    /// Reads a form or JSON.
+    /// Parses a form or JSON.
     pub(super) fn read(parts: &Parts, body: &[u8]) -> Result<Self, Refusal> {
         if parts.headers.contains_key(AUTHORIZATION) {
             return Err(Refusal::request("The Authorization header must not be present."));
@@ -83,7 +83,7 @@ impl Exchange {
         })
     }
 
-    /// Whose token is exchanged, as the token says.
+    /// The caller, according to the token to exchange.
     pub(super) fn caller(&self) -> Option<Caller> {
         Claims::unverified(&self.subject_token)?.caller()
     }
@@ -119,12 +119,12 @@ impl Written {
             "application/x-www-form-urlencoded" => serde_json::from_value(form(body)?),
             other => return Err(Refusal::request(format!("The content type \"{other}\" is not supported."))),
         };
-        // The error names fields, and shows no text that is a string, as a token is.
+        // The error names fields but shows no string values, so it does not show the token.
         written.map_err(|error| Refusal::request(format!("Invalid payload received: {error}")))
     }
 }
 
-/// The fields of a form, of which each may be there once.
+/// The fields of a form. Each may occur once.
 fn form(body: &[u8]) -> Result<Value, Refusal> {
     let mut fields = Map::new();
     for (name, value) in form_urlencoded::parse(body) {
@@ -157,8 +157,8 @@ fn options(text: Option<&str>) -> Result<Options, Refusal> {
     serde_json::from_str(text).map_err(|error| Refusal::request(format!("Invalid value for \"options\": {error}")))
 }
 
-/// Whether an audience has one of the two forms, of any pool. Other universes than googleapis.com write
-/// `iam.googleapis.com` too.
+/// Whether an audience has one of the two formats, for any pool. Universes other than googleapis.com also use
+/// `iam.googleapis.com`.
 fn is_audience(audience: &str) -> bool {
     if let Some(cluster) = audience.strip_prefix("identitynamespace:") {
         return cluster.split_once(':').is_some_and(|(pool, uri)| !pool.is_empty() && uri.starts_with("https://"));

@@ -1,33 +1,30 @@
-//! [`Workload`] and [`Subject`]: whose a token is.
+//! [`Workload`] and [`Subject`]: the identity that a token is for.
 
 use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// What access tokens begin with.
+/// Prefix of access tokens.
 const PREFIX: &str = "ya29.fake";
 
-/// Separates the parts of an access token. It may stand in a `Bearer` header, and in no name.
+/// Separates the parts of an access token. It is allowed in a `Bearer` header, and occurs in no name.
 const SEPARATOR: char = '~';
 
-/// Stands for `@`, which may not stand in a `Bearer` header.
+/// Replaces `@`, which is not allowed in a `Bearer` header.
 const AT: char = '+';
 
-/// Stands for "no e-mail".
+/// Stands for a missing e-mail.
 const NOBODY: &str = "-";
 
 /// A Kubernetes service account.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Workload {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub service_account: String,
 }
 
 impl Workload {
-    /// The service account of this namespace and name.
     pub fn new(namespace: &str, service_account: &str) -> Self {
         Self { namespace: namespace.to_owned(), service_account: service_account.to_owned() }
     }
@@ -40,16 +37,16 @@ impl fmt::Display for Workload {
     }
 }
 
-/// Whose a token is.
+/// The identity that a token is for.
 ///
-/// An access token has all of it in its text, which is opaque to the proxy:
+/// The text of an access token contains all fields, but is opaque to the proxy:
 ///
 /// ```text
 /// ya29.fake~NAMESPACE~SERVICE_ACCOUNT~POD_UID~EMAIL~SERIAL~SCOPES~NOISE
 /// ```
 ///
-/// In `EMAIL`, `+` stands for `@`; it is `-` in a federated token. `SCOPES` is base64url of the scopes with
-/// spaces between. In a shell:
+/// In `EMAIL`, `+` stands for `@`; it is `-` in a federated token. `SCOPES` is base64url of the scopes, separated by
+/// spaces. In a shell:
 ///
 /// ```sh
 /// IFS='~' read -r _ namespace account uid email serial scopes _ <<< "$token"
@@ -62,14 +59,14 @@ pub struct Subject {
     pub pod_uid: String,
     /// The Google service account. `None` in a federated token.
     pub email: Option<String>,
-    /// Scopes of an access token, as asked for. Empty for an identity token.
+    /// Requested scopes of an access token. Empty for an identity token.
     pub scopes: Vec<String>,
-    /// Number of the token, unique in one fake Google, from 1.
+    /// Number of the token, from 1, unique in one fake Google.
     pub serial: u64,
 }
 
 impl Subject {
-    /// Reads an access token. `None` for any other text.
+    /// Parses an access token. `None` for any other text.
     pub fn read(token: &str) -> Option<Self> {
         let mut parts = token.split(SEPARATOR);
         let mut next = || parts.next();

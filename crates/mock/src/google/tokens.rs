@@ -1,4 +1,4 @@
-//! [`Tokens`]: mints tokens and remembers whose they are.
+//! [`Tokens`]: mints tokens and remembers their subjects.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Subject;
 use super::jwt::Caller;
 use crate::noise::Noise;
 
-/// Length of an access token in bytes, as Google's have.
+/// Length of an access token in bytes, the same as Google's.
 const TOKEN_BYTES: usize = 1024;
 
 /// Size of an RSA signature with a 2048-bit key, in bytes.
@@ -23,26 +23,26 @@ const IDENTITY_SECONDS: u64 = 3600;
 /// Maximum number of remembered tokens. The oldest are forgotten.
 const MAX_TOKENS: usize = 50_000;
 
-/// A token that was given out.
+/// An issued token.
 #[derive(Debug, Clone)]
 pub(super) struct Issued {
     pub(super) subject: Arc<Subject>,
-    /// Seconds since 1970.
+    /// Expiry in seconds since 1970.
     pub(super) expires_at: u64,
-    /// Whether it may be used as a `Bearer`.
+    /// Whether it may be used as a `Bearer` token.
     pub(super) is_access: bool,
 }
 
-/// What an identity token is asked for.
+/// The parameters of a requested identity token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity<'a> {
     pub(super) email: &'a str,
     pub(super) audience: &'a str,
-    /// Whether the token names the e-mail.
+    /// Whether the token contains the e-mail.
     pub(super) include_email: bool,
 }
 
-/// All tokens that were given out.
+/// All issued tokens.
 #[derive(Debug)]
 pub(super) struct Tokens {
     issued: HashMap<Arc<str>, Issued>,
@@ -56,7 +56,7 @@ impl Tokens {
         Self { issued: HashMap::new(), order: VecDeque::new(), serial: 0, noise: Noise::new() }
     }
 
-    /// A new access token; federated without an e-mail. `expires_at` is in seconds since 1970.
+    /// A new access token; a federated one if there is no e-mail. `expires_at` is in seconds since 1970.
     pub(super) fn access(
         &mut self,
         caller: &Caller,
@@ -81,7 +81,7 @@ impl Tokens {
         self.keep(format!("{header}.{claims}.{signature}"), subject, now + IDENTITY_SECONDS, false)
     }
 
-    /// A token that was given out.
+    /// An issued token.
     pub(super) fn get(&self, token: &str) -> Option<&Issued> {
         self.issued.get(token)
     }

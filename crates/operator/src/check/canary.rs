@@ -1,4 +1,4 @@
-//! [`Canary`]: checks again and again, and says what it finds.
+//! [`Canary`]: checks repeatedly, and publishes the results.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,23 +13,22 @@ use base::backoff::Jitter;
 use redirect::Routes;
 use telemetry::Registry;
 
-/// Of the interval, so that the canaries of a cluster do not ask its DNS server
-/// all at once.
+/// Factors of the interval, so that the canaries of a cluster do not all query its DNS server at once.
 const JITTER: Jitter = Jitter(0.9, 1.1);
 
-/// What checks repeatedly.
+/// Repeats the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Canary {
-    /// Time from a check to the next.
+    /// Time between checks.
     pub interval: Duration,
-    /// The name of this node, to be named in what is said. `None` if it is not known.
+    /// The name of this node, for log lines and pages. `None` if unknown.
     pub node: Option<String>,
-    /// What the redirect leaves open on purpose.
+    /// Routes that the redirect leaves open on purpose.
     pub open: Routes,
 }
 
 impl Canary {
-    /// Checks, and serves what it found at this address, while polled.
+    /// Checks repeatedly, and serves the results at this address, while polled.
     pub(super) async fn run(self, addr: SocketAddr) -> Result<(), ListenError> {
         let door = pages::bind(addr, false, "--metrics-addr")?;
         let node = self.node.unwrap_or_else(|| "this node".to_owned());

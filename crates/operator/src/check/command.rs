@@ -12,24 +12,23 @@ use crate::finding::Format;
 use crate::pages::ListenError;
 use redirect::Routes;
 
-/// What to check.
+/// The modes of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Check once, and print all findings.
     Once {
-        /// How to print them.
         format: Format,
-        /// What the redirect leaves open on purpose.
+        /// Routes that the redirect leaves open on purpose.
         open: Routes,
     },
-    /// Check again and again until stopped, and serve what was found last.
+    /// Check repeatedly until stopped, and serve the last results.
     Repeatedly(Canary),
-    /// Print what the process that checks repeatedly found last.
+    /// Print the last result of the process that checks repeatedly.
     Last,
 }
 
-/// Runs the command, and returns what to print and the exit code. `admin` is where operators are served: by a proxy on this
-/// machine, or by [`Command::Repeatedly`].
+/// Runs the command, and returns what to print and the exit code. `admin` is the listener for operators: of a proxy on this
+/// machine, or of [`Command::Repeatedly`].
 pub async fn run(
     command: Command,
     admin: SocketAddr,
@@ -48,7 +47,7 @@ pub async fn run(
     })
 }
 
-/// 0 if it is ready, otherwise 1.
+/// The exit code is 0 if the node is ready, otherwise 1.
 async fn last(admin: SocketAddr) -> (String, u8) {
     match Client::new(Method::GET).ask_here(admin, READYZ).await.outcome {
         Ok(answer) => (String::from_utf8_lossy(&answer.body).into_owned(), u8::from(answer.status != StatusCode::OK)),

@@ -1,7 +1,7 @@
-//! What the proxy on this machine found out about its own credential for the API server.
+//! The rights of the API server credential of the proxy on this machine, as the proxy itself reports them.
 //!
-//! The proxy is asked, not the API server: only it has the credential, and it has asked already. Pods cannot reach it
-//! there; for them this check does not exist.
+//! The check queries the proxy, not the API server: only the proxy has the credential, and it has checked the rights
+//! already. Pods cannot reach the proxy's listener for operators; for them this check does not exist.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use super::probe::{Client, Exchange};
 
 const PAGE: &str = "/statusz?format=json";
 
-/// The only fields that are read.
+/// Only these fields are read.
 #[derive(Deserialize)]
 struct Page {
     pods: Option<Pods>,
@@ -29,7 +29,7 @@ struct Credential {
     findings: Vec<String>,
 }
 
-/// Asks the proxy that serves operators at this address. `None` if there is none, or if it identifies no pods.
+/// Queries the proxy at this address for operators. `None` if there is none, or if it does not identify pods.
 pub(super) async fn ask(client: &Client, admin: SocketAddr) -> Option<Finding> {
     judge(&client.ask_here(admin, PAGE).await)
 }

@@ -14,7 +14,7 @@ use proxy::reply;
 use redirect::METADATA_V4;
 use telemetry::labels;
 
-/// Fetching a token should take less. Otherwise it noticeably delays the start of programs.
+/// Longest time to fetch a token that is not reported. Slower tokens noticeably delay the start of programs.
 const SLOW_TOKEN_TIME: Duration = Duration::from_secs(1);
 
 labels! {
@@ -34,13 +34,13 @@ labels! {
 }
 
 impl Verdict {
-    /// Whether nothing is exposed that should not be, and all works.
+    /// Whether nothing is exposed unintentionally, and everything works.
     pub fn is_good(self) -> bool {
         self <= Self::Allowed
     }
 }
 
-/// Result of one check, which is named. Without advice if it passed.
+/// Result of one check. The topic is the check's name. No advice if it passed.
 pub type Finding = finding::Finding<&'static str, Verdict>;
 
 const INSTALL: &str = "run 'gce-metadata-proxy redirect check' on this node: it says which rules are missing. If none is, the \
@@ -79,7 +79,7 @@ pub(super) fn unknown_name(name: &str, error: &io::Error) -> Finding {
     )
 }
 
-/// Whether a request is for a directory. A response to it may come without its secrets.
+/// Whether a request is for a directory. The response may come without the secrets.
 pub(super) fn is_listing(request: &str) -> bool {
     request.contains('?')
 }
@@ -101,8 +101,8 @@ pub(super) fn secret(exchange: &Exchange) -> Finding {
     finding("concealed", exchange, verdict, seen, advice)
 }
 
-/// Whether the node's identity tokens are issued to pods. Those of the pod's own account may be: with workload identity, the proxy
-/// answers by itself what the aliases of that account are, and forwards those of the node's.
+/// Whether pods get the node's identity tokens. Tokens of the pod's own account are fine: with workload identity, the proxy
+/// itself answers requests for the aliases of the pod's own account, and forwards those for the node's.
 pub(super) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
     let is_own = aliases.outcome.as_ref().is_ok_and(|answer| answer.status.is_success() && is_ours(answer));
     let (verdict, seen, advice) = match &exchange.outcome {
@@ -122,7 +122,7 @@ pub(super) fn identity(exchange: &Exchange, aliases: &Exchange) -> Finding {
 }
 
 pub(super) fn token(exchange: &Exchange) -> Finding {
-    /// The only field that is read; the rest is discarded.
+    /// Only this field is read; the rest is discarded.
     #[derive(Deserialize)]
     struct Token {
         expires_in: u64,
@@ -159,7 +159,7 @@ pub(super) fn token(exchange: &Exchange) -> Finding {
     finding("token", exchange, verdict, seen, advice)
 }
 
-/// What a client with an agent certificate gets, which requests tokens by POST and by nothing else.
+/// Judges a token request by POST. Only clients with an agent certificate request tokens this way.
 pub(super) fn bound_token(exchange: &Exchange) -> Finding {
     let (verdict, seen, advice) = match &exchange.outcome {
         Ok(answer) if answer.status == StatusCode::NOT_FOUND && is_ours(answer) => {
@@ -173,7 +173,7 @@ pub(super) fn bound_token(exchange: &Exchange) -> Finding {
     finding("bound_token", exchange, verdict, seen, advice)
 }
 
-/// Whether a connection could be opened that should be blocked, unless it is allowed. `error` is `None` if it could.
+/// Whether a connection succeeded that should be blocked, unless it is allowed. `error` is `None` if it succeeded.
 pub(super) fn way_round(addr: SocketAddr, error: Option<&io::Error>, is_allowed: bool) -> Finding {
     let found = |verdict, seen| Finding::new("way_round", verdict, format!("connect to {addr}"), seen);
     match error {
@@ -210,7 +210,7 @@ fn is_ours(answer: &Response) -> bool {
     answer.server.as_ref().is_some_and(|server| reply::SERVER == server.as_str())
 }
 
-/// The proxy's own sentence, if it answered with one.
+/// The first line of the proxy's own refusal, if the proxy answered.
 fn sentence(answer: &Response) -> Option<String> {
     let line = std::str::from_utf8(&answer.body).ok()?.lines().next()?.trim();
     (is_ours(answer) && !line.is_empty()).then(|| line.trim_end_matches('.').to_owned())

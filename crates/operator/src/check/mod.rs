@@ -2,25 +2,25 @@
 //!
 //! Run in a pod, it sends the requests that a program or an intruder would send, and reports the results. It
 //! recognises the proxy by the header `Server: gce-metadata-proxy` in responses to `/` and concealed paths;
-//! forwarded values keep the metadata server's own. It needs no privileges and changes nothing. Of a token it
-//! only checks the format, and then discards it.
+//! forwarded values keep the metadata server's own. It needs no privileges and changes nothing. It checks only the
+//! format of a token, and then discards it.
 //!
-//! Beside the proxy, it also asks that for what its own credential for the API server allows (`credential.rs`).
+//! On the proxy's machine, it also asks the proxy for the rights of its API server credential (`credential.rs`).
 //!
 //! There are four results. *Protected*: all checks passed. *Allowed*: another route to the server is open on purpose
-//! (`--redirect-allow`). *Unprotected*: a secret, or a route that nobody allowed, is open. *Trouble*: no such thing is
-//! open, but something does not work, so that programs get no metadata or the result is uncertain.
+//! (`--redirect-allow`). *Unprotected*: a secret, or a route that nobody allowed, is open. *Trouble*: nothing is exposed
+//! unintentionally, but something does not work, so that programs get no metadata or the result is uncertain.
 //!
 //! # The canary
 //!
 //! Only a pod can find out whether its node's network takes pods' packets past the redirect (`redirect/dataplane.rs`). So
-//! `check --interval` runs in a pod of each node and checks again and again ([`Canary`]). `check --last`, its readiness probe,
-//! prints what was found last and fails unless this is ready, so that `kubectl describe pod` has the reason. (The kubelet does
-//! not show the body of an HTTP probe.)
+//! `check --interval` runs in a pod of each node and repeats the checks ([`Canary`]). `check --last`, its readiness probe,
+//! prints the last result and fails unless the node is ready, so that `kubectl describe pod` shows the reason. (The kubelet
+//! does not show the body of an HTTP probe.)
 //!
-//! It asks for heads only (`HEAD`), and leaves out what only a body can answer: tokens and listings. So it never has a token
-//! or a secret, also where everything is open. While pods are protected, the proxy answers all of it by itself, and the
-//! metadata server is not asked.
+//! It requests heads only (`HEAD`), and omits the checks that need a body: tokens and listings. So it never receives a token
+//! or a secret, even where everything is open. While pods are protected, the proxy itself answers all its requests, and
+//! the metadata server gets none.
 
 mod canary;
 mod command;
@@ -64,7 +64,7 @@ const SECRETS: [&str; 4] = [
 const IDENTITY: &str =
     "/computeMetadata/v1/instance/service-accounts/default/identity?audience=https%3A%2F%2Fcheck.invalid";
 
-/// A value of the account that the proxy answers by itself only if the account is the pod's own. It forwards the node's.
+/// A value of the account that the proxy itself answers only if the account is the pod's own. It forwards the node's.
 const ALIASES: &str = "/computeMetadata/v1/instance/service-accounts/default/aliases";
 
 const TOKEN: &str = "/computeMetadata/v1/instance/service-accounts/default/token";
@@ -80,25 +80,25 @@ enum Try {
     /// A token that is bound to a certificate, which clients request by POST.
     BoundToken,
     WayRound(SocketAddr),
-    /// The proxy that serves operators at this address.
+    /// The credential of the proxy whose listener for operators has this address.
     Credential(SocketAddr),
 }
 
-/// Runs all checks concurrently, in at most 3 s. A proxy on this machine serves operators at `admin`. The redirect leaves these
-/// routes open.
+/// Runs all checks concurrently, in at most 3 s. `admin` is the proxy's listener for operators on this machine. `open` are
+/// the routes that the redirect leaves open.
 async fn once(admin: SocketAddr, open: &Routes) -> Report {
     let tries = [Try::Address, Try::Name].into_iter().chain(at_the_address()).chain(ways_round());
     run_all(tries.chain([Try::Credential(admin)]), server(), Method::GET, open).await
 }
 
-/// Runs the checks that a response's head answers, in at most 3 s. The redirect leaves these routes open.
+/// Runs the checks that need only a response's head, in at most 3 s. `open` are the routes that the redirect leaves open.
 async fn heads(open: &Routes) -> Report {
     let secrets = SECRETS.into_iter().filter(|path| !judge::is_listing(path)).map(Try::Secret);
     let tries = [Try::Address, Try::Name].into_iter().chain(secrets).chain(ways_round());
     run_all(tries, server(), Method::HEAD, open).await
 }
 
-/// Runs the checks that need only the server's address, against another address.
+/// Runs the checks that need only the server's address, against another server.
 pub async fn at(server: SocketAddr) -> Report {
     run_all([Try::Address].into_iter().chain(at_the_address()), server, Method::GET, &Routes::default()).await
 }
@@ -129,7 +129,7 @@ async fn run_all(tries: impl Iterator<Item = Try>, server: SocketAddr, method: M
 }
 
 impl Try {
-    /// `None` if there is nothing to check here.
+    /// `None` if there is nothing to check.
     async fn run(self, client: &Client, server: SocketAddr, open: &Routes) -> Option<Finding> {
         Some(match self {
             Self::Address => judge::proxied(&ask(client, server, "/").await),

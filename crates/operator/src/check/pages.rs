@@ -1,4 +1,4 @@
-//! [`Pages`]: what was found last, for the kubelet and Prometheus.
+//! [`Pages`]: the last result, for the kubelet and Prometheus.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use proxy::reply::PLAIN_TEXT;
 use telemetry::labels::Label;
 use telemetry::{Registry, table};
 
-/// Where [`Standing`] is served: 200 if this node is ready, otherwise 503.
+/// Path of [`Standing`]: 200 if this node is ready, otherwise 503.
 pub(super) const READYZ: &str = "/readyz";
 
-/// The pages, and what they show.
+/// The pages and the result that they show.
 #[derive(Debug)]
 pub(super) struct Pages {
     node: String,
@@ -37,7 +37,7 @@ struct Last {
 }
 
 impl Pages {
-    /// Pages about the node with this name, on which nothing was checked yet.
+    /// Pages about the node with this name, before the first check.
     pub(super) fn new(node: String, registry: Registry) -> Self {
         let last = Arc::<ArcSwapOption<Last>>::default();
         let observe = |row, read: fn(&Last) -> u64| {
@@ -49,7 +49,7 @@ impl Pages {
         Self { node, last, findings: registry.gauge_vec(&table::CHECK_FINDINGS), registry }
     }
 
-    /// Shows what was found now, and logs it if that is new.
+    /// Publishes a result, and logs it if it is new.
     pub(super) fn show(&self, report: &Report) {
         let findings = report.findings();
         for check in findings.iter().map(|finding| finding.topic).collect::<BTreeSet<_>>() {

@@ -33,8 +33,8 @@ pub(super) struct Response {
     pub(super) body: Bytes,
 }
 
-/// Sends all requests of one run by one method. Each run has its own, because the rules are applied to a connection when it is
-/// opened: one that is kept says nothing about them.
+/// Sends all requests of one run, with one method. Each run has its own client, because the rules are applied when a
+/// connection is opened: a reused connection says nothing about them.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     http: HttpClient,
@@ -46,7 +46,7 @@ impl Client {
         Self { http: HttpClient::plain(LIMITS), method }
     }
 
-    /// The same by POST, without a body.
+    /// A client for POST requests without a body.
     pub(super) fn posting(&self) -> Self {
         Self { method: Method::POST, ..self.clone() }
     }
@@ -70,9 +70,9 @@ impl Client {
         Exchange { request: format!("{} http://{host}{path}", self.method), outcome, took: began.elapsed() }
     }
 
-    /// Asks a process on this machine, which serves operators at this address.
+    /// Sends a request to the listener for operators at this address on this machine.
     pub(super) async fn ask_here(&self, addr: SocketAddr, path: &str) -> Exchange {
-        // One that listens on all addresses listens on loopback, too.
+        // A process that listens on all addresses also listens on loopback.
         let ip = if addr.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { addr.ip() };
         let addr = SocketAddr::new(ip, addr.port());
         self.ask(addr, &addr.to_string(), path).await
@@ -84,7 +84,7 @@ pub(super) async fn connect(addr: SocketAddr) -> io::Result<()> {
     within(TcpStream::connect(addr)).await.map(drop)
 }
 
-/// The first address of a name, from the system's resolver.
+/// The first address of a name, according to the system's resolver.
 pub(super) async fn resolve(name: &str) -> io::Result<SocketAddr> {
     let nothing = || io::Error::new(io::ErrorKind::NotFound, "no address found");
     within(async { lookup_host((name, 0)).await?.next().ok_or_else(nothing) }).await

@@ -28,22 +28,22 @@ impl Report {
         &self.findings
     }
 
-    /// What the verdict is for, in one line, and what to do. Without times, so that it is the same as long as nothing changes.
+    /// The observations behind the verdict and the advice, in one line. Without times, so that it changes only with results.
     pub(super) fn reason(&self) -> String {
         let bad = || self.findings.iter().filter(|finding| finding.verdict == self.verdict && finding.advice.is_some());
         let seen: Vec<String> = bad().map(|finding| format!("{}: {}", finding.tried, finding.seen)).collect();
-        // What is first is the cause of what follows.
+        // Earlier findings are the causes of later ones.
         let fix = bad().find_map(|finding| finding.advice.as_ref()).map(|advice| format!(". Fix: {advice}"));
         seen.join("; ") + &fix.unwrap_or_default()
     }
 
-    /// What is exposed on purpose, in one line.
+    /// The routes that are exposed on purpose, in one line.
     pub(super) fn allowed(&self) -> String {
         let allowed = self.findings.iter().filter(|finding| finding.verdict == Verdict::Allowed);
         allowed.map(|finding| finding.tried.as_str()).collect::<Vec<_>>().join("; ")
     }
 
-    /// 0 if protected but for what is exposed on purpose, 1 if unprotected, 2 if in trouble.
+    /// 0 if protected, except for intended routes; 1 if unprotected; 2 if in trouble.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             Verdict::Protected | Verdict::Allowed => 0,
@@ -52,7 +52,7 @@ impl Report {
         }
     }
 
-    /// All findings, without the summary, which tells only of all checks.
+    /// All findings, without the summary, which applies only to the full set of checks.
     pub fn findings_as_text(&self) -> String {
         self.findings.iter().map(ToString::to_string).collect()
     }

@@ -1,27 +1,27 @@
-//! [`Standing`]: what repeated checks say of this node's pods. Pure.
+//! [`Standing`]: the state of this node's pods according to repeated checks. Pure.
 
 use super::judge::Verdict;
 use super::report::Report;
 
-/// Checks in a row that have to fail until a node that was ready is not, although nothing is exposed. A proxy that is replaced or
-/// restarts is away for seconds at most. What is exposed counts at once.
+/// Failed checks in a row after which a ready node is no longer ready, if nothing is exposed. A proxy that is replaced or
+/// restarts is unreachable for seconds at most. An exposure counts at once.
 const MAX_TROUBLES: u32 = 3;
 
-/// What the checks so far say.
+/// The result of the checks so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
     /// Whether this node's pods count as protected and served.
     pub(super) is_ready: bool,
-    /// That of the last check.
+    /// The verdict of the last check.
     pub(super) verdict: Verdict,
-    /// One line.
+    /// A summary in one line.
     pub(super) sentence: String,
-    /// Checks in a row that found trouble.
+    /// Number of checks in a row that found trouble.
     troubles: u32,
 }
 
 impl Standing {
-    /// After one more check on the node with this name.
+    /// The standing after one more check on the node with this name.
     pub(super) fn after(before: Option<&Self>, report: &Report, node: &str) -> Self {
         let (verdict, why) = (report.verdict(), report.reason());
         let (was_ready, troubles) = before.map_or((false, 0), |before| (before.is_ready, before.troubles));
@@ -54,7 +54,7 @@ impl Standing {
         Self { is_ready, verdict, sentence, troubles }
     }
 
-    /// Logs it, unless it is what it was.
+    /// Logs the standing, unless it is unchanged.
     pub(super) fn log(&self, before: Option<&Self>) {
         let Self { is_ready, sentence, .. } = self;
         if before.is_some_and(|before| before.sentence == *sentence) {
@@ -78,7 +78,7 @@ mod tests {
         Report::new(vec![Finding::new("proxied", verdict, "GET /", "why").advising("mend it")])
     }
 
-    /// Whether it is ready after each of these checks.
+    /// Whether the node is ready after each of these checks.
     fn ready_after(checks: &[Verdict]) -> Vec<bool> {
         let mut standing: Option<Standing> = None;
         let mut next = |verdict: &Verdict| {

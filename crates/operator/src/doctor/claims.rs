@@ -1,21 +1,19 @@
-//! [`Claims`]: what a Kubernetes token says of itself. Nothing is verified: it came from the API server.
+//! [`Claims`]: the claims of a Kubernetes token. Nothing is verified: the token came from the API server.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-/// What a Kubernetes token says of itself.
+/// The claims of a Kubernetes token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// Who issued it.
     pub(super) issuer: String,
-    /// Whom it is for.
     pub(super) audiences: Vec<String>,
-    /// When it was issued, in seconds since 1970.
+    /// Time of issue, in seconds since 1970.
     pub(super) issued: u64,
-    /// When it ends, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub(super) expires: u64,
-    /// The key that signed it. Empty if it does not say.
+    /// ID of the key that signed it. Empty if it is missing.
     pub(super) key: String,
 }
 
@@ -41,7 +39,7 @@ enum Audiences {
 }
 
 impl Claims {
-    /// Reads a token. `None` if it is not a JSON web token of a service account.
+    /// Decodes a token. `None` if it is not a JSON web token of a service account.
     pub(super) fn read(token: &str) -> Option<Self> {
         let mut parts = token.split('.');
         let header: Header = part(parts.next()?)?;

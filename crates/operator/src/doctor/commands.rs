@@ -1,4 +1,4 @@
-//! The commands that mend what was found. Each is one line that can be copied into a shell.
+//! The commands that fix findings. Each is one line that can be copied into a shell.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use identity::workloads::{GoogleAccount, Provider};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Lets the proxy's account act as the node that it runs on, for what the proxy does.
+/// Lets the proxy's account act as the node that it runs on, for the proxy's requests.
 pub(super) fn act_as_node(namespace: &str, account: &str) -> String {
     let rights = rights::needed(Acting::AsItsNode);
     let rules: Value = rights
@@ -21,7 +21,7 @@ pub(super) fn act_as_node(namespace: &str, account: &str) -> String {
     grant("gce-metadata-proxy-own-node", &rules, &subject)
 }
 
-/// Lets nodes ask for tokens with this audience.
+/// Lets nodes request tokens with this audience.
 pub(super) fn allow_audience(audience: &str) -> String {
     let verbs = ["request-serviceaccounts-token-audience"];
     let rules = json!([{"apiGroups": [""], "resources": [audience], "verbs": verbs}]);
@@ -29,7 +29,7 @@ pub(super) fn allow_audience(audience: &str) -> String {
     grant("gce-metadata-proxy-audience", &rules, &subject)
 }
 
-/// Creates a cluster role and binds it, or changes both. The names are those of the manifests (`deploy/`).
+/// Creates a cluster role and its binding, or changes both. The names match those of the manifests (`deploy/`).
 fn grant(name: &str, rules: &Value, subject: &Value) -> String {
     let version = format!("{RBAC}/v1");
     let metadata = json!({"name": name});
@@ -43,7 +43,7 @@ fn grant(name: &str, rules: &Value, subject: &Value) -> String {
     format!("echo {} | kubectl apply -f -", quoted(&list.to_string()))
 }
 
-/// What `gcloud iam workload-identity-pools providers` does with a provider, such as `describe`.
+/// A subcommand of `gcloud iam workload-identity-pools providers` for a provider, such as `describe`.
 pub(super) fn provider(verb: &str, provider: &Provider, flags: &[(&str, &str)]) -> String {
     let (id, pool, location, project) = (provider.id(), provider.pool(), provider.location(), provider.project());
     let group = "gcloud iam workload-identity-pools providers";
@@ -55,24 +55,24 @@ pub(super) fn provider(verb: &str, provider: &Provider, flags: &[(&str, &str)]) 
     command
 }
 
-/// Gives a provider the cluster's present keys, so that it need not fetch them.
+/// Uploads the cluster's current keys to a provider, so that it need not fetch them.
 pub(super) fn upload_keys(to: &Provider) -> [String; 2] {
     let fetch = "kubectl get --raw /openid/v1/jwks > jwks.json".to_owned();
     [fetch, provider("update-oidc", to, &[("jwk-json-path", "jwks.json")])]
 }
 
-/// Lets a member act as a Google account.
+/// Lets a member impersonate a Google account.
 pub(super) fn bind(account: &GoogleAccount, member: &str) -> String {
     bind_with(account, member, "roles/iam.workloadIdentityUser")
 }
 
-/// Gives a member this role on a Google account.
+/// Grants a member this role on a Google account.
 pub(super) fn bind_with(account: &GoogleAccount, member: &str, role: &str) -> String {
     let member = quoted(member);
     format!("gcloud iam service-accounts add-iam-policy-binding {account} --role={role} --member={member}")
 }
 
-/// Creates a Google account. `None` if its e-mail does not say in which project.
+/// Creates a Google account. `None` if its e-mail address does not name the project.
 pub(super) fn create(account: &GoogleAccount) -> Option<String> {
     let (name, domain) = account.as_str().split_once('@')?;
     let project = domain.strip_suffix(".iam.gserviceaccount.com")?;
@@ -92,14 +92,14 @@ pub(super) fn on_node(node: &str, command: &str) -> String {
     )
 }
 
-/// Turns an API on.
+/// Enables an API.
 pub(super) fn enable(service: &str, consumer: &str) -> String {
     let project = consumer.strip_prefix("projects/").unwrap_or(consumer);
     let project = if project.is_empty() { String::new() } else { format!(" --project={}", quoted(project)) };
     format!("gcloud services enable {}{project}", quoted(service))
 }
 
-/// As a shell takes it for one word.
+/// Quotes a text so that a shell reads it as one word.
 pub(super) fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@=,+".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {

@@ -1,4 +1,4 @@
-//! What is asked of Google, and of the issuer's public URL.
+//! Requests to Google, and to the issuer's public URL.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ use identity::tokens::attempt::{self, Federated};
 use identity::tokens::{Google, NotGiven};
 use identity::workloads::{Annotations, Federation, Link, Names, Trust, Workload};
 
-/// Limits of a request to the issuer's URL. A set of keys has some KiB.
+/// Limits of a request to the issuer's URL. A key set has some KiB.
 const LIMITS: Limits = Limits { timeout: MAX_STEP, max_body_bytes: 64 << 10 };
 
 /// Whether Google's servers can be reached.
@@ -33,7 +33,7 @@ pub(super) struct Reached {
     pub(super) findings: Vec<Finding>,
     sts: bool,
     iam: bool,
-    /// How far this machine's clock is ahead of Google's, in seconds.
+    /// Offset of this machine's clock from Google's, in seconds. Positive if it is ahead.
     pub(super) ahead: Option<i64>,
 }
 
@@ -57,7 +57,8 @@ async fn reach_one(step: Step, url: &str, federation: &Federation, deadline: Dea
     }
 }
 
-/// How far this machine's clock is ahead of that of the Security Token Service, which says so in any answer.
+/// Offset of this machine's clock from that of the Security Token Service, which is in every response. Positive if it
+/// is ahead.
 async fn ahead(federation: &Federation) -> Option<i64> {
     let began = SystemTime::now();
     let response = get(&format!("{}/", federation.sts), federation.google_ca.as_deref()).await.ok()?;
@@ -71,15 +72,15 @@ async fn get(url: &str, ca: Option<&Path>) -> Result<Response<Bytes>, String> {
     HttpClient::with_connector(connector, LIMITS).send(request).await.map_err(|error| error.to_string())
 }
 
-/// What came of the exchange, and of the token of the Google account.
+/// Results of the token exchange, and of the request for the Google account's token.
 #[derive(Debug, Default)]
 pub(super) struct Exchanged {
     pub(super) findings: Vec<Finding>,
-    /// What pods get tokens of, if they do.
+    /// The identity whose tokens pods get, if they get any.
     pub(super) identity: Option<String>,
 }
 
-/// Exchanges the Kubernetes token, and has the token of the Google account issued.
+/// Exchanges the Kubernetes token, and requests the token of the Google account.
 pub(super) async fn exchange(
     federation: &Federation,
     kubernetes: Kubernetes,
@@ -129,9 +130,9 @@ const NOT_REACHED: &str = "the server is not reached";
 
 /// The account whose token is tried.
 struct Subject {
-    /// How IAM names it.
+    /// The account's name in IAM.
     member: String,
-    /// `None` if it is malformed.
+    /// `None` if the annotations are malformed.
     link: Option<Link>,
     finding: Finding,
 }
@@ -151,7 +152,7 @@ impl Subject {
         Self { member, link: workload.link.ok(), finding }
     }
 
-    /// Has the token issued that pods ask for. Returns whose it is.
+    /// Requests the token that pods request. Returns the identity that it is for.
     async fn act(
         self,
         google: Option<&Google>,
@@ -183,7 +184,7 @@ fn silent(deadline: Deadline) -> NotGiven {
     NotGiven::Failed(format!("it did not answer within {} s", deadline.step.as_secs()))
 }
 
-/// Looks at the issuer's public URL, if Google does.
+/// Checks the issuer's public URL, if Google reads it.
 async fn seen(federation: &Federation, claims: &Claims, deadline: Deadline) -> Seen {
     let Trust::Provider(_) = &federation.trust else { return Seen::Same };
     let ca = federation.google_ca.as_deref();
@@ -193,7 +194,7 @@ async fn seen(federation: &Federation, claims: &Claims, deadline: Deadline) -> S
 }
 
 async fn look(claims: &Claims, ca: Option<&Path>) -> Result<Seen, String> {
-    /// A document of `OpenID` discovery.
+    /// An `OpenID` discovery document.
     #[derive(Deserialize)]
     struct Document {
         issuer: String,
@@ -212,7 +213,7 @@ async fn look(claims: &Claims, ca: Option<&Path>) -> Result<Seen, String> {
     Ok(if token::has_key(&keys, claims) == Some(true) { Seen::Same } else { Seen::OtherKeys })
 }
 
-/// What a public URL has. Google reads `https` only.
+/// Fetches a public URL. Google reads `https` only.
 async fn public(url: &str, ca: Option<&Path>) -> Result<Bytes, String> {
     if !url.starts_with("https://") {
         return Err(format!("{url} is not an https URL"));

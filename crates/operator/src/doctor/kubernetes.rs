@@ -1,4 +1,4 @@
-//! What is asked of the API server, and of the node's processes.
+//! Requests to the API server, and the scan of the node's processes.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,23 +16,22 @@ use identity::cluster::{
 };
 use identity::pods::{ProcError, Sandboxes, Scanned, read};
 
-/// What Kubernetes gave.
+/// The findings and objects from Kubernetes.
 #[derive(Default)]
 pub(super) struct Kubernetes {
     pub(super) findings: Vec<Finding>,
-    /// Whose token is tried.
+    /// The pod and account whose token is tried.
     pub(super) patient: Option<Patient>,
     pub(super) account: Option<AccountObject>,
     pub(super) token: Option<PodToken>,
-    /// What the token says.
     pub(super) claims: Option<Claims>,
-    /// Who issues tokens: what the token says, or else what the API server publishes.
+    /// The issuer of tokens: according to the token, or else as the API server publishes it.
     pub(super) issuer: Option<String>,
-    /// How far this machine's clock is ahead of the API server's, in seconds.
+    /// Offset of this machine's clock from the API server's, in seconds. Positive if it is ahead.
     pub(super) ahead: Option<i64>,
 }
 
-/// Asks the API server, and looks at the node's processes.
+/// Queries the API server, and scans the node's processes.
 pub(super) async fn ask(settings: &Settings, whose: &Whose, deadline: Deadline) -> Kubernetes {
     let (scanned, (mut asked, pods)) = tokio::join!(scan(settings, deadline), ask_server(settings, whose, deadline));
     asked.skip_missing(settings);
@@ -48,7 +47,7 @@ pub(super) async fn ask(settings: &Settings, whose: &Whose, deadline: Deadline) 
     asked
 }
 
-/// Asks the API server. Also the pods of this node, if it lists them.
+/// Queries the API server. Also returns the pods of this node, if they can be listed.
 async fn ask_server(settings: &Settings, whose: &Whose, deadline: Deadline) -> (Kubernetes, Option<Vec<PodObject>>) {
     let mut asked = Kubernetes::default();
     let Some((cluster, own)) = connect(settings, &mut asked, deadline).await else {
@@ -90,7 +89,7 @@ async fn connect(settings: &Settings, asked: &mut Kubernetes, deadline: Deadline
     }
 }
 
-/// Who the credential is, if the API server says so. An error if the API server is not reached.
+/// The credential's user, if the API server names it. An error if the API server cannot be reached.
 async fn who(
     settings: &Settings,
     cluster: &Cluster,
@@ -141,7 +140,7 @@ async fn patient(
     Some(pods)
 }
 
-/// Asks for the token, and for what the API server publishes.
+/// Requests the token, and the issuer and keys that the API server publishes.
 async fn credentials(
     settings: &Settings,
     cluster: &Cluster,
@@ -176,7 +175,7 @@ async fn credentials(
         if let (Some(_), Some(federation)) = (&token, &settings.federation) {
             asked.findings.push(token::claims(asked.claims.as_ref(), federation.token_audience()));
         }
-        // A token says when it was issued, whatever stands in front of the API server says of the time.
+        // A token contains its time of issue, whatever date a proxy in front of the API server sends.
         let claims = asked.claims.as_ref();
         let date = claims.and_then(|claims| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(claims.issued)));
         asked.ahead = date.map(|date| token::ahead(began, date)).or(asked.ahead);
@@ -190,7 +189,7 @@ async fn credentials(
 }
 
 impl Kubernetes {
-    /// Reports the steps that need the API server.
+    /// Reports the steps that need the API server as not tried.
     fn skip_server(&mut self) {
         self.skip(Step::Pods, "pods of this node");
         self.skip(Step::Keys, "issuer and keys that the API server publishes");
@@ -200,7 +199,7 @@ impl Kubernetes {
         self.findings.push(Finding::not_tried(step, tried, "the API server is not reached"));
     }
 
-    /// Reports the steps that something was missing for.
+    /// Reports the steps whose input is missing as not tried.
     fn skip_missing(&mut self, settings: &Settings) {
         if self.patient.is_none() {
             let because = "it is not known whose";
@@ -220,7 +219,7 @@ fn or_silent<T>(answer: Option<Result<T, RequestError>>, deadline: Deadline) -> 
     answer.unwrap_or(Err(RequestError::Silent(deadline.step)))
 }
 
-/// Looks for the processes of pods. `None` if that takes too long.
+/// Scans for the processes of pods. `None` if that takes too long.
 async fn scan(settings: &Settings, deadline: Deadline) -> Option<Result<Scanned, ProcError>> {
     let dir = settings.host_proc.clone();
     deadline.aside(move || Sandboxes::open(&dir).map(|sandboxes| sandboxes.scan())).await

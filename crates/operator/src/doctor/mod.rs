@@ -1,14 +1,14 @@
 //! `gce-metadata-proxy identity doctor`: why pods of this node get tokens of their own, or why not.
 //!
-//! It follows a pod's token step by step, with the settings of the proxy: it lists this node's pods, has the
-//! API server issue a Kubernetes token of one of their accounts, has Google exchange it, and for a linked account has IAM
-//! issue a token. It asks the running proxy which pod it sees. Everything is asked for as the proxy asks for it, so that each refusal is the one that the proxy would
-//! get. It changes nothing, and prints no token: the tokens that it is given are dropped.
+//! It follows a pod's token step by step, with the settings of the proxy: it lists this node's pods, requests a Kubernetes
+//! token of one of their accounts from the API server, exchanges it at Google, and for a linked account requests a token
+//! from IAM. It asks the running proxy how it identifies the pod. It sends the same requests as the proxy, so that each
+//! refusal is the one that the proxy would get. It changes nothing and prints no token: it drops the tokens that it gets.
 //!
-//! Each step gives a [`Finding`]: what was looked at, what it means, and for a trouble the command that mends it. A step
-//! that needs what another one did not give is reported as not tried.
+//! Each step yields a [`Finding`]: what was checked, what it means, and for a trouble the command that fixes it. A step
+//! whose input an earlier step did not provide is reported as not tried.
 //!
-//! `kubernetes`, `rights` and `google` ask, `judge` says what the answers mean, and `commands` has the commands.
+//! `kubernetes`, `rights` and `google` send the requests, `judge` interprets the results, and `commands` has the commands.
 
 mod claims;
 mod commands;
@@ -35,33 +35,33 @@ use google::{Exchanged, Reached};
 use identity::Settings;
 use patient::Patient;
 
-/// Maximum time of all steps together.
+/// Maximum time for all steps together.
 const MAX_TIME: Duration = Duration::from_secs(15);
 
-/// Maximum time of each request. The steps that a healthy set-up takes need some milliseconds each.
+/// Maximum time for each request. In a healthy set-up, a step takes some milliseconds.
 const MAX_STEP: Duration = Duration::from_secs(4);
 
-/// How much time is left.
+/// The time limits of the examination.
 #[derive(Debug, Clone, Copy)]
 struct Deadline {
-    /// When all steps end.
+    /// End of the last step.
     end: Instant,
-    /// Maximum time of each request.
+    /// Maximum time for each request.
     step: Duration,
 }
 
 impl Deadline {
-    /// Of an examination that begins now.
+    /// The limits of an examination that begins now.
     fn new(total: Duration, step: Duration) -> Self {
         Self { end: Instant::now() + total, step }
     }
 
-    /// What comes of this in time. `None` if nothing does.
+    /// The result of a step, or `None` if it is not ready in time.
     async fn within<T>(self, step: impl Future<Output = T>) -> Option<T> {
         timeout_at(self.end.min(Instant::now() + self.step), step).await.ok()
     }
 
-    /// What comes in time of work that blocks. It has a thread of its own, which the end of the process does not wait for.
+    /// The result of blocking work in time. The work has its own thread, which does not delay the end of the process.
     async fn aside<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, done) = oneshot::channel();
         thread::spawn(move || sender.send(work()));
@@ -69,7 +69,7 @@ impl Deadline {
     }
 }
 
-/// Runs all steps, in at most 15 s. `proxy` is where the running proxy serves operators.
+/// Runs all steps, in at most 15 s. `proxy` is the running proxy's listener for operators.
 ///
 /// # Panics
 ///
@@ -106,7 +106,7 @@ async fn examine_until(deadline: Deadline, proxy: SocketAddr, settings: &Setting
     Report::new(findings, &name, identity.as_deref())
 }
 
-/// Asks the running proxy which pod it sees.
+/// Asks the running proxy how it identifies the pod.
 async fn ask_proxy(proxy: SocketAddr, patient: Option<&Patient>, deadline: Deadline) -> Finding {
     let Some(patient) = patient else {
         return Finding::not_tried(Step::Proxy, "the running proxy's knowledge of the pod", "it is not known which");

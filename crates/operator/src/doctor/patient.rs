@@ -4,14 +4,14 @@ use identity::AccountName;
 use identity::cluster::{NodeName, PodObject};
 use identity::pods::{self, Pod};
 
-/// Whose token to try.
+/// The account to choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Whose {
-    /// That of any account of a pod of this node.
+    /// Any account of a pod of this node.
     Any,
-    /// That of this account, which needs a pod of this node.
+    /// This account, which needs a pod on this node.
     Account(AccountName),
-    /// That of this pod's account. The name of a pod has the same form.
+    /// The account of this pod. A pod's name has the same format.
     Pod(AccountName),
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Patient {
     pub(super) pod_uid: String,
 }
 
-/// Why there is nobody whose token could be tried.
+/// Why no token can be tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unfit {
     /// No pod of this node has tokens of its own.
     Nobody,
     /// No pod of this account runs on this node.
     NoPodOf(AccountName),
-    /// No such pod on this node.
+    /// The pod is not on this node.
     NoPod(AccountName),
-    /// The pod has the node's network, or has ended.
+    /// The pod uses the node's network, or has ended.
     NoNetwork(AccountName),
     /// The pod has no account.
     NoAccount(AccountName),
@@ -42,8 +42,8 @@ pub(super) enum Unfit {
 }
 
 impl Patient {
-    /// Chooses among the pods of this node. Pods that were told to end come last, then those that have no address yet, then
-    /// those of the system and of accounts that everybody has.
+    /// Chooses among the pods of this node. Terminating pods come last. Before them come pods without an address, and before
+    /// those pods of `kube-system` and of default accounts.
     pub(super) fn choose(
         objects: &[PodObject],
         node: &NodeName,
@@ -95,7 +95,7 @@ impl Patient {
 }
 
 impl Whose {
-    /// Whose pods it is about, as far as is known before any was found.
+    /// Describes the pods in question before one is chosen.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Any => "this node".to_owned(),
@@ -105,7 +105,7 @@ impl Whose {
     }
 }
 
-/// How far a pod is from getting tokens now.
+/// Sort key: pods that can get tokens now come first.
 fn stage(pod: &Pod) -> (bool, bool) {
     (pod.terminating, pod.addresses.is_empty())
 }

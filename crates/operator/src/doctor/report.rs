@@ -1,4 +1,4 @@
-//! [`Report`]: what was found, as text or JSON.
+//! [`Report`]: all findings, as text or JSON.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use serde::{Serialize, Serializer};
 
 use crate::finding;
 
-/// What is looked at, in the order of the report.
+/// The steps, in the order of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
     /// Whether the API server accepts the credential.
     ApiServer,
-    /// What else the credential may do.
+    /// Unneeded rights of the credential.
     Rights,
-    /// Whether this node's pods can be listed, and whose token is tried.
+    /// Whether this node's pods can be listed, and which pod's token is tried.
     Pods,
     /// Whether the service account can be read.
     Account,
@@ -22,7 +22,7 @@ pub enum Step {
     Proc,
     /// The Kubernetes token of a pod.
     Token,
-    /// What that token says.
+    /// The claims of that token.
     Claims,
     /// The clocks of this machine, the API server and Google.
     Clock,
@@ -42,7 +42,7 @@ pub enum Step {
     Link,
     /// The token of the Google service account.
     Impersonation,
-    /// Whom the running proxy takes the pod for.
+    /// The running proxy's identification of the pod.
     Proxy,
 }
 
@@ -50,29 +50,28 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it should be.
+    /// As intended.
     Ok,
-    /// It depends on something that failed, or cannot be seen from here.
+    /// Depends on something that failed, or cannot be seen from here.
     NotTried,
-    /// It may be a cause if something else fails, or fail later.
+    /// May cause other failures, or fail later.
     Warning,
     /// Pods get no tokens, or soon will not.
     Trouble,
-    /// Whoever steals the credential gets more rights than the proxy needs.
+    /// A stolen credential has more rights than the proxy needs.
     Exposed,
 }
 
-/// What was found in one step.
+/// The finding of one step.
 pub type Finding = finding::Finding<Step, Verdict>;
 
-/// All findings, and what they mean for the pods of an account.
+/// All findings, and their meaning for the pods of an account.
 #[derive(Debug, Serialize)]
 pub struct Report {
     verdict: Verdict,
     /// Whether pods get tokens.
     #[serde(skip)]
     has_identity: bool,
-    /// One sentence.
     conclusion: String,
     findings: Vec<Finding>,
 }
@@ -90,12 +89,12 @@ impl Finding {
         Self::new(step, Verdict::Trouble, tried, seen)
     }
 
-    /// A step that was left out, and why.
+    /// A finding for a step that was left out, with the reason.
     pub(super) fn not_tried(step: Step, tried: impl AsRef<str>, because: impl AsRef<str>) -> Self {
         Self::new(step, Verdict::NotTried, tried, format!("not tried: {}", because.as_ref()))
     }
 
-    /// Whether it was not seen whom the proxy takes the pod for.
+    /// Whether the proxy's identification of the pod could not be checked.
     fn is_unseen_proxy(&self) -> bool {
         self.topic == Step::Proxy && self.verdict != Verdict::Ok
     }
@@ -135,7 +134,7 @@ impl Serialize for Finding {
 }
 
 impl Report {
-    /// `whose` are the pods, and `identity` is what they get tokens of, if they do.
+    /// `whose` describes the pods, and `identity` is what they get tokens for, if they get any.
     pub(super) fn new(mut findings: Vec<Finding>, whose: &str, identity: Option<&str>) -> Self {
         findings.sort_by_key(|finding| finding.topic);
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Trouble);
@@ -159,17 +158,16 @@ impl Report {
         Self { verdict, has_identity: identity.is_some() && trouble.is_none(), conclusion, findings }
     }
 
-    /// All findings.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The last line, one sentence.
+    /// The report's last line, one sentence.
     pub fn conclusion(&self) -> &str {
         &self.conclusion
     }
 
-    /// 2 if pods get no tokens or something is in trouble, else 1 if the credential is too powerful, else 0.
+    /// 2 if pods get no tokens or there is a trouble, else 1 if the credential has unneeded rights, else 0.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             _ if !self.has_identity => 2,
@@ -179,10 +177,10 @@ impl Report {
     }
 }
 
-/// Maximum bytes of a command that is repeated in the conclusion.
+/// Maximum bytes of a command for it to be repeated in the conclusion.
 const MAX_COMMAND: usize = 250;
 
-/// A finding's sentence and what to do, in one line.
+/// A finding's sentence and its fix, on one line.
 fn because(finding: &Finding) -> String {
     let todo = match (&*finding.commands, &finding.advice, &*finding.looks) {
         ([command], ..) if command.len() <= MAX_COMMAND => format!("do: {command}"),

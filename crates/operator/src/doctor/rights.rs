@@ -1,4 +1,4 @@
-//! What the credential may do besides ([`identity::cluster::rights`]).
+//! The credential's unneeded rights ([`identity::cluster::rights`]).
 
 use tokio::time::timeout_at;
 
@@ -9,10 +9,10 @@ use identity::Settings;
 use identity::cluster::Cluster;
 use identity::workloads::Federation;
 
-/// Asks the API server.
+/// Queries the API server.
 pub(super) async fn ask(settings: &Settings, cluster: &Cluster, deadline: Deadline) -> Vec<Finding> {
     let audience = settings.federation.as_ref().map(Federation::token_audience);
-    // Some twenty requests, so they may take all the time that there is.
+    // These are about twenty requests, so they may take all the remaining time.
     let found = timeout_at(deadline.end, cluster.rights(audience)).await.ok();
     judge::rights::found(found.as_ref().map(Result::as_ref))
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Taints with these prefixes are Kubernetes' own, which it sets and removes itself.
+/// Prefixes of Kubernetes' own taints, which it sets and removes itself.
 const KUBERNETES: [&str; 2] = ["node.kubernetes.io", "node.cloudprovider.kubernetes.io"];
 
-/// The longest prefix and the longest name that Kubernetes allows.
+/// Maximum lengths of a prefix and a name in Kubernetes.
 const MAX_PREFIX: usize = 253;
 const MAX_NAME: usize = 63;
 
@@ -20,7 +20,6 @@ pub struct TaintKey(String);
 pub struct TaintKeyError;
 
 impl TaintKey {
-    /// The key.
     pub fn as_str(&self) -> &str {
         &self.0
     }

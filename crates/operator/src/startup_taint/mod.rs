@@ -1,4 +1,4 @@
-//! [`StartupTaint`]: no pod runs on a new node before it is protected.
+//! [`StartupTaint`]: keeps pods off a new node until it is protected.
 //!
 //! Nodes register with a taint that only the proxy's pod tolerates. `redirect install --keep` removes it once the rules are
 //! installed and the proxy is ready. It does so once: a node that is registered again gets a new pod of the proxy.
@@ -19,13 +19,13 @@ use telemetry::sampled::Sampled;
 
 pub use key::{TaintKey, TaintKeyError};
 
-/// How often the proxy is asked whether it is ready.
+/// Interval between readiness requests to the proxy.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is logged that the proxy is not ready.
+/// Interval between log lines while the proxy is not ready.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time until the next attempt to remove the taint.
+/// Wait before the next attempt to remove the taint.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes: 4096 };
@@ -33,21 +33,21 @@ const LIMITS: Limits = Limits { timeout: Duration::from_secs(5), max_body_bytes:
 /// A taint to remove from this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartupTaint {
-    /// Its key. All taints with this key are removed.
+    /// All taints with this key are removed.
     pub key: TaintKey,
-    /// This node, and how to prove it.
+    /// This node, and the credential for it.
     pub cluster: cluster::Settings,
-    /// Where the proxy says whether it is ready.
+    /// The proxy's listener for operators, which serves its readiness.
     pub admin: SocketAddr,
 }
 
 impl StartupTaint {
-    /// Waits until the proxy is ready and the rules are installed, and removes the taint. Tries until it is gone: pods must
-    /// not be kept off the node because the API server was away for a moment.
+    /// Waits until the proxy is ready and the rules are installed, and then removes the taint. Retries until it is gone: a
+    /// brief outage of the API server must not keep pods off the node.
     pub async fn remove(self, is_redirected: impl AsyncFn() -> bool) {
         loop {
             proxy_is_ready(self.admin).await;
-            // Something else may have flushed them at the node's start, while the proxy's image was pulled.
+            // Another program may have flushed them at the node's start, while the proxy's image was pulled.
             if is_redirected().await {
                 break;
             }
@@ -58,7 +58,7 @@ impl StartupTaint {
         }
         let Self { key, cluster: settings, .. } = self;
         let mut retry = Retry::new(&settings.node, &key);
-        // The files of the credential may come later.
+        // The credential's files may appear later.
         let cluster = loop {
             match Cluster::connect(&settings).await {
                 Ok(cluster) => break cluster,
@@ -101,7 +101,7 @@ async fn try_remove(cluster: &Cluster, key: &TaintKey) -> Result<Found, RequestE
     }
 }
 
-/// When to try again.
+/// The back-off between attempts.
 struct Retry<'a> {
     node: &'a NodeName,
     key: &'a TaintKey,
@@ -113,7 +113,7 @@ impl<'a> Retry<'a> {
         Self { node, key, failures: 0 }
     }
 
-    /// Says what failed, and waits longer each time.
+    /// Logs the error, and waits, longer after each failure.
     async fn after(&mut self, error: &RequestError) {
         if error.failure() == Failure::Refused(StatusCode::CONFLICT) {
             tracing::info!(node = %self.node, "the node has changed since it was read; trying again");
@@ -130,7 +130,7 @@ impl<'a> Retry<'a> {
     }
 }
 
-/// Waits until the proxy says that it is ready.
+/// Waits until the proxy reports that it is ready.
 async fn proxy_is_ready(admin: SocketAddr) {
     let client = HttpClient::plain(LIMITS);
     let url = format!("http://{admin}/readyz");
@@ -143,7 +143,7 @@ async fn proxy_is_ready(admin: SocketAddr) {
     }
 }
 
-/// Asks whether the proxy is ready. Otherwise says why not.
+/// Checks whether the proxy is ready. Returns the reason if it is not.
 async fn is_ready(client: &HttpClient, url: &str) -> Result<(), String> {
     let request = Request::get(url).body(Bytes::new()).map_err(|error| error.to_string())?;
     let response = client.send(request).await.map_err(|error| error.to_string())?;

@@ -1,10 +1,10 @@
-//! Does what a Rust application does with its credentials, and prints one JSON line about it.
+//! Uses credentials as a Rust application does, and prints one JSON line about it.
 //!
 //! ```text
 //! usage: client LIBRARY session STEP...
 //!        client LIBRARY token         one token, as a process that starts
-//!        client LIBRARY many COUNT    so many tokens at once
-//!        client LIBRARY stay FILE     token after token, none remembered, until FILE exists
+//!        client LIBRARY many COUNT    this many tokens at once
+//!        client LIBRARY stay FILE     token after token, none cached, until FILE exists
 //! ```
 //!
 //! LIBRARY is google-cloud-auth or object_store.
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
-/// A scope of its own, so that this is no token that the proxy has from its start.
+/// Its own scope, so that the token is not one that the proxy fetches at its start.
 const READ_ONLY: &str = "https://www.googleapis.com/auth/devstorage.read_only";
 
-/// The lock file, in which the libraries' versions are.
+/// The lock file, which has the libraries' versions.
 const LOCK: &str = include_str!("../Cargo.lock");
 
 type Outcome = Result<Value, Box<dyn Error + Send + Sync>>;
@@ -65,7 +65,7 @@ fn shown(outcome: &Outcome) -> Value {
     }
 }
 
-/// The error and its causes, which have what the server said.
+/// The error and its causes, which contain the server's message.
 fn told(error: &dyn Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();
@@ -96,7 +96,7 @@ async fn stay(library: &str, file: &Path) -> Vec<Outcome> {
     outcomes
 }
 
-/// A token that is remembered nowhere.
+/// A token that is cached nowhere.
 async fn token(library: &str) -> Outcome {
     match library {
         "object_store" => stored().await,

@@ -1,4 +1,4 @@
-//! What the API server said about the credential, pods and the account.
+//! Judges the API server's answers about the credential, pods and the account.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::doctor::report::{Finding, Step};
 use identity::cluster::{Acting, Credential, Failure, RequestError, Settings, TokenRequestError, User};
 use identity::pods::{ProcError, Scanned};
 
-/// What the name of every service account begins with.
+/// Prefix of the user name of every service account.
 const ACCOUNT: &str = "system:serviceaccount:";
 
-/// What the name of every node begins with.
+/// Prefix of the user name of every node.
 const NODE: &str = "system:node:";
 
-/// What a refusal says that is about acting as the node.
+/// Part of a refusal to act as the node.
 const IMPERSONATION: &str = "impersonat";
 
-/// What a refusal says of an account that has no pod on the node.
+/// Part of a refusal to an account that has no pod on the node.
 const NO_POD: &str = "no relationship found between node";
 
-/// What a refusal says where accounts cannot act as their nodes at all.
+/// Part of a refusal by a cluster in which accounts cannot act as their nodes at all.
 const LEGACY_IMPERSONATION: &str = "cannot impersonate resource";
 
-/// Whom the API server takes the credential for.
+/// The user that the API server identifies the credential as.
 pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Result<User, RequestError>) -> Finding {
     let tried = format!("API server {}", server.trim_end_matches('/')).trim_end().to_owned();
     let (step, node) = (Step::ApiServer, &settings.node);
@@ -47,7 +47,7 @@ pub(in crate::doctor) fn api_server(server: &str, settings: &Settings, user: &Re
                     .running("kubectl rollout restart daemonset/gce-metadata-proxy --namespace=kube-system"),
             }
         }
-        // It knows the credential, and does not have this question or does not answer it.
+        // It accepts the credential, but does not know this request or does not allow it.
         Failure::Refused(StatusCode::NOT_FOUND | StatusCode::FORBIDDEN) => {
             Finding::ok(step, tried, "it answers, and does not say whom it takes the credential for")
         }
@@ -100,14 +100,14 @@ fn credential(tried: String, settings: &Settings, user: &User) -> Finding {
     }
 }
 
-/// The credential could not be read in this time.
+/// The credential could not be read within this time.
 pub(in crate::doctor) fn slow_credential(waited: Duration) -> Finding {
     let seen = format!("the credential could not be read within {}", time(waited));
     Finding::trouble(Step::ApiServer, "API server", seen)
         .advising("find out why reading the files of the kubeconfig or the service account hangs on the node")
 }
 
-/// Whether this node's pods can be listed. The number of them, or why not.
+/// Whether this node's pods can be listed. `listed` is their number, or the error.
 pub(in crate::doctor) fn pods(
     settings: &Settings,
     user: Option<&User>,
@@ -131,7 +131,7 @@ pub(in crate::doctor) fn pods(
     }
 }
 
-/// Why nobody's token can be tried.
+/// Why there is no account whose token could be tried.
 pub(in crate::doctor) fn nobody(unfit: &Unfit, node: &str) -> Finding {
     let (step, pods_of) = (Step::Pods, |name: &dyn std::fmt::Display| format!("pods of {name} on {node}"));
     let on = |namespace: &str, selector: &str| {
@@ -169,7 +169,7 @@ pub(in crate::doctor) fn nobody(unfit: &Unfit, node: &str) -> Finding {
     }
 }
 
-/// Whether the account can be read. `Ok(false)` if there is none.
+/// Whether the account can be read. `Ok(false)` if it does not exist.
 pub(in crate::doctor) fn account(
     settings: &Settings,
     patient: &Patient,
@@ -196,7 +196,7 @@ pub(in crate::doctor) fn account(
     }
 }
 
-/// The Kubernetes token.
+/// Whether the Kubernetes token was issued.
 pub(in crate::doctor) fn token(
     settings: &Settings,
     patient: &Patient,
@@ -224,7 +224,7 @@ pub(in crate::doctor) fn token(
     }
 }
 
-/// Names the right that is missing, if that is why.
+/// Names the missing right, if that is the cause.
 fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&User>, error: &RequestError) -> Finding {
     let said = words(error);
     let finding = finding.saying(&said);
@@ -267,13 +267,13 @@ fn refused(finding: Finding, settings: &Settings, right: &str, user: Option<&Use
     }
 }
 
-/// Namespace and name of the service account that a user's name or a refusal names.
+/// Namespace and name of the service account in a user name or a refusal.
 fn account_in(text: &str) -> Option<(&str, &str)> {
     let (_, name) = text.split_once(ACCOUNT)?;
     name.split(['"', ' ']).next()?.split_once(':')
 }
 
-/// The API server's own words, if it had any.
+/// The API server's message, if it sent one.
 fn words(error: &RequestError) -> String {
     match error {
         RequestError::Refused { status, message, .. } => format!("{} {message}", status.as_u16()),
@@ -281,7 +281,7 @@ fn words(error: &RequestError) -> String {
     }
 }
 
-/// The node's processes.
+/// Whether the node's processes can be read.
 pub(in crate::doctor) fn proc(
     dir: &str,
     node: &str,
@@ -315,7 +315,7 @@ pub(in crate::doctor) fn proc(
     }
 }
 
-/// The node's processes could not be read in this time.
+/// The node's processes could not be read within this time.
 pub(in crate::doctor) fn slow_proc(dir: &str, waited: Duration) -> Finding {
     let seen = format!("they could not be read within {}, so pods are known late or never", time(waited));
     Finding::trouble(Step::Proc, format!("the node's processes in {dir}"), seen)

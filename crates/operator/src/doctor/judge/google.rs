@@ -6,7 +6,7 @@ use crate::doctor::report::{Finding, Step};
 use http_client::reach::Unreachable;
 use identity::workloads::{Federation, Trust};
 
-/// Whether one of Google's servers can be reached. `Ok` with the proxy in between.
+/// Whether one of Google's servers can be reached. `Ok` has the proxy on the way, if any.
 pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<String>, Unreachable>) -> Finding {
     let name = if step == Step::Sts { "Security Token Service" } else { "IAM Credentials API" };
     let flag = if step == Step::Sts { "--sts-endpoint" } else { "--iam-endpoint" };
@@ -42,20 +42,20 @@ pub(in crate::doctor) fn reached(step: Step, url: &str, reached: &Result<Option<
     }
 }
 
-/// What the issuer's public URL has, as Google sees it who fetches keys there.
+/// The content of the issuer's public URL, as seen by Google, which fetches keys there.
 #[derive(Debug)]
 pub(in crate::doctor) enum Seen {
-    /// It does not answer, and why.
+    /// No answer, and the reason.
     Nothing(String),
-    /// Another issuer than the token's.
+    /// An issuer other than the token's.
     Other(String),
-    /// Keys without the one that signed the token.
+    /// A key set without the key that signed the token.
     OtherKeys,
-    /// The issuer and the key of the token.
+    /// The token's issuer and key.
     Same,
 }
 
-/// The issuer's public URL. `is_exchanged` if Google has accepted the token, and so has its key.
+/// Judges the issuer's public URL. If `is_exchanged`, Google has accepted the token, and so has its key.
 pub(in crate::doctor) fn issuer(federation: &Federation, claims: &Claims, seen: &Seen, is_exchanged: bool) -> Finding {
     let (step, issuer) = (Step::Issuer, &claims.issuer);
     let tried = format!("public URL of the issuer {issuer}");

@@ -13,7 +13,7 @@ use identity::workloads::{Annotations, GoogleAccount, Link, Malformed};
 
 const GOOGLE_ACCOUNT: &str = "iam.gke.io/gcp-service-account";
 
-/// The account's annotations. `member` is how IAM names the account itself.
+/// Judges the account's annotations. `member` is the account's own name in IAM.
 pub(in crate::doctor) fn link(
     patient: &Patient,
     annotations: &Annotations<'_>,
@@ -52,7 +52,7 @@ pub(in crate::doctor) fn link(
     }
 }
 
-/// The token of a Google account. `Ok` with its lifetime.
+/// Judges the token of a Google account. `Ok` has its lifetime.
 pub(in crate::doctor) fn impersonation(
     link: &Link,
     google: &GoogleAccount,
@@ -124,11 +124,11 @@ fn refused(
     }
 }
 
-/// Whoever may annotate the service account chooses the Google account, so the operator decides.
+/// Whoever may annotate the service account chooses the Google account, so the decision is the operator's.
 const MEANT: &str = "only if the account is meant to act as that one: its annotation is its own claim. It takes effect within two \
     minutes";
 
-/// Each of a chain must be allowed to act as the next.
+/// In a chain, each account must be allowed to act as the next.
 fn chain(link: &Link, google: &GoogleAccount, member: &str, trouble: impl Fn(String) -> Finding) -> Finding {
     let finding = trouble(format!("a binding is missing in the chain of delegates that leads to {google}"))
         .advising(format!("add those that are missing; {MEANT}"));

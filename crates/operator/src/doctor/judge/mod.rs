@@ -1,4 +1,4 @@
-//! Turns what was seen into findings. Pure.
+//! Turns observations into findings. Pure.
 
 pub(super) mod cluster;
 pub(super) mod google;
@@ -11,7 +11,7 @@ pub(super) mod token;
 
 use std::time::Duration;
 
-/// A time as people say it.
+/// A duration in a readable form.
 fn time(time: Duration) -> String {
     match time.as_secs() {
         seconds @ ..=120 => format!("{seconds} s"),

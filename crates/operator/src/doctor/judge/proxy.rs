@@ -1,4 +1,4 @@
-//! Whom the running proxy takes the pod for.
+//! The running proxy's identification of the pod.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use crate::doctor::patient::Patient;
 use crate::doctor::report::{Finding, Step};
 use identity::{Taken, Whois};
 
-/// Whether the proxy knows the pod at each of its addresses. From others its requests get 503, or another's tokens.
+/// Whether the proxy knows the pod at each of its addresses. From others its requests get 503, or another pod's tokens.
 pub(in crate::doctor) fn proxy(patient: &Patient, answer: &Result<Whois, AskError>) -> Finding {
     let pod = patient.pod_name();
     let (step, tried) = (Step::Proxy, format!("the running proxy's knowledge of the pod {pod}"));
@@ -42,14 +42,14 @@ pub(in crate::doctor) fn proxy(patient: &Patient, answer: &Result<Whois, AskErro
     }
 }
 
-/// The evidence, without its columns.
+/// The evidence on one line, without columns.
 fn in_one_line(whois: &Whois) -> String {
     let text = whois.to_string();
     let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// What is wrong with whom an address is taken for.
+/// The problem with the identification of an address, if any.
 fn trouble(pod: &str, addr: IpAddr, taken: &Taken) -> Option<String> {
     match taken {
         Taken::Pod { pod: other, passthrough: false, .. } if other == pod => None,

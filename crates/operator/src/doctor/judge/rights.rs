@@ -1,10 +1,10 @@
-//! What it means that the credential may do more than the proxy needs.
+//! Judges rights of the credential that the proxy does not need.
 
 use crate::doctor::report::{Finding, Step, Verdict};
 use identity::cluster::RequestError;
 use identity::cluster::rights::{Report, Severity};
 
-/// The rights that are too wide. Those that are missing show in the steps that need them. `None` if the API server did not
+/// The rights that are too wide. Missing rights show up in the steps that need them. `None` if the API server did not
 /// answer in time.
 pub(in crate::doctor) fn found(report: Option<Result<&Report, &RequestError>>) -> Vec<Finding> {
     let (step, tried) = (Step::Rights, "rights of the credential");

@@ -4,12 +4,12 @@ use crate::doctor::commands;
 use crate::doctor::report::{Finding, Step, Verdict};
 use identity::workloads::{ClusterUri, Federation, Provider, Trust, WorkloadPool};
 
-/// What the issuer of a GKE cluster begins with.
+/// Prefix of the issuer of every GKE cluster.
 const GKE: &str = "https://container.googleapis.com/v1/projects/";
 
 const TRIED: &str = "pool and provider settings";
 
-/// Without a pool or a provider.
+/// The finding if neither a pool nor a provider is set.
 pub(in crate::doctor) fn none() -> Finding {
     Finding::trouble(Step::Settings, TRIED, "neither --workload-pool nor --workload-identity-provider is set").advising(
         "for a GKE cluster set --workload-pool=PROJECT.svc.id.goog and --cluster-uri, for any other cluster \
@@ -17,8 +17,8 @@ pub(in crate::doctor) fn none() -> Finding {
     )
 }
 
-/// `issuer` is that of a token, or what the API server publishes. `is_exchanged` if Google has accepted a token with these
-/// settings, which then are of use, however unusual.
+/// `issuer` is the issuer of a token, or the one that the API server publishes. If `is_exchanged`, Google has accepted a
+/// token with these settings, so they work, however unusual.
 pub(in crate::doctor) fn settings(federation: &Federation, issuer: Option<&str>, is_exchanged: bool) -> Finding {
     let finding = match &federation.trust {
         Trust::Pool(pool, cluster) => of_gke(pool, cluster, issuer),
@@ -87,7 +87,7 @@ pub(super) fn place(cluster: &ClusterUri) -> Option<(&str, &str, &str)> {
     }
 }
 
-/// Whether a cluster is known as a member of a fleet.
+/// Whether the cluster is registered as a member of a fleet.
 fn is_fleet(cluster: &ClusterUri) -> bool {
     cluster.as_str().starts_with("https://gkehub.googleapis.com/")
 }
@@ -116,7 +116,7 @@ fn of_provider(provider: &Provider, federation: &Federation) -> Finding {
     }
 }
 
-/// A provider without allowed audiences takes its own name, and the URL of it.
+/// Whether the audience is one that a provider without allowed audiences accepts: its own name, or the URL of that.
 fn is_default(audience: &str, provider: &Provider) -> bool {
     let name = provider.to_string();
     audience == name || audience.strip_prefix("https:") == Some(&name)

@@ -1,4 +1,4 @@
-//! What the Security Token Service makes of the Kubernetes token.
+//! Judges the Security Token Service's answer to the Kubernetes token.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::doctor::report::{Finding, Step};
 use identity::tokens::{NotGiven, Said};
 use identity::workloads::{ClusterUri, Federation, Provider, Trust};
 
-/// What was looked at.
+/// The text that names this step.
 pub(in crate::doctor) const TRIED: &str = "exchange of the token at the Security Token Service";
 
-/// Why a token is refused.
+/// The reason for refusing a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// No such pool or provider.
+    /// The pool or provider does not exist.
     Pool,
-    /// The issuer is not the provider's.
+    /// The issuer is not that of the provider.
     Issuer,
-    /// The audience is not one of the provider's.
+    /// The provider does not allow the audience.
     Audience,
     /// Expired, or not valid yet.
     Time,
     /// The attribute condition does not hold.
     Condition,
-    /// The key is not known, or cannot be fetched.
+    /// The key is unknown, or cannot be fetched.
     Keys,
     /// The mapped subject is too long.
     Subject,
@@ -35,7 +35,7 @@ enum Why {
 }
 
 impl Why {
-    /// By Google's words, where they are known, which name what is wrong.
+    /// The reason, according to the known wording of Google's messages.
     fn of(said: &Said) -> Self {
         let has = |word: &str| said.message.to_lowercase().contains(word);
         match said.code.as_str() {
@@ -53,7 +53,7 @@ impl Why {
     }
 }
 
-/// The exchange. `Ok` with the lifetime of the federated token.
+/// Judges the exchange. `Ok` has the lifetime of the federated token.
 pub(in crate::doctor) fn exchange(
     federation: &Federation,
     claims: Option<&Claims>,

@@ -1,4 +1,4 @@
-//! What the Kubernetes token says, the clocks, and the keys that the API server publishes.
+//! Judges the Kubernetes token's claims, the clocks, and the keys that the API server publishes.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,22 +10,23 @@ use crate::doctor::commands;
 use crate::doctor::report::{Finding, Step};
 use identity::cluster::{Failure, Public, RequestError};
 
-/// A clock that is off by more makes tokens that are not valid yet, or not any more.
+/// Maximum offset of a clock, in seconds. A larger offset makes tokens that are not valid yet, or have expired.
 const MAX_OFFSET: u64 = 60;
 
-/// Google's tokens end with the Kubernetes token, and client libraries replace them five minutes before.
+/// Minimum lifetime, in seconds. Google's tokens expire with the Kubernetes token, and client libraries replace them five
+/// minutes before.
 const MIN_LIFE: u64 = 1200;
 
-/// The times of one moment, by several clocks. In whole seconds.
+/// Clock differences at one moment, in whole seconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::doctor) struct Clocks {
-    /// How far this machine's clock is ahead of the API server's.
+    /// Offset of this machine's clock from the API server's. Positive if it is ahead.
     pub(in crate::doctor) of_cluster: Option<i64>,
-    /// How far this machine's clock is ahead of Google's.
+    /// Offset of this machine's clock from Google's. Positive if it is ahead.
     pub(in crate::doctor) of_google: Option<i64>,
 }
 
-/// How far `here` is ahead of `there`, in seconds.
+/// Offset of `here` from `there`, in seconds. Positive if `here` is ahead.
 pub(in crate::doctor) fn ahead(here: SystemTime, there: SystemTime) -> i64 {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     match here.duration_since(there) {
@@ -34,7 +35,7 @@ pub(in crate::doctor) fn ahead(here: SystemTime, there: SystemTime) -> i64 {
     }
 }
 
-/// What the token says.
+/// Judges the token's claims.
 pub(in crate::doctor) fn claims(claims: Option<&Claims>, audience: &str) -> Finding {
     let (step, tried) = (Step::Claims, "what that token says");
     let Some(Claims { issuer, audiences, issued, expires, .. }) = claims else {
@@ -60,7 +61,7 @@ pub(in crate::doctor) fn claims(claims: Option<&Claims>, audience: &str) -> Find
     Finding::ok(step, tried, format!("issued by {issuer} for {shown}"))
 }
 
-/// The clocks of this machine, the API server and Google. Google's is taken to be right.
+/// Compares the clocks of this machine, the API server and Google. Google's is assumed to be right.
 pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
     let (step, tried) = (Step::Clock, "clocks");
     let is_off = |seconds: i64| seconds.unsigned_abs() > MAX_OFFSET;
@@ -96,13 +97,13 @@ pub(in crate::doctor) fn clock(clocks: Clocks, node: &str) -> Finding {
     }
 }
 
-/// What the API server publishes.
+/// The discovery document that the API server publishes.
 #[derive(Deserialize)]
 struct Issuer {
     issuer: String,
 }
 
-/// Keys that sign tokens.
+/// A key set.
 #[derive(Deserialize)]
 struct Keys {
     keys: Vec<Key>,
@@ -114,18 +115,18 @@ struct Key {
     kid: String,
 }
 
-/// Whether a set of keys has the one that signed a token. `None` if it is no set of keys.
+/// Whether a key set has the key that signed a token. `None` if it is not a key set.
 pub(in crate::doctor) fn has_key(keys: &[u8], claims: &Claims) -> Option<bool> {
     let Keys { keys } = serde_json::from_slice(keys).ok()?;
     Some(keys.iter().any(|key| key.kid == claims.key))
 }
 
-/// The issuer in a document of `OpenID` discovery.
+/// The issuer in an `OpenID` discovery document.
 pub(in crate::doctor) fn issuer_in(document: &[u8]) -> Option<String> {
     serde_json::from_slice(document).ok().map(|Issuer { issuer }| issuer)
 }
 
-/// The issuer and the keys that the API server publishes, against those of the token.
+/// Compares the issuer and the keys that the API server publishes with those of the token.
 pub(in crate::doctor) fn keys(
     claims: Option<&Claims>,
     issuer: &Result<Vec<u8>, RequestError>,
