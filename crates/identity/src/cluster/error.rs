@@ -17,16 +17,10 @@ pub enum ClusterError {
          the paths that they have on the node",
         .file.display()
     )]
-    Kubeconfig {
-        file: PathBuf,
-        error: KubeconfigError,
-    },
+    Kubeconfig { file: PathBuf, error: KubeconfigError },
     /// The kubeconfig requests something that this client does not support.
     #[error("kubeconfig {}: {field} is not supported", .file.display())]
-    Unsupported {
-        file: PathBuf,
-        field: &'static str,
-    },
+    Unsupported { file: PathBuf, field: &'static str },
     /// This process has no service account.
     #[error(
         "no service account: {0}. In a pod, mount a token as deploy/components/identity-account does; elsewhere, pass \

@@ -38,10 +38,7 @@ const INIT: Pid = Pid(1);
 pub enum ProcError {
     /// The directory cannot be listed.
     #[error("{dir} cannot be read: {error}; mount the node's /proc there, read-only (hostPath)", dir = .dir.display())]
-    Directory {
-        dir: PathBuf,
-        error: io::Error,
-    },
+    Directory { dir: PathBuf, error: io::Error },
     /// Not a `/proc`: it has neither a process 1 nor `self`.
     #[error("{} is not a /proc: it has no process 1; mount the node's /proc there, read-only (hostPath)", .0.display())]
     NotProc(PathBuf),
@@ -61,10 +58,7 @@ pub enum ProcError {
     OfContainer(PathBuf),
     /// A file of process 1 cannot be read.
     #[error("{path} cannot be read: {error}; let the proxy read it (SELinux or AppArmor may forbid it)", path = .path.display())]
-    File {
-        path: PathBuf,
-        error: io::Error,
-    },
+    File { path: PathBuf, error: io::Error },
 }
 
 /// A process ID of the node.

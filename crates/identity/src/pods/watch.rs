@@ -30,9 +30,7 @@ const MAX_PAUSE_IF_MISSED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
     /// A complete list was read: [`Pods`] has these pods and no others.
-    Listed {
-        pods: usize,
-    },
+    Listed { pods: usize },
     /// An object was left out, because it is not one of this node's pods or has no valid UID.
     Skipped,
     /// An attempt failed. Known pods stay.
