@@ -237,8 +237,8 @@ impl Identity {
         self.passthrough.iter().any(is_its)
     }
 
-    /// Takes an address away from a known pod if another one has it as well and the API server does not decide between them.
-    /// Resets its connections from before this moment.
+    /// Takes an address away from a known pod if another pod has it as well and the API server does not decide between
+    /// them. Resets its connections from before this moment.
     fn disown(&self, addr: IpAddr, why: &NoOwner, before: BootTime) {
         if !matches!(why, NoOwner::Unidentified(why) if why.is_ambiguous()) {
             return;

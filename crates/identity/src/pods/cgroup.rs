@@ -287,7 +287,7 @@ mod tests {
     fn hierarchies_must_agree() {
         let text = format!("9:name=systemd:/\n8:pids:/kubepods/pod{UID}\n4:cpu,cpuacct:/kubepods/pod{UID}/x\n0::/\n");
         assert_eq!(pod_of(text.as_bytes()), uid(UID));
-        // As of a process of CRI-O's on a node with both versions.
+        // Such as that of a CRI-O process on a node with both versions.
         let systemd =
             format!("13:hugetlb:/\n0::/kubepods.slice/kubepods-pod{}.slice/crio-1.scope\n", UID.replace('-', "_"));
         assert_eq!(pod_of(systemd.as_bytes()), uid(UID));

@@ -233,7 +233,7 @@ mod tests {
             (delegates(r#"["a"]"#), Malformed::Delegates),
             (delegates(&many), Malformed::Delegates),
             (quota_project("a\r\nb"), Malformed::QuotaProject),
-            // What replaces one that is too long.
+            // The replacement for an annotation that is too long.
             (google_account("[longer than 4096 bytes]"), Malformed::GoogleAccount),
             (delegates("[longer than 4096 bytes]"), Malformed::Delegates),
             (quota_project("[longer than 4096 bytes]"), Malformed::QuotaProject),

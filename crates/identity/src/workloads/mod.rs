@@ -54,7 +54,7 @@ pub enum LinkError {
     Unread {
         /// Namespace and name.
         account: String,
-        /// What is missing: the API server, or a right.
+        /// The error of the last read, or that the API server has not answered yet.
         why: Arc<str>,
     },
     /// It does not exist any more.
