@@ -58,7 +58,7 @@ impl CredentialBoard {
             CredentialStatus { state: state.label(), findings };
     }
 
-    /// Sets the reason why the state is not known, unless it is known.
+    /// Sets the reason for [`CredentialState::Unknown`], unless the state is known.
     pub fn unknown(&self, why: String) {
         if self.get().state == CredentialState::Unknown.label() {
             self.set(CredentialState::Unknown, vec![why]);

@@ -94,7 +94,7 @@ impl Identity {
         let mut whois = Whois { addresses: Vec::new(), without: None, evidence: Vec::new() };
         whois.said("pod", format_args!("{namespace}/{name}"));
         let is_asked_for = |pod: &Pod| *pod.namespace == *namespace && *pod.name == *name;
-        // A pod of this name that ended may still be reported beside the one that replaced it.
+        // An ended pod of this name may still be reported beside its replacement.
         let pods = self.pods.all();
         let found = pods.iter().filter(|pod| is_asked_for(pod)).max_by_key(|pod| !pod.ended);
         let Some(pod) = found else {

@@ -112,7 +112,7 @@ pub struct Summary {
 }
 
 impl Identity {
-    /// Starts without pods: [`Identity::pods`] is to be filled.
+    /// Starts without pods: [`Identity::pods`] must be filled.
     pub fn new(
         settings: &Settings,
         workloads: Arc<Workloads>,

@@ -102,7 +102,7 @@ impl Pods {
         self.lock().pods.get(&uid).cloned()
     }
 
-    /// The pods that may send from this address: not those that share the node's network, and not those that have ended.
+    /// The pods that may send from this address: not those that share the node's network or have ended.
     pub fn with_address(&self, addr: IpAddr) -> Vec<Arc<Pod>> {
         let inner = self.lock();
         inner.pods.values().filter(|pod| pod.has_network() && pod.addresses.contains(&addr)).cloned().collect()

@@ -153,7 +153,7 @@ impl<F: Fn(WatchEvent<'_>)> Watch<F> {
     async fn list(&mut self) -> Result<Events, RequestError> {
         let (objects, version) = self.cluster.list().await?;
         let pods = objects.iter().filter_map(|object| self.pod(object)).map(|pod| (pod.uid, pod)).collect();
-        // The next attempt goes on from here even if the watch cannot be started now.
+        // The next attempt resumes from here even if the watch cannot be started now.
         self.replace(pods, version.clone())?;
         self.cluster.node_pods(Since::Version(&version)).await
     }

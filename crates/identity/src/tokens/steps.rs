@@ -54,7 +54,7 @@ pub(super) enum Reason {
 /// The log lines about workloads without tokens.
 pub(super) type Lines = SampledBy<(WorkloadId, Reason)>;
 
-/// Log lines of which none was written yet.
+/// Starts without any line.
 pub(super) fn lines() -> Lines {
     SampledBy::new(LINE_INTERVAL, MAX_LINES)
 }
