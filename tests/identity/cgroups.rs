@@ -12,8 +12,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// Hierarchies of version 1 that contain pods. The kubelet uses more; `cpuset` would have to be set up first.
 const HIERARCHIES: [&str; 3] = ["memory", "pids", "systemd"];
 
-/// The groups of all pods of a node, in a group of the test's own, as on a node in a container. They end with this
-/// value.
+/// The groups of all pods of a node, in a group of the test's own, as on a node in a container. They end with this value.
 #[derive(Debug)]
 pub struct Kubepods {
     dirs: Vec<PathBuf>,

@@ -1,6 +1,5 @@
-//! No pod is ever taken for another: pods come and go, addresses pass from one pod to the next, some before the first
-//! pod's network is gone, and the API server learns little of it, late or never. The proxy has the CPU time of its
-//! manifests.
+//! No pod is ever taken for another: pods come and go, addresses pass from one pod to the next, some before the first pod's
+//! network is gone, and the API server learns little of it, late or never. The proxy has the CPU time of its manifests.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -57,8 +57,7 @@ const LIMIT: u64 = 32 * 1024 * 1024;
 const SECONDS: u32 = 5;
 
 fn a_busy_node_is_served_within_its_memory() {
-    // Debug builds are larger, and slower. If there are more connections than the proxy keeps, each pod continues with
-    // some.
+    // Debug builds are larger, and slower. If there are more connections than the proxy keeps, each pod continues with some.
     let (pods, connections, kept, rates, limit) = if is_full_size() {
         (PODS, 28, 8, &[10, 100, 1_000, 5_000][..], LIMIT)
     } else {

@@ -133,9 +133,8 @@ impl Sandbox {
         self.run(&format!("sh -c '({script}) & exec \"$@\"' sh"));
     }
 
-    /// Starts a process that sleeps in the pod, by way of a command that becomes it. Like a container's first process,
-    /// it joins the control group while it is still in the runtime's network, then the pod's network, then runs its
-    /// program.
+    /// Starts a process that sleeps in the pod, by way of a command that becomes it. Like a container's first process, it
+    /// joins the control group while it is still in the runtime's network, then the pod's network, then runs its program.
     fn run(&mut self, by_way_of: &str) {
         let join = format!(
             r#"network=$1; shift

@@ -14,8 +14,7 @@ use proxy::server::Arrival;
 /// Maximum time to wait until a pod is known. Client libraries give up after 3 s.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// Initial and maximum interval between attempts. A further attempt uses a scan that is not older than the initial
-/// interval.
+/// Initial and maximum interval between attempts. A further attempt uses a scan that is not older than the initial interval.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_INTERVAL: Duration = Duration::from_millis(200);
 

@@ -97,8 +97,7 @@ fn ask(client: &mut Client, pod: &PodObject, spec: &Value) -> u16 {
     answer.status
 }
 
-/// Retries until it succeeds. The API server's caches lag by moments, and what it has allowed once it allows for
-/// seconds.
+/// Retries until it succeeds. The API server's caches lag by moments, and what it has allowed once it allows for seconds.
 pub fn eventually<T, E: std::fmt::Debug>(mut is_so: impl FnMut() -> Result<T, E>) -> T {
     let began = tokio::time::Instant::now();
     loop {

@@ -123,9 +123,8 @@ impl Clients {
         }
     }
 
-    /// Decides whether a request makes the next client, if it is due. One request makes it, because each client has a
-    /// TLS configuration and connections of its own. The others use the previous client meanwhile, or wait if that was
-    /// refused.
+    /// Decides whether a request makes the next client, if it is due. One request makes it, because each client has a TLS
+    /// configuration and connections of its own. The others use the previous client meanwhile, or wait if that was refused.
     async fn turn(&self) -> Turn<'_> {
         if let Some(client) = self.lock().unless_due() {
             return Turn::Use(client);

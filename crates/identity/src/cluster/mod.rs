@@ -1,9 +1,8 @@
 //! [`Cluster`]: requests to the cluster's API server.
 //!
-//! All requests are in the name of this node, so that the API server itself refuses those about another node: either
-//! with the kubelet's own credential, or with the proxy's account, which then acts as its node (`Impersonate-User`). As
-//! a last resort that account acts as itself, and an admission policy limits it. [`rights`] finds out the rights of the
-//! credential.
+//! All requests are in the name of this node, so that the API server itself refuses those about another node: either with
+//! the kubelet's own credential, or with the proxy's account, which then acts as its node (`Impersonate-User`). As a last
+//! resort that account acts as itself, and an admission policy limits it. [`rights`] finds out the rights of the credential.
 
 mod account;
 mod client;

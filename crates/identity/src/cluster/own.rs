@@ -126,8 +126,7 @@ impl OwnCluster {
         Self { clients: Arc::clone(&bare.clients) }
     }
 
-    /// The user that the API server derives from the credential. Kubernetes allows everybody to request this, from 1.28
-    /// on.
+    /// The user that the API server derives from the credential. Kubernetes allows everybody to request this, from 1.28 on.
     pub async fn user(&self) -> Published<User> {
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
         let post = Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")

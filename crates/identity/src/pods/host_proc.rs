@@ -78,8 +78,7 @@ pub(super) struct Listed {
     pub(super) inode: u64,
 }
 
-/// A process. Its `stat` file is held open: reads fail once the process is gone, even if another process has its ID by
-/// then.
+/// A process. Its `stat` file is held open: reads fail once the process is gone, even if another process has its ID by then.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,

@@ -1,5 +1,4 @@
-//! Identification of pods: reports of the kernel and the API server about this node's pods, and the decision between
-//! them.
+//! Identification of pods: reports of the kernel and the API server about this node's pods, and the decision between them.
 //!
 //! The kernel knows which pod a network belongs to from its first packet on. The API server knows what that pod is: its
 //! namespace, name and service account. Neither is enough: the API server learns a pod's address late, and the kernel

@@ -17,9 +17,8 @@ use base::clock::BootTime;
 /// Maximum number of addresses of a sandbox. A pod that may configure its network can have any number.
 const MAX_ADDRESSES: usize = 32;
 
-/// Interval at which addresses that have not changed for [`SETTLED`] are read again. Each new connection needs a scan,
-/// which is to be short. It is for the pods that are new since the last one. An address that an older pod gives itself
-/// can wait.
+/// Interval at which addresses that have not changed for [`SETTLED`] are read again. Each new connection needs a scan, which
+/// is to be short. It is for the pods that are new since the last one. An address that an older pod gives itself can wait.
 const REREAD: Duration = Duration::from_secs(1);
 
 /// The sandboxes of this node, from its `/proc`. Needs one open file for each.
@@ -67,8 +66,7 @@ pub struct Scanned {
     pub new: usize,
     /// Number of sandboxes after the scan.
     pub sandboxes: usize,
-    /// Number of running processes that could not be read; 1 if `/proc` itself could not. The next scan tries them
-    /// again.
+    /// Number of running processes that could not be read; 1 if `/proc` itself could not. The next scan tries them again.
     pub unreadable: usize,
     /// Processor time of the scan; zero if it was not measured.
     pub cost: Duration,
@@ -90,9 +88,8 @@ struct Known {
     /// Time of the last read, and of the last change.
     read: BootTime,
     changed: BootTime,
-    /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses
-    /// before they end its processes: then the address may be another pod's, and the API server's report does not
-    /// count.
+    /// Whether it had an address when it was complete, or could not be read. Some runtimes take a pod's addresses before
+    /// they end its processes: then the address may be another pod's, and the API server's report does not count.
     had_addresses: bool,
 }
 

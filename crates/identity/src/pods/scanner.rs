@@ -9,13 +9,12 @@
 //!
 //! # The cost that a pod can cause
 //!
-//! Each scan lists all processes, and reads those that are new. For most of them that is one file, `cgroup`: a pod's
-//! process that was not there at the last scan began after it. So it is younger than an anchor that was [`SETTLED`]
-//! then, and is barred unread. For a pod without such an anchor, each scan reads [`BUDGET`] processes in full, and the
-//! next scans read the others. Until then **the pod gets no anchor**: an unread process may be pause. So a pod that
-//! starts many processes before it is known stays unknown for longer, and never gets the network of a process that is
-//! not its oldest. If it has an anchor already, processes beyond the budget are barred if they are younger, which their
-//! `stat` files say.
+//! Each scan lists all processes, and reads those that are new. For most of them that is one file, `cgroup`: a pod's process
+//! that was not there at the last scan began after it. So it is younger than an anchor that was [`SETTLED`] then, and is
+//! barred unread. For a pod without such an anchor, each scan reads [`BUDGET`] processes in full, and the next scans read
+//! the others. Until then **the pod gets no anchor**: an unread process may be pause. So a pod that starts many processes
+//! before it is known stays unknown for longer, and never gets the network of a process that is not its oldest. If it has an
+//! anchor already, processes beyond the budget are barred if they are younger, which their `stat` files say.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -30,8 +29,7 @@ use base::clock::BootTime;
 /// Age from which on a process stays in its pod and network, and an anchor is pause itself, not a forerunner of it.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);
 
-/// Maximum number of processes that a scan reads in full, of a pod without a settled anchor. It bounds the cost of a
-/// pod.
+/// Maximum number of processes that a scan reads in full, of a pod without a settled anchor. It bounds the cost of a pod.
 pub(super) const BUDGET: usize = 512;
 
 /// Maximum number of processes on a node, so that the memory for them stays below 17 MiB. A scan that finds more fails.
@@ -174,8 +172,7 @@ impl Scanner {
         }
     }
 
-    /// Reads as much of a process as needed. `last`: the last known process with its ID. `None` if the process has
-    /// ended.
+    /// Reads as much of a process as needed. `last`: the last known process with its ID. `None` if the process has ended.
     ///
     /// The result belongs to the listed process, or to a later one with its ID. A later one has another inode, so the
     /// next scan reads it again.

@@ -19,11 +19,10 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// the watch resumes, so the maximum is short; the jitter keeps the nodes of a cluster apart.
 const BACK_OFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with(Jitter(0.5, 1.0));
 
-/// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod
-/// is known within a second after the API server is back. Few nodes of a cluster have one: while the API server is
-/// unreachable, no pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3
-/// times each, and each must connect once anyway. A server that answers, if only to refuse, may be overloaded, and gets
-/// the long pause.
+/// Maximum pause while a pod that the API server has not reported sends requests, and no server answers. So such a pod is
+/// known within a second after the API server is back. Few nodes of a cluster have one: while the API server is unreachable,
+/// no pod is scheduled. If each of 15,000 had one, they would try to connect 20,000 times a second, 1.3 times each, and each
+/// must connect once anyway. A server that answers, if only to refuse, may be overloaded, and gets the long pause.
 const MAX_PAUSE_IF_MISSED: Duration = Duration::from_secs(1);
 
 /// An event of the watch, for metrics.

@@ -29,8 +29,7 @@ impl Federated {
     }
 }
 
-/// Exchanges a Kubernetes token at the Security Token Service, in the same way as for pods of an account with this
-/// link.
+/// Exchanges a Kubernetes token at the Security Token Service, in the same way as for pods of an account with this link.
 pub async fn exchange(
     google: &Google,
     federation: &Federation,

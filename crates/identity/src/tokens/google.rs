@@ -63,7 +63,6 @@ impl fmt::Debug for Google {
     }
 }
 
-/// A request.
 pub(super) struct Call<'a> {
     pub(super) url: String,
     pub(super) bearer: Option<&'a Secret>,

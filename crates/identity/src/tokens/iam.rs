@@ -69,7 +69,6 @@ struct IdentityAnswer {
 }
 
 impl Impersonation<'_> {
-    /// Requests the token.
     pub(super) async fn send(&self, google: &Google, iam: &Endpoint) -> Result<Secret, NotGiven> {
         let asked = BootTime::now();
         let call = Call {

@@ -69,8 +69,7 @@ impl Ask {
         Self { kind: TokenKind::Access, what: Box::default() }
     }
 
-    /// The required freshness of a token that was not collected yet. Each identity token should be used only once, and
-    /// soon.
+    /// The required freshness of a token that was not collected yet. Each identity token should be used only once, and soon.
     pub(super) fn want(&self) -> Want {
         match self.kind {
             TokenKind::Access => Want::Young,

@@ -2,10 +2,9 @@
 //!
 //! # Steps
 //!
-//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security
-//! Token Service exchanges that for a federated token. If the account is linked to a Google account, the IAM
-//! Credentials API issues a token of the Google account for the federated token. Without a link, the federated token is
-//! the result.
+//! The API server issues a token of the pod's Kubernetes service account, bound to one of its pods. Google's Security Token
+//! Service exchanges that for a federated token. If the account is linked to a Google account, the IAM Credentials API
+//! issues a token of the Google account for the federated token. Without a link, the federated token is the result.
 //!
 //! The token of each step is kept, and renewed at half of its life while it is in use (`renew.rs`); Google tokens are
 //! kept by the token cache. So the Security Token Service gets two requests an hour for each workload, whatever scopes

@@ -16,8 +16,7 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 /// Limits the exchanges of one workload, which could otherwise use up its project's quota by inventing scopes.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The allowance is used up to this time, in nanoseconds of [`BootTime`]. It lies at most a burst before the
-    /// present.
+    /// The allowance is used up to this time, in nanoseconds of [`BootTime`]. It lies at most a burst before the present.
     used_until: AtomicU64,
 }
 

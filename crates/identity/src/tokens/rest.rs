@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use base::backoff::{Backoff, Jitter};
 
-/// Time for which a refusal by the Security Token Service or the API server is the answer. Somebody must change
-/// something.
+/// Time for which a refusal by the Security Token Service or the API server is the answer. Somebody must change something.
 const FIXED: Duration = Duration::from_secs(10);
 
 /// Initial and maximum time for which a refusal by IAM is the answer. Bindings take effect within a minute or two.

@@ -76,8 +76,7 @@ impl Server {
         }
     }
 
-    /// Sends a request when there is a place for it. Fails at once, without sending it, while the breaker holds it
-    /// back.
+    /// Sends a request when there is a place for it. Fails at once, without sending it, while the breaker holds it back.
     pub(super) async fn ask<T, E: Fault>(
         &self,
         Turn { workload, urgency }: Turn,

@@ -51,7 +51,6 @@ struct Answer {
 }
 
 impl Exchange<'_> {
-    /// Exchanges the token.
     pub(super) async fn send(&self, google: &Google, federation: &Federation) -> Result<Secret, NotGiven> {
         let asked = BootTime::now();
         let url = format!("{}/v1/token", federation.sts);

@@ -31,8 +31,7 @@ use crate::pods::Pod;
 use base::clock::{BootTime, sleep_until};
 use protocol::metadata::{ServiceAccount, WorkloadId};
 
-/// Maximum time to wait until an account is read. A little less than clients wait for a token, so that they get the
-/// reason.
+/// Maximum time to wait until an account is read. A little less than clients wait for a token, so that they get the reason.
 const LINK_TIMEOUT: Duration = Duration::from_millis(2300);
 
 /// A Kubernetes service account and its parsed annotations.
@@ -73,7 +72,7 @@ pub enum LinkError {
 pub struct Workloads {
     /// `None` if accounts have no tokens of their own.
     federation: Option<Arc<Federation>>,
-    /// `None` likewise.
+    /// `None` if accounts have no tokens of their own.
     names: Option<Arc<Names>>,
     inner: Mutex<Inner>,
     /// Notified when an account is to be read.

@@ -7,8 +7,7 @@ use super::federation::POOL_SUFFIX;
 use super::{Federation, Trust, Workload};
 use protocol::metadata::ServiceAccount;
 
-/// The names of federated identities, in place of e-mails, if their service accounts are not linked to a Google
-/// account.
+/// The names of federated identities, in place of e-mails, if their service accounts are not linked to a Google account.
 #[derive(Debug)]
 pub struct Names {
     /// The pool's name. Client libraries put it into paths, as they do an e-mail.

@@ -119,8 +119,7 @@ impl Asker<'_> {
             escaped(&self.subject.account)
         );
         match post(by, &path, &self.token_request(attempt)).await {
-            // A token was minted, so something changes requests on their way. It is wiped with the connection's
-            // buffers.
+            // A token was minted, so something changes requests on their way. It is wiped with the connection's buffers.
             Ok(_) => Ok(Some(Outcome::Passed)),
             Err(RequestError::Refused { status, message, .. }) => Ok(match status {
                 StatusCode::UNPROCESSABLE_ENTITY if is_node => Some(Outcome::Passed),
