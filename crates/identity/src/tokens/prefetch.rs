@@ -42,7 +42,7 @@ pub(super) const START_SPREAD: Duration = Duration::from_secs(600);
 const BURST: usize = 20;
 const BURST_SPREAD: Duration = Duration::from_secs(30);
 
-/// Pause of an account after the API server has issued no token for it.
+/// Pause of an account after a failure at the API server.
 const OWN_PAUSE: Duration = Duration::from_secs(120);
 
 /// Initial and maximum pause of all accounts after a failure at Google.
